@@ -1,0 +1,243 @@
+"""Everything that can go wrong, each with a code that stays, a message that names the thing, and a remedy.
+
+Library code raises these and never exits; the process edge prints them and exits with `exit_code`.
+``docs/errors/LKnnn.md`` is the page of a code, and ``launcherkit explain LKnnn`` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Self
+
+EX_USAGE = 2
+EX_DATAERR = 65
+EX_UNAVAILABLE = 69
+EX_SOFTWARE = 70
+EX_CONFIG = 78
+
+
+class LauncherkitError(Exception):
+    """Base of all. ``message`` is one line; ``remedy`` says what to do."""
+
+    code: ClassVar[str] = ""
+    exit_code: ClassVar[int] = EX_DATAERR
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def leaves(self) -> Iterator[LauncherkitError]:
+        """This error, or the errors that it stands for."""
+        yield self
+
+    @classmethod
+    def codes(cls) -> dict[str, type[LauncherkitError]]:
+        """Every code there is, sorted."""
+        return {leaf.code: leaf for leaf in sorted(_leaves(cls), key=lambda leaf: leaf.code)}
+
+
+def _leaves(cls: type[LauncherkitError]) -> Iterator[type[LauncherkitError]]:
+    if cls.code:
+        yield cls
+    for sub in cls.__subclasses__():
+        yield from _leaves(sub)
+
+
+class SeveralErrors(LauncherkitError):
+    """All that is wrong with one input, found in one go."""
+
+    def __init__(self, errors: Iterable[LauncherkitError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(error.message for error in self.errors), self.errors[0].remedy)
+
+    def leaves(self) -> Iterator[LauncherkitError]:
+        yield from self.errors
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # of what it stands for
+        return self.errors[0].exit_code
+
+
+class Collector:
+    """Collects the errors of one document, so that all are told at once."""
+
+    def __init__(self) -> None:
+        self._errors: list[LauncherkitError] = []
+
+    def add(self, error: LauncherkitError) -> None:
+        self._errors.append(error)
+
+    def raise_if_any(self) -> Self:
+        """Raise what was collected: one error as itself, several together."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise SeveralErrors(self._errors)
+        return self
+
+
+# 1xx: the inputs of one VM: environment, VMI, domain document
+
+
+class BadPciAddress(LauncherkitError):
+    code = "LK101"
+
+
+class BadMdevUuid(LauncherkitError):
+    code = "LK102"
+
+
+class BadUsbAddress(LauncherkitError):
+    code = "LK103"
+
+
+class VariableClash(LauncherkitError):
+    """Two requested resources have one variable name (E2)."""
+
+    code = "LK104"
+
+
+class BadEnvFile(LauncherkitError):
+    code = "LK105"
+
+
+class BadVmi(LauncherkitError):
+    code = "LK111"
+
+
+class ClaimNotRead(LauncherkitError):
+    """A request is answered by a DRA claim, which this version doesn't read (E5)."""
+
+    code = "LK112"
+
+
+class NotXml(LauncherkitError):
+    code = "LK121"
+
+
+class ForbiddenXml(LauncherkitError):
+    """A DTD, an entity, an external reference (X5)."""
+
+    code = "LK122"
+
+
+class DomainTooLarge(LauncherkitError):
+    code = "LK123"
+
+
+class NotADomain(LauncherkitError):
+    code = "LK124"
+
+
+class BadEncoding(LauncherkitError):
+    code = "LK125"
+
+
+class BadHostdev(LauncherkitError):
+    code = "LK126"
+
+
+class UnreadableFile(LauncherkitError):
+    code = "LK131"
+
+
+class UnwritableFile(LauncherkitError):
+    code = "LK132"
+
+
+# 2xx: the host against the requests
+
+
+class VariableMissing(LauncherkitError):
+    """No variable holds what a request asks for (E4)."""
+
+    code = "LK201"
+
+
+class TooFewDevices(LauncherkitError):
+    """A variable holds fewer devices than were asked for (C4)."""
+
+    code = "LK202"
+
+
+class NotOnHost(LauncherkitError):
+    code = "LK203"
+
+
+class GroupNotViable(LauncherkitError):
+    """The kernel would not let QEMU have the group (V1)."""
+
+    code = "LK204"
+
+
+class NodeMissing(LauncherkitError):
+    code = "LK205"
+
+
+class VgpuPhysicalFunction(LauncherkitError):
+    code = "LK206"
+
+
+class DeviceAsleep(LauncherkitError):
+    """D3cold (V3)."""
+
+    code = "LK207"
+
+
+class DeviceGone(LauncherkitError):
+    """Config space reads all ones (V3)."""
+
+    code = "LK208"
+
+
+# 3xx: the guest's PCI topology
+
+
+class SlotTaken(LauncherkitError):
+    code = "LK301"
+
+
+class NoRoom(LauncherkitError):
+    code = "LK302"
+
+
+# 4xx: what people wrote to configure us
+
+
+class BadPolicy(LauncherkitError):
+    code = "LK401"
+    exit_code = EX_CONFIG
+
+
+class BadSetting(LauncherkitError):
+    """A variable ``LAUNCHERKIT_*`` holds what it can't."""
+
+    code = "LK402"
+    exit_code = EX_CONFIG
+
+
+class BadAnnotation(LauncherkitError):
+    code = "LK403"
+    exit_code = EX_CONFIG
+
+
+class BadGoldenCase(LauncherkitError):
+    code = "LK404"
+    exit_code = EX_CONFIG
+
+
+# 5xx: where host facts come from
+
+
+class NoSysfs(LauncherkitError):
+    code = "LK501"
+    exit_code = EX_CONFIG
+
+
+class BadSnapshot(LauncherkitError):
+    code = "LK502"
+
+
+class BadRecording(LauncherkitError):
+    code = "LK503"

@@ -1,0 +1,143 @@
+"""Where a device is: PCI addresses (BDF), mdev UUIDs and USB addresses.
+
+Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def _hex_digits(text: str, low: int, high: int) -> bool:
+    return low <= len(text) <= high and _HEX.issuperset(text)
+
+
+class PciSlot(NamedTuple):
+    """A PCI device number on a bus: what the functions of one card share."""
+
+    domain: int
+    bus: int
+    device: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}"
+
+
+class PciAddress(NamedTuple):
+    """The address of one PCI function; ``domain`` may have 32 bits (VMD)."""
+
+    domain: int
+    bus: int
+    device: int
+    function: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
+
+    @property
+    def slot(self) -> PciSlot:
+        return PciSlot(self.domain, self.bus, self.device)
+
+    @classmethod
+    def parse(cls, text: str) -> PciAddress:
+        """Read ``[domain:]bb:dd.f`` (E3).
+
+        Raises:
+            ValueError: says what is wrong with the text, without the text.
+        """
+        if len(text) == 12 and text[4] == text[7] == ":" and text[10] == "." and text[11] in "01234567":
+            # The common spelling, in a third of the time; anything odd falls through to be told what is wrong.
+            digits = text[:4] + text[5:7] + text[8:10]
+            if _HEX.issuperset(digits):
+                number = int(digits, 16)
+                if number & 0xFF <= 0x1F:
+                    return cls(number >> 16, number >> 8 & 0xFF, number & 0xFF, int(text[11]))
+        head, dot, function = text.rpartition(".")
+        parts = head.split(":")
+        if not dot or len(parts) not in (2, 3):
+            raise ValueError("not of the form [domain:]bb:dd.f")
+        domain = parts[0] if len(parts) == 3 else "0000"
+        bus, device = parts[-2], parts[-1]
+        if not _hex_digits(domain, 4, 8):
+            raise ValueError("the domain is not 4 to 8 hex digits")
+        if not _hex_digits(bus, 2, 2):
+            raise ValueError("the bus is not 2 hex digits")
+        if not _hex_digits(device, 2, 2) or int(device, 16) > 0x1F:
+            raise ValueError("the device is not in 00-1f")
+        if len(function) != 1 or function not in "01234567":
+            raise ValueError("the function is not in 0-7")
+        return cls(int(domain, 16), int(bus, 16), int(device, 16), int(function))
+
+
+class MdevAddress(NamedTuple):
+    """The UUID of a mediated device, in lower case."""
+
+    uuid: str
+
+    def __str__(self) -> str:
+        return self.uuid
+
+    @classmethod
+    def parse(cls, text: str) -> MdevAddress:
+        """Read a UUID as sysfs spells it, 8-4-4-4-12 hex digits in any case (E3).
+
+        Raises:
+            ValueError: the text is not such a UUID.
+        """
+        parts = text.split("-")
+        if [len(part) for part in parts] != [8, 4, 4, 4, 12] or not all(map(_HEX.issuperset, parts)):
+            raise ValueError("not a UUID of 8-4-4-4-12 hex digits")
+        return cls(text.lower())
+
+
+class UsbAddress(NamedTuple):
+    """Bus and device number of a USB device, as in ``/dev/bus/usb/BBB/DDD``."""
+
+    bus: int
+    device: int
+
+    def __str__(self) -> str:
+        return f"{self.bus}:{self.device}"
+
+    @property
+    def node(self) -> str:
+        return f"/dev/bus/usb/{self.bus:03d}/{self.device:03d}"
+
+    @classmethod
+    def parse(cls, text: str) -> UsbAddress:
+        """Read ``bus:device``, decimal, up to three digits each (E3).
+
+        Raises:
+            ValueError: the text is not of that form.
+        """
+        bus, _, device = text.partition(":")
+        for part in (bus, device):
+            if not (1 <= len(part) <= 3 and part.isascii() and part.isdigit()):
+                raise ValueError("not of the form bus:device in decimal")
+        return cls(int(bus), int(device))
+
+
+class UsbModel(NamedTuple):
+    """A USB device that a document names by what it is, ``vendor:product``; never found in a variable."""
+
+    ids: str
+
+    def __str__(self) -> str:
+        return self.ids
+
+
+HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
+
+
+class GuestAddress(NamedTuple):
+    """A PCI address inside the guest."""
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"

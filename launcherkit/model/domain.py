@@ -1,0 +1,56 @@
+"""What the rules need to know of a domain document, without its XML."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
+from launcherkit.model.request import Kind
+
+Topology: TypeAlias = Literal["pcie", "pci", "other"]
+"""How the machine's PCI is built: with a pcie-root, with a pci-root, or in a way that libvirt places alone (P2, P6)."""
+
+
+class ExistingHostdev(NamedTuple):
+    """A hostdev of type pci, mdev or usb that the document has already."""
+
+    kind: Kind
+    source: HostAddress | None
+    """None where the document names it in another way: a USB device by vendor and product."""
+    alias: str | None
+    guest: GuestAddress | None
+    """Its PCI address in the guest."""
+    placed: bool
+    """Whether it has an ``<address>`` that says where, of any type."""
+    managed: str | None
+    display: str | None
+    ramfb: str | None
+
+
+class Controller(NamedTuple):
+    """A PCI controller of the document."""
+
+    index: int | None
+    model: str
+    guest: GuestAddress | None
+
+
+class DomainFacts(NamedTuple):
+    """Facts about a domain document."""
+
+    topology: Topology
+    machine: str
+    """``arch/machine`` for messages."""
+    controllers: tuple[Controller, ...]
+    guest_addresses: frozenset[GuestAddress]
+    """PCI addresses in use in the guest."""
+    has_graphics: bool
+    video_ramfb: bool
+    """A ``<video>`` of model ramfb is there."""
+    aliases: frozenset[str]
+    """Aliases of every device but the hostdevs of this value."""
+    hostdevs: tuple[ExistingHostdev, ...]
+    taken: frozenset[PciAddress]
+    """Host functions that the document uses otherwise: ``<interface type='hostdev'>``, NVMe disks."""
+    iommufd: bool
+    """A hostdev of the document goes through iommufd: ``<driver iommufd='yes'/>`` (V2)."""

@@ -1,0 +1,90 @@
+"""What sysfs says of one PCI function, in two helpings.
+
+`PciFunction` is what every rule needs and a scan of thousands of functions can afford;
+`PciDetail` is the rest, read for the functions that a rule touches and for snapshots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress
+
+
+class PciFunction(NamedTuple):
+    """Identity of a PCI function: four reads of sysfs."""
+
+    address: PciAddress
+    vendor: int
+    device: int
+    subsystem_vendor: int
+    subsystem_device: int
+    class_code: int
+    """24 bits, 0xCCSSPP, as in the file ``class``."""
+    driver: str | None
+    iommu_group: int | None
+    numa_node: int | None
+    """None where the kernel says -1."""
+    physfn: PciAddress | None
+    """The physical function this one is a VF of."""
+
+    @property
+    def is_vf(self) -> bool:
+        return self.physfn is not None
+
+    @property
+    def is_bridge(self) -> bool:
+        """PCI class 06: host bridges, PCI-PCI bridges, root ports, switch ports."""
+        return self.class_code >> 16 == 0x06
+
+    @property
+    def model(self) -> tuple[int, int]:
+        """vendor:device, by which a card's further primaries are told from its siblings (C2, S1)."""
+        return self.vendor, self.device
+
+
+class Bar(NamedTuple):
+    """One line of the file ``resource``; ``index`` counts lines, 6 is the ROM, 7 and up the VFs' windows."""
+
+    index: int
+    start: int
+    end: int
+    flags: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.start + 1 if self.end else 0
+
+
+class VgpuVf(NamedTuple):
+    """The vGPU side of a VF of an SR-IOV vGPU card: ``<VF>/nvidia/`` (G4)."""
+
+    current_type: int
+    """0 where no type is set."""
+    creatable: tuple[tuple[int, str], ...]
+    """Type number and name, as the table ``creatable_vgpu_types`` has them."""
+
+
+class PciDetail(NamedTuple):
+    """The rest of what the rules and a bug report use of a PCI function."""
+
+    revision: int | None
+    header_type: int | None
+    """Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges."""
+    config_readable: bool
+    """False where config space reads all ones: the device has fallen off the bus (V3)."""
+    driver_override: str | None
+    driver_module: str | None
+    parents: tuple[str, ...]
+    """From the root complex down, as the device path names them: ``pci0000:e0``, ``0000:e0:01.1``."""
+    virtfns: tuple[PciAddress, ...]
+    sriov_numvfs: int | None
+    sriov_totalvfs: int | None
+    resources: tuple[Bar, ...]
+    has_rom: bool
+    reset_methods: tuple[str, ...]
+    power_state: str | None
+    vfio_dev: str | None
+    """Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."""
+    vgpu: VgpuVf | None

@@ -1,0 +1,68 @@
+"""What is known of a host: functions, groups, mediated devices, VFIO nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.function import PciDetail, PciFunction
+
+
+class MdevType(NamedTuple):
+    """A type that an mdev parent offers."""
+
+    id: str
+    """Directory name under ``mdev_supported_types``: ``nvidia-222``."""
+    name: str | None
+    """``GRID T4-1Q``; some drivers have no name file."""
+    device_api: str | None
+    available_instances: int | None
+    description: str | None
+
+
+class MdevParent(NamedTuple):
+    """A device that mediated devices can be made on; not always a PCI device."""
+
+    name: str
+    address: PciAddress | None
+    types: tuple[MdevType, ...]
+
+
+class Mdev(NamedTuple):
+    """A mediated device that exists."""
+
+    uuid: str
+    parent: str
+    type_id: str
+    type_name: str | None
+    device_api: str | None
+    """``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``: the hostdev's ``model`` (X3)."""
+    iommu_group: int | None
+
+
+class HostFacts(NamedTuple):
+    """Frozen facts about a host, or about as much of it as was asked for.
+
+    ``known`` is False where nothing is known at all (C3); then every mapping is empty.
+    ``nodes`` holds the paths of VFIO's device nodes, or None where the source can't tell.
+    """
+
+    known: bool
+    functions: Mapping[PciAddress, PciFunction]
+    details: Mapping[PciAddress, PciDetail]
+    groups: Mapping[int, tuple[PciAddress, ...]]
+    mdevs: Mapping[str, Mdev]
+    mdev_parents: Mapping[str, MdevParent]
+    nodes: frozenset[str] | None
+
+    def slot_functions(self, slot: PciSlot) -> tuple[PciFunction, ...]:
+        """The known functions of one slot, by function number."""
+        get, (domain, bus, device) = self.functions.get, slot
+        # Plain tuples are equal to addresses and cost a third to make; this runs for every device of a VM.
+        found = [get((domain, bus, device, number)) for number in range(8)]  # type: ignore[call-overload]
+        return tuple(function for function in found if function is not None)
+
+
+NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)
+"""What `Host.none` knows."""

@@ -1,0 +1,15 @@
+"""What the operator should know although nothing failed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Note(NamedTuple):
+    """``topic`` is a stable word to filter by (``repeat``, ``left-alone``, ...); ``text`` one line."""
+
+    topic: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,129 @@
+"""The plan: what was asked, what answers it, and where it goes."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
+from launcherkit.model.request import Kind, Section
+
+Role: TypeAlias = Literal["primary", "sibling"]
+Origin: TypeAlias = Literal["vmi", "environment", "domain"]
+"""Who asked: the VMI, the environment alone (Q1), or a hostdev that the document has (Q2)."""
+
+
+class Claim(NamedTuple):
+    """A request and the address that answers it."""
+
+    origin: Origin
+    section: Section
+    name: str
+    resource: str | None
+    variable: str | None
+    primary: HostAddress
+
+
+class Attachment(NamedTuple):
+    """A function that goes to the guest, before it is known where to."""
+
+    source: HostAddress
+    role: Role
+    why: str
+    """Why it is here, in words."""
+    claim: Claim | None
+    """The request that names it; a sibling may have one of its own (C5)."""
+    hostdev: int | None
+    """Which of the document's hostdevs it is, None for one that is added (X2)."""
+
+
+class StayedBehind(NamedTuple):
+    """A function of the primary's slot or group that is not attached, and why."""
+
+    address: PciAddress
+    why: str
+
+
+class Unit(NamedTuple):
+    """One device of the guest: a primary and the siblings that come along."""
+
+    kind: Kind
+    attachments: tuple[Attachment, ...]
+    """The primary first."""
+    stayed: tuple[StayedBehind, ...] = ()
+
+    @property
+    def primary(self) -> Attachment:
+        return self.attachments[0]
+
+
+class Shown(NamedTuple):
+    """What an mdev is to QEMU, and whether it has a display (X3); None leaves the attribute out."""
+
+    model: str | None = None
+    display: str | None = None
+    ramfb: str | None = None
+
+
+class GuestPlace(NamedTuple):
+    """Where a function is in the guest."""
+
+    address: GuestAddress
+    multifunction: bool | None = None
+    """True on guest function 0 of a shared slot, False on the others of it, None where nothing is shared (P1)."""
+
+
+class PlannedFunction(NamedTuple):
+    """One hostdev, decided to the last attribute."""
+
+    attachment: Attachment
+    alias: str
+    guest: GuestPlace | None
+    """The guest address that we give it or that it had; None leaves it to libvirt (P3)."""
+    shown: Shown | None
+
+    @property
+    def source(self) -> HostAddress:
+        return self.attachment.source
+
+
+class PlannedDevice(NamedTuple):
+    """A unit of the plan: its hostdevs, the primary's first."""
+
+    kind: Kind
+    functions: tuple[PlannedFunction, ...]
+    stayed: tuple[StayedBehind, ...]
+
+    @property
+    def primary(self) -> PlannedFunction:
+        return self.functions[0]
+
+
+class GroupMember(NamedTuple):
+    """A member of a touched IOMMU group."""
+
+    address: PciAddress
+    driver: str | None
+    attached: bool
+    bridge: bool
+
+
+class TouchedGroup(NamedTuple):
+    """An IOMMU group that VFIO will hold as a whole."""
+
+    number: int
+    members: tuple[GroupMember, ...]
+
+
+class Plan(NamedTuple):
+    """All that is going to be done, in the order of the requests."""
+
+    devices: tuple[PlannedDevice, ...]
+    root_ports: tuple[int, ...]
+    """Indices of the ``pcie-root-port`` controllers that are added (P2)."""
+    groups: tuple[TouchedGroup, ...]
+    nodes: tuple[str, ...]
+    """Device nodes that QEMU will open (V2)."""
+    left_alone: tuple[HostAddress, ...]
+    """Primaries that the environment holds beyond the requests (C4)."""
+    iommufd: bool
+    """Hostdevs of PCI functions go through iommufd, as those in the document do (V2)."""

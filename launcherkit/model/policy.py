@@ -1,0 +1,39 @@
+"""What the integrator may decide. Values only; files and flags are read in `launcherkit.sources`."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]
+Pairing: TypeAlias = Literal["class", "positional"]
+NodeCheck: TypeAlias = Literal["auto", "always", "never"]
+
+SIBLINGS: tuple[Siblings, ...] = ("slot", "group", "listed", "none")
+PAIRING: tuple[Pairing, ...] = ("class", "positional")
+NODE_CHECK: tuple[NodeCheck, ...] = ("auto", "always", "never")
+
+
+class AliasPrefixes(NamedTuple):
+    """What comes before a request's name in its alias (X1); libvirt keeps only aliases that begin with ``ua-``."""
+
+    gpu: str = "ua-gpu-"
+    hostdevice: str = "ua-hostdevice-"
+    usb: str = "ua-usb-host-"
+
+
+class Policy(NamedTuple):
+    """Decisions of the integrator, each with the default of SEMANTICS."""
+
+    siblings: Siblings = "slot"
+    """Which sibling functions come along (S1)."""
+    pairing: Pairing = "class"
+    """How addresses answer requests: by class (C2) or by position as KubeVirt does (C4)."""
+    managed: bool = False
+    """``managed`` of the hostdevs that are added (X1)."""
+    alias_prefixes: AliasPrefixes = AliasPrefixes()
+    extra_prefixes: tuple[str, ...] = ()
+    """Further prefixes of variables with PCI addresses, without the last underscore: ``PCIDEVICE`` (E1)."""
+    sysfs_root: str = "/"
+    """Where ``sys/`` and ``dev/`` of the host are."""
+    node_check: NodeCheck = "auto"
+    """Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."""

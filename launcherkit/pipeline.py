@@ -1,0 +1,225 @@
+"""From allocation, host facts and a domain document to the document that libvirt defines.
+
+The one way through the house, shared by every adapter and the public API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from launcherkit.domain.document import read_document
+from launcherkit.domain.reader import read_facts
+from launcherkit.domain.writer import write_plan
+from launcherkit.errors import Collector
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Shown, Unit
+from launcherkit.model.policy import Policy
+from launcherkit.model.request import Allocation, Request
+from launcherkit.place.slots import Placement, place_units
+from launcherkit.resolve.aliases import alias_of, assign_aliases
+from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
+from launcherkit.resolve.display import decide_displays
+from launcherkit.resolve.missing import check_requests, not_in_domain, variable_missing
+from launcherkit.resolve.siblings import Situation, assemble_units
+from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.vmi import Vmi, read_vmi
+
+EMPTY_PLAN = Plan((), (), (), (), (), False)
+
+
+class HostSource(Protocol):
+    """Where host facts come from, read by need: `launcherkit.Host`."""
+
+    def facts(self, addresses: Sequence[PciAddress], mdevs: Sequence[MdevAddress] = ...) -> HostFacts:
+        """Facts about the named devices, their slots and their groups."""
+        ...
+
+
+class Translation(NamedTuple):
+    """What `translate` returns."""
+
+    domain_xml: bytes
+    plan: Plan
+    notes: tuple[Note, ...]
+
+
+def translate(
+    domain_xml: str | bytes,
+    *,
+    env: Mapping[str, str],
+    host: HostSource,
+    vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
+    policy: Policy | None = None,
+) -> Translation:
+    """Put the allocated devices, with their siblings, into a domain document.
+
+    Args:
+        domain_xml: the domain, as bytes or text.
+        env: the environment of the container that got the devices; other variables are ignored.
+        host: `Host.from_sysfs`, `Host.from_snapshot`, `Host.from_umockdev` or `Host.none`.
+        vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
+        policy: the integrator's decisions; defaults without.
+
+    Returns:
+        The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing the
+        document is the one that came, byte for byte (Q3).
+
+    Raises:
+        LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. Where several
+            things are wrong, `SeveralErrors` holds them all.
+    """
+    policy = policy or Policy()
+    document = read_document(domain_xml)
+    asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi)
+    if asked is not None and not asked.requests:
+        return Translation(document.data, EMPTY_PLAN, ())
+    notes: list[Note] = []
+    domain = read_facts(document.root)
+    plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, host, policy, notes)
+    written = write_plan(document, plan, "yes" if policy.managed else "no")
+    return Translation(written, plan, tuple(notes))
+
+
+def _plan(
+    domain: DomainFacts, environment: Environment, vmi: Vmi | None, host: HostSource, policy: Policy, notes: list[Note]
+) -> Plan:
+    requests = () if vmi is None else vmi.requests
+    existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
+    allocations = _allocations(environment, vmi, domain, notes)
+    variables = {allocation.variable: allocation for allocation in allocations.values()}
+    listed = frozenset(entry for allocation in variables.values() for entry in allocation.entries)
+    facts = _facts(host, (*listed, *existing))
+
+    errors = Collector()
+    check_on_host(variables.values(), facts, errors)
+    errors.raise_if_any()
+    claims, left_alone = _claims(allocations, requests, domain, facts, policy, errors, notes)
+    errors.raise_if_any()
+    asked = {claim.primary for claim in claims}
+    claims = (*claims, *claim_existing(domain.hostdevs, asked, facts))
+    if not variables:
+        listed = frozenset(existing) if facts.known else frozenset()
+    units = assemble_units(claims, Situation(policy.siblings, facts, listed, existing, domain.taken))
+    attached = [attachment.source for unit in units for attachment in unit.attachments]
+
+    options = {request.name: request.display for request in requests if request.section == "gpus"}
+    shown = decide_displays(units, options, domain, facts, notes)
+    aliases = assign_aliases(units, domain, policy.alias_prefixes)
+    placement = place_units(units, domain, errors, notes)
+    _note_rest(units, left_alone, attached, facts, notes)
+
+    groups = touched_groups(attached, facts)
+    check_viability(groups, _managed(domain, existing, policy), facts, errors, notes)
+    nodes = needed_nodes(attached, facts, domain.iommufd)
+    if policy.node_check == "always" or (policy.node_check == "auto" and variables):
+        check_nodes(nodes, facts, errors)
+    errors.raise_if_any()
+    left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in attached))
+    devices = tuple(_device(unit, aliases, placement, shown) for unit in units)
+    return Plan(devices, placement.root_ports, groups, nodes, left, domain.iommufd)
+
+
+def _device(
+    unit: Unit, aliases: Mapping[HostAddress, str], placement: Placement, shown: Mapping[HostAddress, Shown]
+) -> PlannedDevice:
+    functions = tuple(
+        PlannedFunction(
+            attachment, aliases[attachment.source], placement.guests.get(attachment.source), shown.get(attachment.source)
+        )
+        for attachment in unit.attachments
+    )
+    return PlannedDevice(unit.kind, functions, unit.stayed)
+
+
+def _allocations(
+    environment: Environment, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
+) -> dict[str, Allocation]:
+    """The variables that are used, by the resource that they answer, or by their ``<R>`` where there is no VMI (Q1, Q2)."""
+    errors = Collector()
+    allocations: dict[str, Allocation] = {}
+    if not environment.variables:
+        if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
+            raise not_in_domain(vmi.requests, len(domain.hostdevs))
+        return {}
+    if vmi is None:
+        read = {name: environment.read(name, errors, notes) for name in environment.variables}
+        errors.raise_if_any()
+        return read
+    check_requests(vmi.requests, errors)
+    for request in vmi.requests:
+        if request.resource is None or request.resource in allocations:
+            continue
+        variable = environment.variable_for(request.resource)
+        if variable is None:
+            errors.add(variable_missing(request, environment.names_for(request.resource), environment.counts()))
+        else:
+            allocations[request.resource] = environment.read(variable, errors, notes)
+    errors.raise_if_any()
+    return allocations
+
+
+def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:
+    return host.facts(
+        [address for address in addresses if isinstance(address, PciAddress)],
+        [address for address in addresses if isinstance(address, MdevAddress)],
+    )
+
+
+def _claims(
+    allocations: Mapping[str, Allocation],
+    requests: Sequence[Request],
+    domain: DomainFacts,
+    facts: HostFacts,
+    policy: Policy,
+    errors: Collector,
+    notes: list[Note],
+) -> Claims:
+    if not allocations:
+        return Claims((), ())
+    if not requests:
+        return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
+    there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
+    wanted: dict[Request, HostAddress] = {}
+    for request in requests:
+        kind = allocations[request.resource or ""].kind
+        source = there.get(alias_of(request.section, request.name, kind, policy.alias_prefixes))
+        if source is not None:
+            wanted[request] = source
+    return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
+
+
+def _note_rest(
+    units: Sequence[Unit],
+    left_alone: Sequence[tuple[str, HostAddress]],
+    attached: Sequence[HostAddress],
+    facts: HostFacts,
+    notes: list[Note],
+) -> None:
+    """What is not attached, and what nothing is known of (C4, S2)."""
+    rest: dict[str, list[str]] = {}
+    for variable, primary in left_alone:
+        if primary not in attached:
+            rest.setdefault(variable, []).append(str(primary))
+    for variable, primaries in rest.items():
+        notes.append(Note("left-alone", f"{variable} holds more than was asked for; left alone: {', '.join(primaries)}"))
+    for unit in units:
+        for stayed in unit.stayed:
+            notes.append(Note("stayed", f"{stayed.address} does not come with {unit.primary.source}: it is {stayed.why}"))
+    if facts.known:
+        for source in attached:
+            if isinstance(source, PciAddress) and source not in facts.functions:
+                notes.append(Note("not-on-host", f"{source} is in the domain, but is not on this host"))
+
+
+def _managed(domain: DomainFacts, existing: Mapping[HostAddress, int], policy: Policy) -> Callable[[PciAddress], bool]:
+    def managed(address: PciAddress) -> bool:
+        index = existing.get(address)
+        said = None if index is None else domain.hostdevs[index].managed
+        return policy.managed if said is None else said == "yes"
+
+    return managed

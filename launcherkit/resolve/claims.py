@@ -1,0 +1,246 @@
+"""Which physical device answers which request (C1-C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit.errors import Collector, NotOnHost, TooFewDevices
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.domain import ExistingHostdev
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Claim
+from launcherkit.model.policy import Pairing
+from launcherkit.model.request import Allocation, Request, Section
+from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
+
+
+class Claims(NamedTuple):
+    """Every request answered, in order, and what the variables hold beyond that."""
+
+    claims: tuple[Claim, ...]
+    left_alone: tuple[tuple[str, HostAddress], ...]
+    """Variable and primary."""
+
+
+def claim_requested(
+    requests: Sequence[Request],
+    variable_of: Mapping[str, Allocation],
+    host: HostFacts,
+    pairing: Pairing,
+    wanted_aliases: Mapping[Request, HostAddress],
+    taken: Iterable[PciAddress],
+    errors: Collector,
+    notes: list[Note],
+) -> Claims:
+    """Answer the requests of a VMI from the variables of their resources.
+
+    Args:
+        requests: in order, all with a resource.
+        variable_of: the allocation of each requested resource.
+        host: facts about at least every address in the allocations.
+        pairing: ``class`` (C2) or ``positional`` (C4).
+        taken: functions that the document uses otherwise, which answer nothing here (C5).
+        wanted_aliases: addresses that the document already has under the alias of a request; these stay together.
+        errors: takes `TooFewDevices` for each resource that is short.
+        notes: takes what was guessed (C3).
+    """
+    pools = _Pools(host, pairing, taken, notes)
+    claims: list[Claim] = []
+    kept = frozenset(wanted_aliases.values())
+    short: dict[str, int] = {}
+    for request in requests:
+        allocation = variable_of[request.resource or ""]
+        primary = pools.pop(allocation, wanted_aliases.get(request), kept)
+        if primary is None:
+            short[allocation.variable] = short.get(allocation.variable, 0) + 1
+            continue
+        claims.append(Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary))
+    for variable, missing in short.items():
+        errors.add(_too_few(variable, missing, requests, variable_of, host))
+    return Claims(tuple(claims), pools.left_alone())
+
+
+def claim_all(
+    allocations: Iterable[Allocation],
+    host: HostFacts,
+    pairing: Pairing,
+    taken: Iterable[PciAddress],
+    notes: list[Note],
+) -> tuple[Claim, ...]:
+    """With no VMI every physical device in every variable is a request, named after its resource (Q1).
+
+    Args:
+        allocations: every variable that is there.
+        host: as in `claim_requested`; so are ``pairing``, ``taken`` and ``notes``.
+    """
+    pools = _Pools(host, pairing, taken, notes)
+    counts: dict[str, int] = {}
+    claims: list[Claim] = []
+    for allocation in allocations:
+        name = allocation.suffix.lower()
+        while (primary := pools.pop(allocation, None, frozenset())) is not None:
+            count = counts.get(name, 0)
+            counts[name] = count + 1
+            section = _section_of(primary, host)
+            claims.append(Claim("environment", section, f"{name}-{count}", None, allocation.variable, primary))
+    return tuple(claims)
+
+
+def claim_existing(hostdevs: Iterable[ExistingHostdev], taken: set[HostAddress], host: HostFacts) -> tuple[Claim, ...]:
+    """The hostdevs of the document that no other request names are requests themselves (Q2).
+
+    A hostdev is named after its alias as KubeVirt makes it, else after its address.
+    """
+    claims: list[Claim] = []
+    for hostdev in hostdevs:
+        source = hostdev.source
+        if source is None or source in taken:
+            continue
+        taken.add(source)
+        section, name = _named(hostdev, source, host)
+        claims.append(Claim("domain", section, name, None, None, source))
+    return tuple(claims)
+
+
+def _named(hostdev: ExistingHostdev, source: HostAddress, host: HostFacts) -> tuple[Section, str]:
+    alias = hostdev.alias or ""
+    for section, prefix in _SECTION_OF_ALIAS:
+        if alias.startswith(prefix) and len(alias) > len(prefix):
+            return section, alias[len(prefix) :]
+    return _section_of(source, host), f"{hostdev.kind}-{source}"
+
+
+_SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
+    ("gpus", "ua-gpu-"),
+    ("hostDevices", "ua-hostdevice-"),
+    ("hostDevices", "ua-usb-host-"),
+)
+
+
+def _section_of(address: HostAddress, host: HostFacts) -> Section:
+    """Where a request with no VMI belongs: GPUs, and mdevs whose parent is one, under ``gpus``."""
+    if isinstance(address, MdevAddress):
+        mdev = host.mdevs.get(address.uuid)
+        parent = host.mdev_parents.get(mdev.parent) if mdev else None
+        address_of_parent = parent.address if parent else None
+        function = host.functions.get(address_of_parent) if address_of_parent else None
+    else:
+        function = host.functions.get(address) if isinstance(address, PciAddress) else None
+    return "gpus" if function is not None and is_gpu(function) else "hostDevices"
+
+
+class _Pools:
+    """What each variable can still answer requests with."""
+
+    def __init__(self, host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress], notes: list[Note]) -> None:
+        self._host = host
+        self._pairing = pairing
+        self._notes = notes
+        self._claimed: set[HostAddress] = set(taken)
+        self._primaries: dict[str, list[HostAddress]] = {}  # those that may still be free, by variable
+
+    def pop(self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]) -> HostAddress | None:
+        """The next primary of a variable that answers no other request (C5); ``wanted`` if it is one of them."""
+        primaries = self._primaries.get(allocation.variable)
+        if primaries is None:
+            free = [entry for entry in allocation.entries if entry not in self._claimed]
+            primaries = self._primaries[allocation.variable] = self._find(allocation.variable, free)
+        while primaries and primaries[0] in self._claimed:
+            del primaries[0]
+        if wanted in primaries and wanted not in self._claimed:
+            chosen = wanted
+        else:
+            free = [primary for primary in primaries if primary not in self._claimed] if kept else primaries[:1]
+            chosen = next((primary for primary in free if primary not in kept), free[0] if free else None)
+        if chosen is not None:
+            self._claimed.add(chosen)
+        return chosen
+
+    def left_alone(self) -> tuple[tuple[str, HostAddress], ...]:
+        """Primaries that nobody asked for, with their variables (C4)."""
+        return tuple(
+            (variable, primary)
+            for variable, primaries in self._primaries.items()
+            for primary in primaries
+            if primary not in self._claimed
+        )
+
+    def _find(self, variable: str, entries: Sequence[HostAddress]) -> list[HostAddress]:
+        """The primaries among the entries of one variable, in their order there (C2)."""
+        if self._pairing == "positional":
+            return list(entries)
+        return _primaries(variable, entries, self._host, self._notes)
+
+
+def _primaries(
+    variable: str, entries: Sequence[HostAddress], host: HostFacts, notes: list[Note]
+) -> list[HostAddress]:
+    slots: dict[HostAddress | tuple[int, int, int], list[PciAddress]] = {}
+    for entry in entries:
+        if isinstance(entry, PciAddress):
+            function = host.functions.get(entry)
+            # A VF is always its own device; its slot holds other VFs, not its siblings.
+            slots.setdefault(entry if function and function.is_vf else entry[:3], []).append(entry)
+    primaries: set[HostAddress] = set()
+    for mates in slots.values():
+        primaries.update(mates if len(mates) == 1 else _best(mates, host))
+    if not host.known and any(isinstance(entry, PciAddress) for entry in entries):
+        chosen = ", ".join(str(entry) for entry in entries if entry in primaries)
+        notes.append(
+            Note("guess", f"{variable}: without host facts the lowest function of a slot is taken for the primary: {chosen}")
+        )
+    return [entry for entry in entries if entry in primaries or not isinstance(entry, PciAddress)]
+
+
+def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
+    """The best class, then the lowest function, and all with that one's vendor:device (C2); a guess without facts (C3)."""
+    functions = [function for function in map(host.functions.get, mates) if function is not None]
+    if not functions:
+        return [min(mates)]
+    best = min(functions, key=lambda function: (primary_rank(function), function.address))
+    return [function.address for function in functions if function.model == best.model]
+
+
+def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Collector) -> None:
+    """Every address of the variables that are used must be there: what is gone was allocated in vain."""
+    if not host.known:
+        return
+    for allocation in allocations:
+        for entry in allocation.entries:
+            if isinstance(entry, PciAddress) and entry not in host.functions:
+                what, where = "PCI function", "/sys/bus/pci/devices"
+            elif isinstance(entry, MdevAddress) and entry.uuid not in host.mdevs:
+                what, where = "mediated device", "/sys/bus/mdev/devices"
+            else:
+                continue
+            errors.add(
+                NotOnHost(
+                    f"{allocation.variable}: {what} {entry} is not on this host",
+                    f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. Restart the plugin and the pod.",
+                )
+            )
+
+
+def _too_few(
+    variable: str,
+    missing: int,
+    requests: Sequence[Request],
+    variable_of: Mapping[str, Allocation],
+    host: HostFacts,
+) -> TooFewDevices:
+    askers = [request for request in requests if variable_of[request.resource or ""].variable == variable]
+    allocation = variable_of[askers[0].resource or ""]
+    entries = ", ".join(_shown(entry, host) for entry in allocation.entries) or "nothing"
+    names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
+    return TooFewDevices(
+        f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
+        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].resource}. Audio and other companions of a GPU "
+        "don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
+    )
+
+
+def _shown(address: HostAddress, host: HostFacts) -> str:
+    function = host.functions.get(address) if isinstance(address, PciAddress) else None
+    return describe(function) if function else str(address)

@@ -1,0 +1,64 @@
+"""Requests against variables: what is expected, what is there, what is near (E2, E4, E5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcherkit.errors import ClaimNotRead, Collector, LauncherkitError, VariableClash, VariableMissing
+from launcherkit.model.request import Request
+from launcherkit.model.variable import resource_suffix
+
+
+def check_requests(requests: Sequence[Request], errors: Collector) -> None:
+    """Add `ClaimNotRead` for requests that a DRA claim answers, `VariableClash` for two resources with one variable."""
+    resource_of: dict[str, Request] = {}
+    for request in requests:
+        if request.resource is None:
+            errors.add(
+                ClaimNotRead(
+                    f"{request.path} {request.name!r} is answered by a DRA claim, which this version doesn't read",
+                    "Ask for it by deviceName and a device plugin, or leave the hook out of this VM.",
+                )
+            )
+            continue
+        first = resource_of.setdefault(resource_suffix(request.resource), request)
+        if first.resource != request.resource:
+            errors.add(
+                VariableClash(
+                    f"{first.path} asks for {first.resource} and {request.path} for {request.resource}, which have one "
+                    f"variable, PCI_RESOURCE_{resource_suffix(request.resource)}",
+                    "Rename one of the resources in the device plugin's configuration: / and . both become _.",
+                )
+            )
+
+
+def variable_missing(request: Request, expected: Sequence[str], present: Mapping[str, int]) -> LauncherkitError:
+    """The error for a request that no variable answers.
+
+    Args:
+        request: which asks for a resource.
+        expected: names of the variables that could have answered it, in the order in which they are tried.
+        present: variables that are there with the number of their entries.
+    """
+    import difflib  # only where something is wrong already
+
+    there = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
+    nearest = difflib.get_close_matches(expected[1] if len(expected) > 1 else expected[0], present, n=1, cutoff=0.5)
+    hint = f"; the nearest is {nearest[0]}" if nearest else ""
+    return VariableMissing(
+        f"{request.path} {request.name!r} asks for {request.resource}, but none of {', '.join(expected)} is set; "
+        f"present: {there}{hint}",
+        f"Check that deviceName is what the device plugin advertises (kubectl describe node) and that {request.resource} "
+        "is in the limits of the container that runs this.",
+    )
+
+
+def not_in_domain(requests: Sequence[Request], hostdevs: int) -> LauncherkitError:
+    """The error where there is neither a variable nor a hostdev for the requests (Q2, E4)."""
+    names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
+    return VariableMissing(
+        f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set and the domain has "
+        f"{hostdevs} hostdev(s)",
+        "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the container that got "
+        "the devices, or give its variables with --env-file.",
+    )

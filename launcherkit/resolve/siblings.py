@@ -1,0 +1,148 @@
+"""Which sibling functions come along with a primary, and which stay (S1, S2, C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
+from launcherkit.model.policy import Siblings
+from launcherkit.model.request import Kind
+from launcherkit.resolve.pci_class import primary_rank
+from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
+
+
+class Situation(NamedTuple):
+    """What decides about siblings, beside the claims."""
+
+    siblings: Siblings
+    host: HostFacts
+    listed: frozenset[HostAddress]
+    """What counts as listed (S1): the variables that are used, or the document's hostdevs where there are none."""
+    existing: dict[HostAddress, int]
+    """The document's hostdevs by source: which one it is (X2)."""
+    taken: frozenset[PciAddress]
+    """Functions that the document uses otherwise, which no hostdev may have."""
+
+
+def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
+    """Make one unit of each claim and the siblings that come with it, in the order of the claims.
+
+    A claim for a function that is another claim's sibling becomes part of that unit (C5).
+    """
+    claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
+    attached: set[HostAddress] = set()
+    units: dict[Claim, Unit] = {}
+    for claim in _best_of_slot_first(claims, situation.host):
+        if claim.primary in attached:
+            continue
+        attached.add(claim.primary)
+        attachments = [_attachment(claim.primary, "primary", _asked(claim), claim, situation)]
+        stayed: list[StayedBehind] = []
+        if isinstance(claim.primary, PciAddress):
+            for candidate in _candidates(claim.primary, situation):
+                if candidate in attached:
+                    continue
+                other = claim_of.get(candidate)
+                if other is not None and _own_device(claim.primary, candidate, situation.host):
+                    continue
+                comes, why = _decide(claim.primary, candidate, other, situation)
+                if not comes:
+                    stayed.append(StayedBehind(candidate, why))
+                    continue
+                attached.add(candidate)
+                attachments.append(_attachment(candidate, "sibling", why, other, situation))
+        units[claim] = Unit(_kind(claim.primary), tuple(attachments), tuple(stayed))
+    return tuple(units[claim] for claim in claims if claim in units)
+
+
+def _kind(address: HostAddress) -> Kind:
+    return "pci" if isinstance(address, PciAddress) else "mdev" if isinstance(address, MdevAddress) else "usb"
+
+
+def _attachment(
+    source: HostAddress, role: Role, why: str, claim: Claim | None, situation: Situation
+) -> Attachment:
+    return Attachment(source, role, why, claim, situation.existing.get(source))
+
+
+def _asked(claim: Claim) -> str:
+    if claim.origin == "domain":
+        return "it is in the domain"
+    asked = f"asked for as {claim.section} {claim.name!r}" if claim.origin == "vmi" else "every device of a variable is a request"
+    return f"{asked}, answered by {claim.variable}"
+
+
+def _best_of_slot_first(claims: Sequence[Claim], host: HostFacts) -> list[Claim]:
+    """Claims in order, but those of one slot by class and function, so that a GPU takes its audio and not the reverse."""
+    first: dict[HostAddress | tuple[int, ...], int] = {}
+
+    def key(position_and_claim: tuple[int, Claim]) -> tuple[int, int, HostAddress]:
+        position, claim = position_and_claim
+        address = claim.primary
+        if not isinstance(address, PciAddress):
+            return position, 0, address
+        function = host.functions.get(address)
+        rank = primary_rank(function) if function else 0
+        return first.setdefault(address[:3], position), rank, address
+
+    return [claim for _, claim in sorted(enumerate(claims), key=key)]
+
+
+def _candidates(primary: PciAddress, situation: Situation) -> Iterator[PciAddress]:
+    """The functions that the policy would bring (S1): endpoints, never bridges, VFs or more of the primary's kind."""
+    host, policy = situation.host, situation.siblings
+    own = host.functions.get(primary)
+    if policy == "none" or (own is not None and own.is_vf):
+        return
+    if own is None:
+        # Without facts the functions of the slot that are known are those that were listed (C3).
+        listed = (address for address in situation.listed if isinstance(address, PciAddress))
+        yield from sorted(address for address in listed if address.slot == primary.slot and address != primary)
+        return
+    if policy == "group" and own.iommu_group is not None:
+        members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
+        mates: Iterable[PciFunction] = [member for member in members if member is not None]
+    else:
+        mates = host.slot_functions(primary.slot)
+    for mate in mates:
+        if mate.address == primary or mate.is_vf or is_bridge(mate, host.details.get(mate.address)):
+            continue
+        if policy != "group" and mate.model == own.model:
+            continue
+        if policy == "listed" and mate.address not in situation.listed:
+            continue
+        yield mate.address
+
+
+def _own_device(primary: PciAddress, asked_for: PciAddress, host: HostFacts) -> bool:
+    """Another slot's device that was asked for, or another port of the same card, stays a device of its own (C2, C5)."""
+    own, mate = host.functions.get(primary), host.functions.get(asked_for)
+    return primary.slot != asked_for.slot or (own is not None and mate is not None and own.model == mate.model)
+
+
+def _decide(
+    primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation
+) -> tuple[bool, str]:
+    """Whether a candidate comes, and why (S2)."""
+    host = situation.host
+    if candidate in situation.taken:
+        return False, "another device of the domain uses it"
+    if claim is not None:
+        return True, _asked(claim)
+    if candidate in situation.existing:
+        return True, "it is in the domain"
+    own, mate = host.functions.get(primary), host.functions.get(candidate)
+    if own is None or mate is None:
+        return True, "listed with it; without host facts nothing more is known"
+    if mate.iommu_group is not None and mate.iommu_group == own.iommu_group:
+        return True, f"in the same IOMMU group {own.iommu_group}"
+    if not bound_to_vfio(mate, host.details.get(candidate)):
+        return False, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver or 'no driver'}, not to a VFIO driver"
+    nodes = {group_node(mate.iommu_group), cdev_node(host.details.get(candidate))}
+    if host.nodes is None or nodes.isdisjoint(host.nodes):
+        return False, f"in IOMMU group {mate.iommu_group}, whose device node is not here"
+    return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and its device node is here"

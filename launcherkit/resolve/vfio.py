@@ -1,0 +1,42 @@
+"""VFIO's view of a function: which drivers are VFIO drivers, and which device nodes stand for it (V1, V2)."""
+
+from __future__ import annotations
+
+from launcherkit.model.function import PciDetail, PciFunction
+
+CONTAINER_NODE = "/dev/vfio/vfio"
+IOMMUFD_NODE = "/dev/iommu"
+
+
+def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
+    """Bound to vfio-pci, to a variant driver, or a vGPU VF with a type, whose vendor driver is the VFIO driver (V1)."""
+    if _is_vfio_name(function.driver):
+        return True
+    if detail is None or function.driver is None:
+        return False
+    return _is_vfio_name(detail.driver_module) or is_vgpu_vf(detail)
+
+
+def is_vgpu_vf(detail: PciDetail) -> bool:
+    """A VF of an SR-IOV vGPU card with a type set (G4)."""
+    return detail.vgpu is not None and detail.vgpu.current_type != 0
+
+
+def _is_vfio_name(name: str | None) -> bool:
+    """``vfio-pci`` and its variants, which the kernel names ``<vendor>_vfio_pci`` or ``<vendor>-vfio-pci``."""
+    return name is not None and name.replace("-", "_").endswith("vfio_pci")
+
+
+def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:
+    """By class, or by the header type of its config space, where that could be read."""
+    return function.is_bridge or (detail is not None and detail.header_type in (1, 2))
+
+
+def group_node(group: int | None) -> str | None:
+    """``/dev/vfio/<group>``."""
+    return None if group is None else f"/dev/vfio/{group}"
+
+
+def cdev_node(detail: PciDetail | None) -> str | None:
+    """``/dev/vfio/devices/vfioN``, with iommufd."""
+    return None if detail is None or detail.vfio_dev is None else f"/dev/vfio/devices/{detail.vfio_dev}"

@@ -1,0 +1,168 @@
+"""Whether the kernel would let QEMU have what is going to be attached (V1-V3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from launcherkit.errors import (
+    Collector,
+    DeviceAsleep,
+    DeviceGone,
+    GroupNotViable,
+    NodeMissing,
+    VgpuPhysicalFunction,
+)
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import GroupMember, TouchedGroup
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
+
+
+def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
+    """The IOMMU groups of what is attached, by number, with all their members."""
+    sources = set(attached)
+    numbers = {number for source in sources if (number := _group_of(source, host)) is not None}
+    return tuple(
+        TouchedGroup(
+            number,
+            tuple(
+                GroupMember(member, function.driver, member in sources, is_bridge(function, host.details.get(member)))
+                for member in host.groups.get(number, ())
+                if (function := host.functions.get(member)) is not None
+            ),
+        )
+        for number in sorted(numbers)
+    )
+
+
+def check_viability(
+    groups: Iterable[TouchedGroup],
+    managed: Callable[[PciAddress], bool],
+    host: HostFacts,
+    errors: Collector,
+    notes: list[Note],
+) -> None:
+    """Add an error for each device that keeps a group from QEMU (V1), or that no guest can use (V3).
+
+    Args:
+        groups: from `touched_groups`.
+        managed: whether libvirt itself binds an attached function to vfio-pci; its present driver doesn't matter then.
+        host: facts about all members.
+        errors: takes `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep`, `DeviceGone`.
+        notes: takes what libvirt will object to although the kernel would not.
+    """
+    for group in groups:
+        for member in group.members:
+            function = host.functions[member.address]
+            bound_by_libvirt = member.attached and managed(member.address)
+            if member.attached:
+                _check_attached(function, host, errors)
+                if member.driver is None and not bound_by_libvirt:
+                    notes.append(
+                        Note("no-driver", f"{describe(function)} has no driver; libvirt wants it bound to vfio-pci or managed='yes'")
+                    )
+            if not bound_by_libvirt and not _viable(member, function, host):
+                errors.add(_not_viable(group, member, function))
+
+
+def _viable(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
+    return (
+        member.driver is None
+        or member.driver == "vfio-pci"
+        or member.driver == "pci-stub"
+        or member.bridge
+        or bound_to_vfio(function, host.details.get(member.address))
+    )
+
+
+def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction) -> GroupNotViable:
+    attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
+    path = f"/sys/bus/pci/devices/{member.address}"
+    what = "is attached and" if member.attached else f"which {attached} shares,"
+    return GroupNotViable(
+        f"IOMMU group {group.number} is not viable: {describe(function)} {what} is bound to {member.driver}",
+        f"Free it on the node: echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
+        f"echo {member.address} > /sys/bus/pci/drivers_probe",
+    )
+
+
+def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -> None:
+    """V3."""
+    detail = host.details.get(function.address)
+    if detail is None:
+        return
+    if detail.virtfns and any((vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns):
+        errors.add(
+            VgpuPhysicalFunction(
+                f"{describe(function)} is the physical function of an SR-IOV vGPU card",
+                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card through.",
+            )
+        )
+    if detail.power_state == "D3cold":
+        errors.add(
+            DeviceAsleep(
+                f"{describe(function)} is in power state D3cold",
+                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot powered.",
+            )
+        )
+    if not detail.config_readable:
+        errors.add(
+            DeviceGone(
+                f"{describe(function)} has fallen off the bus: its config space reads all ones",
+                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan it.",
+            )
+        )
+
+
+def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> tuple[str, ...]:
+    """The device nodes that QEMU opens (V2): groups, or VFIO character devices; an mdev forces the first.
+
+    Where nodes are known and only the second set is there, it is that one.
+    """
+    sources = list(attached)
+    usb = [source.node for source in sources if isinstance(source, UsbAddress)]
+    vfio = [source for source in sources if not isinstance(source, UsbAddress)]
+    if not vfio:
+        return tuple(usb)
+    old = _unique([CONTAINER_NODE, *(group_node(_group_of(source, host)) for source in vfio)])
+    if any(isinstance(source, MdevAddress) for source in vfio):
+        return (*old, *usb)
+    new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in vfio if isinstance(source, PciAddress))])
+    complete = len(new) == len(vfio) + 1
+    if iommufd and complete:
+        return (*new, *usb)
+    only_new = host.nodes is not None and complete and host.nodes.issuperset(new) and not host.nodes.issuperset(old)
+    return (*(new if only_new else old), *usb)
+
+
+def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> None:
+    """Add `NodeMissing` for each VFIO node that is not there (V2); USB nodes are not among the facts."""
+    if host.nodes is None:
+        return
+    for node in nodes:
+        if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
+            errors.add(
+                NodeMissing(
+                    f"the device node {node} is not here",
+                    "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
+                    "Where the VM runs elsewhere, --no-node-check.",
+                )
+            )
+
+
+def _unique(nodes: Iterable[str | None]) -> list[str]:
+    return list(dict.fromkeys(node for node in nodes if node is not None))
+
+
+def _group_of(source: HostAddress, host: HostFacts) -> int | None:
+    if isinstance(source, PciAddress):
+        function = host.functions.get(source)
+        return None if function is None else function.iommu_group
+    if isinstance(source, MdevAddress):
+        mdev = host.mdevs.get(source.uuid)
+        return None if mdev is None else mdev.iommu_group
+    return None
+

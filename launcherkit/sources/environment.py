@@ -1,0 +1,85 @@
+"""Reads what device plugins left in the environment (E1, E3, E4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.note import Note
+from launcherkit.model.request import Allocation, Kind
+from launcherkit.model.variable import kinds_of_prefixes, resource_suffix
+
+_PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {
+    "pci": (PciAddress.parse, BadPciAddress, "a PCI address such as 0000:e1:00.0"),
+    "mdev": (MdevAddress.parse, BadMdevUuid, "the UUID of a mediated device"),
+    "usb": (UsbAddress.parse, BadUsbAddress, "a USB address such as 1:4"),
+}
+
+
+class Environment:
+    """The ``*_RESOURCE_*`` variables of one environment; values are read when they are needed.
+
+    Args:
+        env: all variables, of this process or of a file.
+        extra_prefixes: further prefixes that hold PCI addresses, such as ``PCIDEVICE`` (E1).
+    """
+
+    def __init__(self, env: Mapping[str, str], extra_prefixes: tuple[str, ...] = ()) -> None:
+        self._env = env
+        self._kinds = kinds_of_prefixes(extra_prefixes)
+        starts = tuple(prefix + "_" for prefix in self._kinds)
+        found = sorted(name for name in env if name.startswith(starts))
+        self.variables = tuple(name for name in found if not self._is_info(name, env))
+
+    def _is_info(self, name: str, env: Mapping[str, str]) -> bool:
+        """The SR-IOV network plugin puts JSON into ``PCIDEVICE_<R>_INFO``, beside ``PCIDEVICE_<R>``."""
+        return name.endswith("_INFO") and env[name].lstrip().startswith("{")
+
+    def counts(self) -> dict[str, int]:
+        """Every variable that is there with the number of its entries, for messages (E4)."""
+        return {name: len(_entries(self._env[name])) for name in self.variables}
+
+    def names_for(self, resource: str) -> list[str]:
+        """The variables that may hold ``resource``, in the order in which they are tried (E1)."""
+        suffix = resource_suffix(resource)
+        return [f"{prefix}_{suffix}" for prefix in self._kinds]
+
+    def variable_for(self, resource: str) -> str | None:
+        """The first variable for ``resource`` that holds something, else the first that is there."""
+        there = [name for name in self.names_for(resource) if name in self._env]
+        return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
+
+    def read(self, variable: str, errors: Collector, notes: list[Note]) -> Allocation:
+        """Parse one variable; what is wrong with it goes to ``errors``, entry by entry."""
+        prefix, kind = next(item for item in self._kinds.items() if variable.startswith(item[0] + "_"))
+        parse, error, expected = _PARSE[kind]
+        entries: dict[HostAddress, int] = {}
+        for position, text in enumerate(self._env[variable].split(","), start=1):
+            text = text.strip()
+            if not text:
+                continue
+            try:
+                address = parse(text)
+            except ValueError as problem:
+                errors.add(
+                    error(
+                        f"{variable}, entry {position}: {_shown(text)} is {problem}",
+                        f"The device plugin that sets {variable} must put {expected} there; see what it logged.",
+                    )
+                )
+                continue
+            if address in entries:
+                first = entries[address]
+                notes.append(Note("repeat", f"{variable}: entry {position} repeats entry {first}, {address}"))
+            else:
+                entries[address] = position
+        return Allocation(variable, variable[len(prefix) + 1 :], kind, tuple(entries))
+
+
+def _entries(value: str) -> list[str]:
+    return [text for text in map(str.strip, value.split(",")) if text]
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
