@@ -59,6 +59,21 @@ class SeveralErrors(LauncherkitError):
         return self.errors[0].exit_code
 
 
+def shown(value: object) -> str:
+    """A value for a message: as Python writes it, cut to 60 characters; lists and objects by their kind alone."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    try:
+        text = repr(value)
+    except ValueError:  # Python doesn't write integers of more than 4300 digits
+        return "a very large number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 class Collector:
     """Collects the errors of one document, so that all are told at once."""
 

@@ -5,7 +5,7 @@ The one way through the house, shared by every adapter and the public API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from launcherkit.domain.document import read_document
@@ -14,7 +14,7 @@ from launcherkit.domain.writer import write_plan
 from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Shown, Unit
 from launcherkit.model.policy import Policy
@@ -24,6 +24,7 @@ from launcherkit.resolve.aliases import alias_of, assign_aliases
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.resolve.display import decide_displays
 from launcherkit.resolve.missing import check_requests, not_in_domain, variable_missing
+from launcherkit.resolve.notes import about_iommufd, notes_about
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.environment import Environment
@@ -35,7 +36,7 @@ EMPTY_PLAN = Plan((), (), (), (), (), False)
 class HostSource(Protocol):
     """Where host facts come from, read by need: `launcherkit.Host`."""
 
-    def facts(self, addresses: Sequence[PciAddress], mdevs: Sequence[MdevAddress] = ...) -> HostFacts:
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ...) -> HostFacts:
         """Facts about the named devices, their slots and their groups."""
         ...
 
@@ -55,6 +56,7 @@ def translate(
     host: HostSource,
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
+    name: str = "the domain document",
 ) -> Translation:
     """Put the allocated devices, with their siblings, into a domain document.
 
@@ -64,6 +66,7 @@ def translate(
         host: `Host.from_sysfs`, `Host.from_snapshot`, `Host.from_umockdev` or `Host.none`.
         vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
         policy: the integrator's decisions; defaults without.
+        name: what messages call the domain document, its file for example.
 
     Returns:
         The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing the
@@ -74,12 +77,12 @@ def translate(
             things are wrong, `SeveralErrors` holds them all.
     """
     policy = policy or Policy()
-    document = read_document(domain_xml)
+    document = read_document(domain_xml, name)
     asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi)
     if asked is not None and not asked.requests:
         return Translation(document.data, EMPTY_PLAN, ())
     notes: list[Note] = []
-    domain = read_facts(document.root)
+    domain = read_facts(document.root, name)
     plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, host, policy, notes)
     written = write_plan(document, plan, "yes" if policy.managed else "no")
     return Translation(written, plan, tuple(notes))
@@ -111,29 +114,32 @@ def _plan(
     shown = decide_displays(units, options, domain, facts, notes)
     aliases = assign_aliases(units, domain, policy.alias_prefixes)
     placement = place_units(units, domain, errors, notes)
-    _note_rest(units, left_alone, attached, facts, notes)
+    notes += notes_about(units, left_alone, set(options), facts)
 
     groups = touched_groups(attached, facts)
     check_viability(groups, _managed(domain, existing, policy), facts, errors, notes)
-    nodes = needed_nodes(attached, facts, domain.iommufd)
+    needed = needed_nodes(attached, facts, domain.iommufd)
+    if needed.iommufd != domain.iommufd:
+        notes.append(about_iommufd(domain.iommufd))
     if policy.node_check == "always" or (policy.node_check == "auto" and variables):
-        check_nodes(nodes, facts, errors)
+        check_nodes(needed.nodes, facts, errors)
     errors.raise_if_any()
-    left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in attached))
+    there = set(attached)
+    left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))
     devices = tuple(_device(unit, aliases, placement, shown) for unit in units)
-    return Plan(devices, placement.root_ports, groups, nodes, left, domain.iommufd)
+    return Plan(devices, placement.root_ports, groups, needed.nodes, left, needed.iommufd)
 
 
 def _device(
     unit: Unit, aliases: Mapping[HostAddress, str], placement: Placement, shown: Mapping[HostAddress, Shown]
 ) -> PlannedDevice:
-    functions = tuple(
-        PlannedFunction(
-            attachment, aliases[attachment.source], placement.guests.get(attachment.source), shown.get(attachment.source)
-        )
+    guests = placement.guests
+    functions = [
+        PlannedFunction(attachment, aliases[source], guests.get(source), shown.get(source))
         for attachment in unit.attachments
-    )
-    return PlannedDevice(unit.kind, functions, unit.stayed)
+        for source in (attachment.source,)
+    ]
+    return PlannedDevice(unit.kind, tuple(functions), unit.stayed)
 
 
 def _allocations(
@@ -164,10 +170,9 @@ def _allocations(
 
 
 def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:
-    return host.facts(
-        [address for address in addresses if isinstance(address, PciAddress)],
-        [address for address in addresses if isinstance(address, MdevAddress)],
-    )
+    functions = [address for address in addresses if isinstance(address, PciAddress)]
+    mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
+    return host.facts(functions, mdevs) if functions or mdevs else NO_FACTS
 
 
 def _claims(
@@ -185,35 +190,12 @@ def _claims(
         return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     wanted: dict[Request, HostAddress] = {}
-    for request in requests:
+    for request in requests if there else ():
         kind = allocations[request.resource or ""].kind
         source = there.get(alias_of(request.section, request.name, kind, policy.alias_prefixes))
         if source is not None:
             wanted[request] = source
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
-
-
-def _note_rest(
-    units: Sequence[Unit],
-    left_alone: Sequence[tuple[str, HostAddress]],
-    attached: Sequence[HostAddress],
-    facts: HostFacts,
-    notes: list[Note],
-) -> None:
-    """What is not attached, and what nothing is known of (C4, S2)."""
-    rest: dict[str, list[str]] = {}
-    for variable, primary in left_alone:
-        if primary not in attached:
-            rest.setdefault(variable, []).append(str(primary))
-    for variable, primaries in rest.items():
-        notes.append(Note("left-alone", f"{variable} holds more than was asked for; left alone: {', '.join(primaries)}"))
-    for unit in units:
-        for stayed in unit.stayed:
-            notes.append(Note("stayed", f"{stayed.address} does not come with {unit.primary.source}: it is {stayed.why}"))
-    if facts.known:
-        for source in attached:
-            if isinstance(source, PciAddress) and source not in facts.functions:
-                notes.append(Note("not-on-host", f"{source} is in the domain, but is not on this host"))
 
 
 def _managed(domain: DomainFacts, existing: Mapping[HostAddress, int], policy: Policy) -> Callable[[PciAddress], bool]:

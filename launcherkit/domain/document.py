@@ -41,29 +41,43 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
             f"{name} has {len(data)} bytes, more than {MAX_BYTES}",
             "A domain document is a few kilobytes; look for what was put into it by mistake.",
         )
-    try:
-        root = etree.fromstring(data, _parser("utf-8" if isinstance(domain_xml, str) else None))
-    except (etree.XMLSyntaxError, LookupError) as problem:
-        text = " ".join(str(problem).split())
-        if "<!DOCTYPE" in text or "Entity" in text or "entity" in text:
-            raise _forbidden(name, text) from problem
-        raise NotXml(
-            f"{name} is not well-formed XML: {text}", "See the line and column named; `xmllint --noout FILE` shows it too."
-        ) from problem
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _bad_encoding(name, "UTF-16")
+    root = _parse(data, name, "utf-8" if isinstance(domain_xml, str) else None)
     info = root.getroottree().docinfo
     if info.internalDTD is not None or info.doctype:
         raise _forbidden(name, "it has a document type declaration")
-    encoding = (info.encoding or "utf-8").lower()
-    if not isinstance(domain_xml, str) and not encoding.startswith(_ASCII_BASED):
-        raise BadEncoding(
-            f"{name} is in {info.encoding}", "Convert it to UTF-8, which is what libvirt reads: `iconv -t UTF-8`."
-        )
+    encoding = info.encoding or "utf-8"
+    if not encoding.lower().startswith(_ASCII_BASED):
+        raise _bad_encoding(name, encoding)
+    if isinstance(domain_xml, str) and encoding.lower() not in ("utf-8", "utf8"):
+        # Text that declares an encoding is given out in it, so that the bytes are what they say.
+        try:
+            return read_document(domain_xml.encode(encoding, "xmlcharrefreplace"), name)
+        except LookupError as problem:
+            raise _bad_encoding(name, encoding) from problem
     if root.tag != "domain":
         raise NotADomain(
             f"{name} has the root <{_local(root.tag)}>, not <domain>",
             "Give the domain's own XML, such as `virsh dumpxml --inactive NAME` prints.",
         )
     return Document(data, root)
+
+
+def _parse(data: bytes, name: str, encoding: str | None) -> etree._Element:
+    try:
+        return etree.fromstring(data, _parser(encoding))
+    except (etree.XMLSyntaxError, LookupError) as problem:
+        text = " ".join(str(problem).split())
+        if b"<!DOCTYPE" in data or "Entity '" in text:
+            raise _forbidden(name, text) from problem
+        raise NotXml(
+            f"{name} is not well-formed XML: {text.partition(' (<string>')[0]}", "See the line and column named; `xmllint --noout FILE` shows it too."
+        ) from problem
+
+
+def _bad_encoding(name: str, encoding: str) -> BadEncoding:
+    return BadEncoding(f"{name} is in {encoding}, not in UTF-8", "Convert it to UTF-8, which is what libvirt reads: `iconv -t UTF-8`.")
 
 
 def _parser(encoding: str | None) -> etree.XMLParser:

@@ -33,20 +33,23 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
     used: set[GuestAddress] = set()
     aliases: set[str] = set()
     hostdevs: list[ExistingHostdev] = []
+    number_of: dict[HostAddress | None, int] = {}
     taken: set[PciAddress] = set()
     has_graphics = video_ramfb = iommufd = False
     for device in _devices(root):
         tag = device.tag
         guest = alias = None
-        placed = False
+        placed = addressed = False
         source: etree._Element | None = None
         for child in device:
-            if child.tag == "address":
-                guest = _guest_address(child)
+            # Where a child is there twice, which libvirt's schema refuses, the first counts.
+            if child.tag == "address" and not addressed:
+                addressed = True
+                guest = guest_address(child)
                 placed = guest is not None or child.get("type") != "pci"
-            elif child.tag == "alias":
+            elif child.tag == "alias" and alias is None:
                 alias = child.get("name")
-            elif child.tag == "source":
+            elif child.tag == "source" and source is None:
                 source = child
             elif child.tag == "driver" and tag == "hostdev":
                 iommufd = iommufd or child.get("iommufd") == "yes"
@@ -58,6 +61,9 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
             hostdev = _hostdev(device, source, alias, guest, placed, f"{name}, hostdev {len(hostdevs) + 1}", errors)
             if hostdev is not None:
                 hostdevs.append(hostdev)
+                first = number_of.setdefault(hostdev.source, len(hostdevs))
+                if first != len(hostdevs) and hostdev.source is not None:
+                    errors.add(_twice(hostdev.source, first, len(hostdevs), name))
                 continue
         elif tag == "controller" and device.get("type") == "pci":
             controllers.append(Controller(_number(device.get("index")), device.get("model", ""), guest))
@@ -87,7 +93,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
 
 def hostdev_elements(root: etree._Element) -> list[etree._Element]:
     """The elements behind `DomainFacts.hostdevs`, in the same order."""
-    return [device for device in _devices(root) if device.tag == "hostdev" and _kind(device, device.find("source"))]
+    return [device for device in _devices(root) if device.tag == "hostdev" and _kind(device, device.find("source")) is not None]
 
 
 def _devices(root: etree._Element) -> list[etree._Element]:
@@ -97,10 +103,10 @@ def _devices(root: etree._Element) -> list[etree._Element]:
 
 def _kind(hostdev: etree._Element, source: etree._Element | None) -> Kind | None:
     """Which of our kinds a hostdev is; None for SCSI and the capabilities of containers, which are not ours."""
-    if hostdev.get("mode", "subsystem") != "subsystem":
+    if (hostdev.get("mode") or "subsystem") != "subsystem":
         return None
     declared = hostdev.get("type")
-    if declared is not None:
+    if declared:
         return declared if _is_kind(declared) else None
     address = None if source is None else source.find("address")
     if address is None:
@@ -130,9 +136,17 @@ def _hostdev(
         alias=alias,
         guest=guest,
         placed=placed,
-        managed=device.get("managed"),
-        display=device.get("display"),
-        ramfb=device.get("ramfb"),
+        managed=device.get("managed") or None,  # KubeVirt has written empty ones, which libvirt refuses
+        display=device.get("display") or None,
+        ramfb=device.get("ramfb") or None,
+    )
+
+
+def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostdev:
+    """A source is a hostdev's identity (X2); libvirt refuses a second one with "Hostdev already exists"."""
+    return BadHostdev(
+        f"{name}, hostdev {second}: hostdev {first} has the source {source} already",
+        "Take one of them out; a device can be attached once.",
     )
 
 
@@ -152,7 +166,7 @@ def _source_address(
             return UsbAddress(_limited(address, "bus", 999), _limited(address, "device", 999))
         return _pci_source(address)
     except ValueError as problem:
-        shown = " ".join(f"{key}={value!r}" for key, value in address.items())
+        shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
         errors.add(BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY))
         return None
 
@@ -186,10 +200,10 @@ def _limited(address: etree._Element, key: str, highest: int) -> int:
 
 def _number(text: str | None) -> int | None:
     """A number as libvirt reads it: C's strtoul with base 0, so ``010`` is 8."""
-    digits = (text or "").strip()
+    digits = (text or "").lstrip(" \t\n\r").removeprefix("+")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" and len(digits) > 1 else 10
     digits = digits[2:] if base == 16 else digits
-    if not digits.isascii() or not digits.isalnum() or len(digits) > 16:
+    if not digits.isascii() or not digits.isalnum() or len(digits.lstrip("0")) > 16:
         return None
     try:
         return int(digits, base)
@@ -197,13 +211,13 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _guest_address(address: etree._Element) -> GuestAddress | None:
-    """The PCI address in the guest; None for one of another type, or one that libvirt will not take anyway."""
+def guest_address(address: etree._Element) -> GuestAddress | None:
+    """The PCI address in the guest; None for one of another type, and for 0000:00:00.0, which to libvirt is none."""
     if address.get("type") != "pci":
         return None
     get = address.get
-    numbers = _number(get("domain", "0")), _number(get("bus", "0")), _number(get("slot", "0")), _number(get("function", "0"))
-    if None in numbers or get("bus") is None and get("slot") is None:
+    numbers = [_number(get(name, "0")) for name in ("domain", "bus", "slot", "function")]
+    if None in numbers or not any(numbers):
         return None
     return GuestAddress._make(number or 0 for number in numbers)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from launcherkit.domain.document import Document
-from launcherkit.domain.reader import hostdev_elements
+from launcherkit.domain.reader import guest_address, hostdev_elements
 from launcherkit.domain.tags import Span, attribute_value, element_spans
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.plan import GuestPlace, Plan, PlannedFunction, Shown
@@ -49,12 +49,14 @@ def write_plan(document: Document, plan: Plan, managed: str) -> bytes:
     edits: list[Edit] = []
     added: list[str] = [_root_port(index, style) for index in plan.root_ports]
     hostdevs = hostdev_elements(document.root)
+    completion = _Completion(document.data, span_of, style)
     for device in plan.devices:
         for function in device.functions:
             if function.attachment.hostdev is None:
                 added.append(_hostdev(function, managed, plan.iommufd, style))
             else:
-                edits += _Completion(document.data, span_of, style).edits(hostdevs[function.attachment.hostdev], function, managed)
+                hostdev = hostdevs[function.attachment.hostdev]
+                edits += completion.edits(hostdev, function, managed, plan.iommufd)
     if devices is None:
         edits.append(_append(document.data, span_of[document.root], [_wrap(added, style)], style, depth=-1))
     elif added:
@@ -77,20 +79,21 @@ def _style(data: bytes, devices: etree._Element | None, span_of: dict[etree._Ele
     quote = "'" if double < 0 or 0 <= single < double else '"'
     if devices is None or not len(devices):
         return Style(quote, "\n    " if b"\n" in data.strip() else None, "  ")
-    before = data[span_of[devices].open_end : span_of[devices].close]
-    blank = before[: len(before) - len(before.lstrip())].decode("ascii")
-    if "\n" not in blank:
+    own = next((lead for child in devices.iterchildren(etree.Element) if (lead := _lead(data, span_of[child].start))), None)
+    if own is None:
         return Style(quote, None, "")
-    own = "\n" + blank.rpartition("\n")[2]
-    outer = _indent_before(data, span_of[devices].start)
+    outer = _lead(data, span_of[devices].start) or "\n"
     step = own[len(outer) :] if own.startswith(outer) else "  "
     return Style(quote, own, step or "  ")
 
 
-def _indent_before(data: bytes, at: int) -> str:
-    """The line break and blanks before a tag that begins its line, else a line break alone."""
-    line = data[data.rfind(b"\n", 0, at) + 1 : at]
-    return "\n" + line.decode("ascii") if not line.strip() else "\n"
+def _lead(data: bytes, at: int) -> str | None:
+    """The line break and blanks before a tag; None where it doesn't begin its line."""
+    start = data.rfind(b"\n", 0, at)
+    line = data[start + 1 : at]
+    if start < 0 or line.strip():
+        return None
+    return ("\r\n" if data[start - 1 : start] == b"\r" else "\n") + line.decode("ascii")
 
 
 def _append(data: bytes, span: Span, texts: Sequence[str], style: Style, depth: int) -> Edit:
@@ -131,7 +134,7 @@ def _hostdev(function: PlannedFunction, managed: str, iommufd: bool, style: Styl
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
     source = function.source
-    driver = f"{lead}<driver iommufd='yes'/>" if iommufd and isinstance(source, PciAddress) else ""
+    driver = lead + _IOMMUFD if iommufd and isinstance(source, PciAddress) else ""
     attributes = "".join(f" {name}='{value}'" for name, value in _hostdev_attributes(function, managed))
     address = "" if function.guest is None else f"{lead}{_address(function.guest)}"
     text = (
@@ -139,6 +142,9 @@ def _hostdev(function: PlannedFunction, managed: str, iommufd: bool, style: Styl
         f"{lead}{_alias(function)}{address}{style.indent or ''}</hostdev>"
     )
     return text if style.quote == "'" else text.replace("'", style.quote)
+
+
+_IOMMUFD = "<driver iommufd='yes'/>"
 
 
 def _alias(function: PlannedFunction) -> str:
@@ -182,13 +188,20 @@ class _Completion:
         self._span_of = span_of
         self._style = style
 
-    def edits(self, hostdev: etree._Element, function: PlannedFunction, managed: str) -> list[Edit]:
+    def edits(self, hostdev: etree._Element, function: PlannedFunction, managed: str, iommufd: bool) -> list[Edit]:
+        """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
         wanted = dict(_hostdev_attributes(function, managed))
         for name in ("mode", "type", "managed", "model"):
-            if hostdev.get(name) is not None:
+            if hostdev.get(name):
                 wanted.pop(name, None)
         edits = self._set(hostdev, wanted)
         missing: list[str] = []
+        if iommufd and isinstance(function.source, PciAddress):
+            driver = hostdev.find("driver")
+            if driver is None:
+                missing.append(self._quoted(_IOMMUFD))
+            else:
+                edits += self._set(driver, {"iommufd": "yes"})
         alias = hostdev.find("alias")
         if alias is None:
             missing.append(self._quoted(_alias(function)))
@@ -210,9 +223,9 @@ class _Completion:
         if place is None:
             return []
         wanted: dict[str, str] = {}
-        if address.get("bus") is None and address.get("slot") is None:
-            names = ("domain", "bus", "slot", "function")
-            wanted = {name: f"0x{number:02x}" for name, number in zip(names, place.address, strict=True)}
+        if guest_address(address) is None:
+            domain, bus, slot, function = place.address
+            wanted = {"domain": f"0x{domain:04x}", "bus": f"0x{bus:02x}", "slot": f"0x{slot:02x}", "function": f"0x{function:x}"}
         if place.multifunction:
             wanted["multifunction"] = "on"
         elif place.multifunction is False and address.get("multifunction") == "on":
@@ -243,5 +256,5 @@ class _Completion:
         """As the children of this hostdev are written."""
         if self._style.indent is None:
             return self._style
-        own = _indent_before(self._data, self._span_of[hostdev].start)
-        return self._style._replace(indent=own + self._style.step)
+        own = _lead(self._data, self._span_of[hostdev].start)
+        return self._style._replace(indent=None if own is None else own + self._style.step)

@@ -3,9 +3,7 @@
 Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 
@@ -41,7 +39,7 @@ class PciAddress(NamedTuple):
         return PciSlot(self.domain, self.bus, self.device)
 
     @classmethod
-    def parse(cls, text: str) -> PciAddress:
+    def parse(cls, text: str) -> Self:
         """Read ``[domain:]bb:dd.f`` (E3).
 
         Raises:
@@ -80,7 +78,7 @@ class MdevAddress(NamedTuple):
         return self.uuid
 
     @classmethod
-    def parse(cls, text: str) -> MdevAddress:
+    def parse(cls, text: str) -> Self:
         """Read a UUID as sysfs spells it, 8-4-4-4-12 hex digits in any case (E3).
 
         Raises:
@@ -106,7 +104,7 @@ class UsbAddress(NamedTuple):
         return f"/dev/bus/usb/{self.bus:03d}/{self.device:03d}"
 
     @classmethod
-    def parse(cls, text: str) -> UsbAddress:
+    def parse(cls, text: str) -> Self:
         """Read ``bus:device``, decimal, up to three digits each (E3).
 
         Raises:

@@ -1,7 +1,5 @@
 """What the rules need to know of a domain document, without its XML."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -30,7 +28,8 @@ class ExistingHostdev(NamedTuple):
 class Controller(NamedTuple):
     """A PCI controller of the document."""
 
-    index: int | None
+    number: int | None
+    """Its ``index``, the bus behind it."""
     model: str
     guest: GuestAddress | None
 

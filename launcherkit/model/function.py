@@ -4,8 +4,6 @@
 `PciDetail` is the rest, read for the functions that a rule touches and for snapshots.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
@@ -44,9 +42,9 @@ class PciFunction(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One line of the file ``resource``; ``index`` counts lines, 6 is the ROM, 7 and up the VFs' windows."""
+    """One line of the file ``resource``; ``line`` counts them, 6 is the ROM, 7 and up the VFs' windows."""
 
-    index: int
+    line: int
     start: int
     end: int
     flags: int

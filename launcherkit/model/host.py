@@ -1,7 +1,5 @@
 """What is known of a host: functions, groups, mediated devices, VFIO nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -56,12 +54,15 @@ class HostFacts(NamedTuple):
     mdev_parents: Mapping[str, MdevParent]
     nodes: frozenset[str] | None
 
-    def slot_functions(self, slot: PciSlot) -> tuple[PciFunction, ...]:
+    def slot_functions(self, slot: PciSlot) -> list[PciFunction]:
         """The known functions of one slot, by function number."""
         get, (domain, bus, device) = self.functions.get, slot
         # Plain tuples are equal to addresses and cost a third to make; this runs for every device of a VM.
-        found = [get((domain, bus, device, number)) for number in range(8)]  # type: ignore[call-overload]
-        return tuple(function for function in found if function is not None)
+        return [
+            function
+            for number in range(8)
+            if (function := get((domain, bus, device, number))) is not None  # type: ignore[call-overload]
+        ]
 
 
 NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)

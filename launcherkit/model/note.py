@@ -1,7 +1,5 @@
 """What the operator should know although nothing failed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """The plan: what was asked, what answers it, and where it goes."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress

@@ -1,7 +1,5 @@
 """What the integrator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, TypeAlias
 
 Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]

@@ -1,7 +1,5 @@
 """Who asked for what, and which variables were there to answer."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import HostAddress
@@ -21,7 +19,7 @@ class Request(NamedTuple):
     """One entry of ``spec.domain.devices.gpus`` or ``hostDevices`` (Q1)."""
 
     section: Section
-    index: int
+    position: int
     name: str
     resource: str | None
     """``deviceName``; None for one that is answered by a DRA claim (E5)."""
@@ -29,7 +27,7 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"spec.domain.devices.{self.section}[{self.index}]"
+        return f"spec.domain.devices.{self.section}[{self.position}]"
 
 
 class Allocation(NamedTuple):

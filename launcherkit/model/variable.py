@@ -1,7 +1,5 @@
 """Names of the variables in which device plugins tell what they allocated (E1, E2)."""
 
-from __future__ import annotations
-
 from launcherkit.model.request import Kind
 
 KIND_OF_PREFIX: dict[str, Kind] = {"MDEV_PCI_RESOURCE": "mdev", "PCI_RESOURCE": "pci", "USB_RESOURCE": "usb"}

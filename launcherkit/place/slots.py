@@ -78,9 +78,10 @@ def _place_card(
         if source in guests:
             continue
         guest = GuestAddress(domain_, bus, slot, number)
-        if number in functions or guest in domain.guest_addresses:
+        if number in functions or guest in room.taken:
             errors.add(_slot_taken(source, base, f"{guest} is in use"))
         functions.add(number)
+        room.taken.add(guest)
         guests[source] = guest
     if 0 not in functions:
         errors.add(_slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first"))
@@ -116,7 +117,8 @@ class _Room:
     def __init__(self, domain: DomainFacts) -> None:
         self._domain = domain
         self.root_ports: list[int] = []
-        indices = [controller.index or 0 for controller in domain.controllers]
+        self.taken = set(domain.guest_addresses)
+        indices = [controller.number or 0 for controller in domain.controllers]
         buses = [address.bus for address in domain.guest_addresses]
         self._highest_bus = max([0, *indices, *buses])
         self._used = {address.slot for address in domain.guest_addresses if address.domain == 0 and address.bus == 0}

@@ -32,7 +32,9 @@ def assign_aliases(units: Sequence[Unit], domain: DomainFacts, prefixes: AliasPr
 
     Those that a VMI or the environment names come first, then valid ones that the document has, then siblings and the rest.
     """
+    planned = {attachment.hostdev for unit in units for attachment in unit.attachments}
     used = set(domain.aliases)
+    used.update(hostdev.alias for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias)
     given: dict[HostAddress, str] = {}
     rest: list[tuple[Unit, Attachment]] = []
     for unit in units:

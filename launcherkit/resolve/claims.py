@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -139,21 +140,21 @@ class _Pools:
         self._pairing = pairing
         self._notes = notes
         self._claimed: set[HostAddress] = set(taken)
-        self._primaries: dict[str, list[HostAddress]] = {}  # those that may still be free, by variable
+        self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
 
     def pop(self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]) -> HostAddress | None:
         """The next primary of a variable that answers no other request (C5); ``wanted`` if it is one of them."""
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
             free = [entry for entry in allocation.entries if entry not in self._claimed]
-            primaries = self._primaries[allocation.variable] = self._find(allocation.variable, free)
+            primaries = self._primaries[allocation.variable] = deque(self._find(allocation.variable, free))
         while primaries and primaries[0] in self._claimed:
-            del primaries[0]
-        if wanted in primaries and wanted not in self._claimed:
-            chosen = wanted
+            primaries.popleft()
+        if wanted is not None and wanted not in self._claimed and wanted in primaries:
+            chosen: HostAddress | None = wanted
         else:
-            free = [primary for primary in primaries if primary not in self._claimed] if kept else primaries[:1]
-            chosen = next((primary for primary in free if primary not in kept), free[0] if free else None)
+            others = (primary for primary in primaries if primary not in kept and primary not in self._claimed)
+            chosen = next(others, primaries[0] if primaries else None)
         if chosen is not None:
             self._claimed.add(chosen)
         return chosen

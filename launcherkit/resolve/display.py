@@ -35,8 +35,8 @@ def decide_displays(
         notes: takes what was not given although asked for.
     """
     nobody_said = all(options is None for options in options_of.values())
-    first = next((unit for unit in units if unit.kind == "mdev" and _is_gpu(unit.primary.claim)), None)
-    ramfb_used = domain.video_ramfb
+    first = next((unit for unit in units if unit.kind == "mdev" and _is_gpu(unit.primary.claim, options_of)), None)
+    holder = _ramfb_holder(domain)
     decided: dict[HostAddress, Shown] = {}
     for unit in units:
         if unit.kind == "usb":
@@ -51,16 +51,24 @@ def decide_displays(
             notes.append(Note("no-display", f"{primary.source}: no display, for the domain has no graphics device"))
             shown = Shown(shown.model, said and "off", said and shown.ramfb and "off")
         if shown.ramfb == "on":
-            if ramfb_used:
-                notes.append(Note("no-ramfb", f"{primary.source}: no ramfb, for the domain has one already"))
+            if holder not in (None, primary.source):
+                notes.append(Note("no-ramfb", f"{primary.source}: no ramfb, for {holder} has the one of this domain"))
                 shown = shown._replace(ramfb=said and "off")
-            ramfb_used = True
+            else:
+                holder = primary.source
         if shown != _NOT_SHOWN:
             decided[primary.source] = shown
     return decided
 
 
 _NOT_SHOWN = Shown()
+
+
+def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
+    """Who has the domain's one ramfb already: what the document says comes before what is asked for."""
+    if domain.video_ramfb:
+        return "a <video> device"
+    return next((hostdev.source for hostdev in domain.hostdevs if hostdev.ramfb == "on"), None)
 
 
 def _wanted(
@@ -72,7 +80,7 @@ def _wanted(
         existing = domain.hostdevs[hostdev]
         if existing.display is not None or existing.ramfb is not None:
             return Shown(None, existing.display, existing.ramfb), "said"
-    if claim is None or claim.section != "gpus":
+    if claim is None or not _is_gpu(claim, options_of):
         return _NOT_SHOWN, None
     options = options_of.get(claim.name)
     if unit.kind == "mdev":
@@ -82,8 +90,11 @@ def _wanted(
     return _NOT_SHOWN, None
 
 
-def _is_gpu(claim: Claim | None) -> bool:
-    return claim is not None and claim.section == "gpus"
+def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]) -> bool:
+    """Asked for as a gpu; a hostdev of the document is left as it is unless the VMI names it."""
+    if claim is None or claim.section != "gpus":
+        return False
+    return claim.origin != "domain" or claim.name in options_of
 
 
 def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | None, str | None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
@@ -34,8 +34,9 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     A claim for a function that is another claim's sibling becomes part of that unit (C5).
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
+    listed_by_slot = _by_slot(situation.listed)
     attached: set[HostAddress] = set()
-    units: dict[Claim, Unit] = {}
+    units: dict[HostAddress, Unit] = {}
     for claim in _best_of_slot_first(claims, situation.host):
         if claim.primary in attached:
             continue
@@ -43,7 +44,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         attachments = [_attachment(claim.primary, "primary", _asked(claim), claim, situation)]
         stayed: list[StayedBehind] = []
         if isinstance(claim.primary, PciAddress):
-            for candidate in _candidates(claim.primary, situation):
+            for candidate in _candidates(claim.primary, situation, listed_by_slot):
                 if candidate in attached:
                     continue
                 other = claim_of.get(candidate)
@@ -55,8 +56,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                     continue
                 attached.add(candidate)
                 attachments.append(_attachment(candidate, "sibling", why, other, situation))
-        units[claim] = Unit(_kind(claim.primary), tuple(attachments), tuple(stayed))
-    return tuple(units[claim] for claim in claims if claim in units)
+        units[claim.primary] = Unit(_kind(claim.primary), tuple(attachments), tuple(stayed))
+    return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
 
 
 def _kind(address: HostAddress) -> Kind:
@@ -78,7 +79,10 @@ def _asked(claim: Claim) -> str:
 
 def _best_of_slot_first(claims: Sequence[Claim], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function, so that a GPU takes its audio and not the reverse."""
-    first: dict[HostAddress | tuple[int, ...], int] = {}
+    slots = [claim.primary[:3] for claim in claims]
+    if len(set(slots)) == len(slots):
+        return list(claims)
+    first: dict[tuple[object, ...], int] = {}
 
     def key(position_and_claim: tuple[int, Claim]) -> tuple[int, int, HostAddress]:
         position, claim = position_and_claim
@@ -92,7 +96,17 @@ def _best_of_slot_first(claims: Sequence[Claim], host: HostFacts) -> list[Claim]
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
 
-def _candidates(primary: PciAddress, situation: Situation) -> Iterator[PciAddress]:
+def _by_slot(listed: Iterable[HostAddress]) -> dict[PciSlot, list[PciAddress]]:
+    slots: dict[PciSlot, list[PciAddress]] = {}
+    for address in listed:
+        if isinstance(address, PciAddress):
+            slots.setdefault(address.slot, []).append(address)
+    return slots
+
+
+def _candidates(
+    primary: PciAddress, situation: Situation, listed_by_slot: Mapping[PciSlot, list[PciAddress]]
+) -> Iterator[PciAddress]:
     """The functions that the policy would bring (S1): endpoints, never bridges, VFs or more of the primary's kind."""
     host, policy = situation.host, situation.siblings
     own = host.functions.get(primary)
@@ -100,8 +114,7 @@ def _candidates(primary: PciAddress, situation: Situation) -> Iterator[PciAddres
         return
     if own is None:
         # Without facts the functions of the slot that are known are those that were listed (C3).
-        listed = (address for address in situation.listed if isinstance(address, PciAddress))
-        yield from sorted(address for address in listed if address.slot == primary.slot and address != primary)
+        yield from sorted(address for address in listed_by_slot.get(primary.slot, ()) if address != primary)
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))

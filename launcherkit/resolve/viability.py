@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from launcherkit.errors import (
     Collector,
@@ -19,6 +20,13 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
+
+
+class NeededNodes(NamedTuple):
+    """Device nodes, and whether they are those of iommufd."""
+
+    nodes: tuple[str, ...]
+    iommufd: bool
 
 
 def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
@@ -81,9 +89,9 @@ def _viable(member: GroupMember, function: PciFunction, host: HostFacts) -> bool
 def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction) -> GroupNotViable:
     attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
-    what = "is attached and" if member.attached else f"which {attached} shares,"
+    what = "which is to be attached" if member.attached else f"which shares it with {attached}"
     return GroupNotViable(
-        f"IOMMU group {group.number} is not viable: {describe(function)} {what} is bound to {member.driver}",
+        f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}",
         f"Free it on the node: echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
     )
@@ -117,25 +125,32 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
         )
 
 
-def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> tuple[str, ...]:
-    """The device nodes that QEMU opens (V2): groups, or VFIO character devices; an mdev forces the first.
+def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> NeededNodes:
+    """The device nodes that QEMU opens: those of the groups, or VFIO's character devices, never a mix (V2).
 
-    Where nodes are known and only the second set is there, it is that one.
+    Args:
+        attached: what is going to be attached; an mdev forces the groups.
+        host: which nodes there are; where only the character devices are complete it is these.
+        iommufd: whether the document goes through iommufd already.
     """
     sources = list(attached)
     usb = [source.node for source in sources if isinstance(source, UsbAddress)]
-    vfio = [source for source in sources if not isinstance(source, UsbAddress)]
+    vfio = [source for source in sources if isinstance(source, PciAddress | MdevAddress)]
     if not vfio:
-        return tuple(usb)
+        return NeededNodes(tuple(usb), iommufd=False)
     old = _unique([CONTAINER_NODE, *(group_node(_group_of(source, host)) for source in vfio)])
-    if any(isinstance(source, MdevAddress) for source in vfio):
-        return (*old, *usb)
-    new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in vfio if isinstance(source, PciAddress))])
-    complete = len(new) == len(vfio) + 1
-    if iommufd and complete:
-        return (*new, *usb)
-    only_new = host.nodes is not None and complete and host.nodes.issuperset(new) and not host.nodes.issuperset(old)
-    return (*(new if only_new else old), *usb)
+    functions = [source for source in vfio if isinstance(source, PciAddress)]
+    if len(functions) == len(vfio):
+        new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in functions)])
+        only_new = (
+            host.nodes is not None
+            and len(new) == len(functions) + 1
+            and host.nodes.issuperset(new)
+            and not host.nodes.issuperset(old)
+        )
+        if iommufd or only_new:
+            return NeededNodes((*new, *usb), iommufd=True)
+    return NeededNodes((*old, *usb), iommufd=False)
 
 
 def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> None:
@@ -148,7 +163,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> Non
                 NodeMissing(
                     f"the device node {node} is not here",
                     "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
-                    "Where the VM runs elsewhere, --no-node-check.",
+                    "Where the VM runs elsewhere: --no-node-check.",
                 )
             )
 

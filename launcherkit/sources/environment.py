@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError
+from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Kind
@@ -64,7 +64,7 @@ class Environment:
             except ValueError as problem:
                 errors.add(
                     error(
-                        f"{variable}, entry {position}: {_shown(text)} is {problem}",
+                        f"{variable}, entry {position}: {shown(text)}: {problem}",
                         f"The device plugin that sets {variable} must put {expected} there; see what it logged.",
                     )
                 )
@@ -79,7 +79,3 @@ class Environment:
 
 def _entries(value: str) -> list[str]:
     return [text for text in map(str.strip, value.split(",")) if text]
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-from launcherkit.errors import BadVmi, Collector
+from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.request import DisplayOptions, Request, Section
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
@@ -68,9 +68,7 @@ class _Reader:
         self._errors = errors
 
     def fault(self, path: str, value: object, expected: str) -> None:
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        self._errors.add(BadVmi(f"{self._name}, {path}: expected {expected}, found {shown}", _REMEDY))
+        self._errors.add(BadVmi(f"{self._name}, {path}: expected {expected}, found {shown(value)}", _REMEDY))
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""

@@ -1,0 +1,63 @@
+"""launcherkit: from a device plugin's allocation to the hostdevs of a libvirt domain.
+
+    from launcherkit import Host, translate
+
+    translation = translate(domain_xml, env=os.environ, host=Host.from_sysfs(), vmi=vmi_json)
+    connection.defineXML(translation.domain_xml.decode())
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.errors import LauncherkitError as LauncherkitError
+    from launcherkit.errors import SeveralErrors as SeveralErrors
+    from launcherkit.model.note import Note as Note
+    from launcherkit.model.plan import Plan as Plan
+    from launcherkit.model.policy import AliasPrefixes as AliasPrefixes
+    from launcherkit.model.policy import Policy as Policy
+    from launcherkit.pipeline import Translation as Translation
+    from launcherkit.pipeline import translate as translate
+    from launcherkit.sources.host import Host as Host
+
+__version__ = "0.1.0"
+
+# Imported when first used: a device plugin that needs the host model alone must not pay for lxml.
+_HOME = {
+    "AliasPrefixes": "launcherkit.model.policy",
+    "Host": "launcherkit.sources.host",
+    "LauncherkitError": "launcherkit.errors",
+    "Note": "launcherkit.model.note",
+    "Plan": "launcherkit.model.plan",
+    "Policy": "launcherkit.model.policy",
+    "SeveralErrors": "launcherkit.errors",
+    "Translation": "launcherkit.pipeline",
+    "translate": "launcherkit.pipeline",
+}
+
+__all__ = [  # noqa: PLE0604  # the names above, which mypy and readers see
+    "AliasPrefixes",
+    "Host",
+    "LauncherkitError",
+    "Note",
+    "Plan",
+    "Policy",
+    "SeveralErrors",
+    "Translation",
+    "__version__",
+    "translate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Thin shells over the pipeline, one module each."""

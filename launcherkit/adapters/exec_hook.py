@@ -1,0 +1,111 @@
+"""The exec hook ``onDefineDomain``, as KubeVirt's sidecar-shim calls it.
+
+``onDefineDomain --vmi <VMI JSON> --domain <domain XML>``: the new domain goes to stdout, whole or not at all; messages go
+to stderr; an exit code other than 0 fails the VM. It may be called any number of times on its own output (X2).
+
+Every VM start waits for this process, so it imports no more than it uses: its two options are read by hand.
+"""
+
+from __future__ import annotations
+
+import gc
+
+gc.disable()  # before the imports, which is where the collector would run; see `main`
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from launcherkit import __version__
+from launcherkit.edge import guarded, tell, tell_notes, write_stdout
+from launcherkit.errors import EX_USAGE
+from launcherkit.pipeline import translate
+from launcherkit.sources.settings import host_of, resolve_policy
+from launcherkit.sources.vmi import read_vmi
+
+USAGE = "usage: onDefineDomain --vmi VMI_JSON --domain DOMAIN_XML"
+
+HELP = f"""{USAGE}
+
+KubeVirt's exec hook: puts the allocated devices, with their sibling functions, into the domain. KubeVirt's
+sidecar-shim calls it; the VMI and the domain are given as text, not as files.
+
+options:
+  --vmi VMI_JSON       the VirtualMachineInstance as JSON
+  --domain DOMAIN_XML  the domain as libvirt is going to define it
+  --version            the version of launcherkit
+  -h, --help           this text
+
+It is configured by variables:
+  LAUNCHERKIT_HOST        root of the host's file system, a snapshot, a recording, or none
+  LAUNCHERKIT_POLICY      a policy file
+  LAUNCHERKIT_SIBLINGS    slot, group, listed or none
+  LAUNCHERKIT_PAIRING     class or positional
+  LAUNCHERKIT_MANAGED     yes or no
+  LAUNCHERKIT_NODE_CHECK  auto, always or never
+  LAUNCHERKIT_LOG_FORMAT  text or json
+The VMI's annotation launcherkit.io/policy may say the same for one VM. All of them: docs/reference/configuration.md
+
+examples:
+  onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"
+"""
+
+
+def main() -> NoReturn:
+    """The console script.
+
+    A process that lives for 40 ms frees nothing and collects nothing: without the collector and the interpreter's
+    teardown it is 5 ms quicker (docs/decisions/0003-the-hook-is-a-short-process.md).
+    """
+    arguments, env = sys.argv[1:], os.environ
+    os._exit(guarded(lambda: run(arguments, env), env))
+
+
+def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    """Translate the domain among the arguments and write it to stdout.
+
+    Raises:
+        LauncherkitError: nothing has been written then.
+    """
+    options = _options(arguments)
+    if isinstance(options, str):
+        if options:
+            write_stdout(options.encode())
+            return 0
+        tell("error", f"{USAGE}; got {_shown(arguments)}", env)
+        tell("help", "Give both options once, each with its text; `onDefineDomain --help` tells more.", env)
+        return EX_USAGE
+    vmi_json, domain_xml = options
+    vmi = read_vmi(_as_given(vmi_json), "--vmi")
+    policy = resolve_policy({}, env, vmi, None)
+    translation = translate(_as_given(domain_xml), env=env, host=host_of(None, env, policy), vmi=vmi, policy=policy)
+    tell_notes(translation.notes, env)
+    write_stdout(translation.domain_xml)
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
+    """The VMI and the domain; or a text to print; or nothing where the arguments are wrong."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        return HELP
+    if list(arguments) == ["--version"]:
+        return f"launcherkit {__version__}\n"
+    given: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        text = value if equals else next(rest, None)
+        if name not in ("--vmi", "--domain") or name in given or text is None:
+            return ""
+        given[name] = text
+    return (given["--vmi"], given["--domain"]) if len(given) == 2 else ""
+
+
+def _as_given(argument: str) -> bytes:
+    """The bytes of an argument as the caller gave them, whatever this process's locale is."""
+    return os.fsencode(argument)
+
+
+def _shown(arguments: Sequence[str]) -> str:
+    return " ".join(argument if len(argument) <= 40 else argument[:37] + "..." for argument in arguments) or "no arguments"

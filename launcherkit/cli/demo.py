@@ -1,0 +1,149 @@
+"""``launcherkit demo``: the real pipeline on a bundled example host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+
+import launcherkit
+from launcherkit.atomic import write_atomically
+from launcherkit.cli.explain import RememberingHost, gather, translate_with
+from launcherkit.cli.inputs import Inputs, text_from
+from launcherkit.diff import unified_diff
+from launcherkit.edge import write_stdout
+from launcherkit.errors import UnwritableFile
+from launcherkit.model.policy import Policy
+from launcherkit.sources.envfile import read_env_file
+from launcherkit.sources.files import read_file
+from launcherkit.sources.pci_ids import find_names
+from launcherkit.sources.settings import DeferredHost
+from launcherkit.sources.vmi import read_vmi
+from launcherkit.words.device import binding, what_function
+from launcherkit.words.ink import Ink, ink_for, paint_diff
+from launcherkit.words.layout import columns
+from launcherkit.words.plan import explain_plan
+
+DESCRIPTION = """\
+Show the main job on a bundled example: a host with two graphics cards of two functions each, what a device plugin put
+into the environment, and a VM that asks for two GPUs. Nothing of this machine is read or changed; with --dir the files
+of the example are written out, to try the other commands on."""
+
+EPILOG = """\
+examples:
+  launcherkit demo
+  launcherkit demo --dir launcherkit-demo"""
+
+_DATA = os.path.join(os.path.dirname(os.path.abspath(launcherkit.__file__)), "demo_data")
+_FILES = ("domain.xml", "vmi.json", "env.txt", "host.json")
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        default=text_from("--dir", env),
+        help="write the example's files there, and say what to run on them",
+    )
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Print the example, or write its files."""
+    ink = ink_for(sys.stdout.isatty(), env)
+    text = _next_steps(_write_files(args.dir), ink) if args.dir else _show(ink)
+    write_stdout(text.encode())
+    return 0
+
+
+def _example() -> Inputs:
+    """The bundled inputs, as `launcherkit translate` reads them; no variable of this process has a say."""
+    return Inputs(
+        domain_xml=_data("domain.xml"),
+        domain_name="domain.xml",
+        env=read_env_file(_path("env.txt")),
+        host=DeferredHost(_path("host.json")),
+        vmi=read_vmi(_data("vmi.json"), "vmi.json"),
+        policy=Policy(),
+    )
+
+
+def _show(ink: Ink) -> str:
+    inputs = _example()
+    host = RememberingHost(inputs.host)
+    translation = translate_with(inputs, host)
+    evidence = gather(inputs, host, (_path("pci.ids"),))
+    facts = evidence.facts
+    endpoints = [function for function in facts.functions.values() if not function.is_bridge]
+    names = find_names(endpoints, (_path("pci.ids"),))
+    rows = [
+        (str(function.address), binding(function.address, facts, ink), what_function(function, names))
+        for function in endpoints
+    ]
+    parts = (
+        _section("On the host (host.json, made by `launcherkit snapshot`):", ink),
+        *(line + "\n" for line in columns(rows)),
+        _section("In the VM's container (env.txt, set by the device plugin):", ink),
+        *(f"  {name}=\n    {value}\n" for name, value in inputs.env.items()),
+        _section("What launcherkit makes of it (`launcherkit explain`):", ink),
+        explain_plan(translation, evidence, ink, groups=False),
+        _section("What changes in the domain (`launcherkit translate --diff`):", ink),
+        paint_diff(unified_diff(inputs.domain_xml, translation.domain_xml, inputs.domain_name).decode(), ink),
+        _section("Next:", ink),
+        "  launcherkit demo --dir launcherkit-demo   writes these files, and says what to run on them\n",
+        "  launcherkit snapshot -o host.json         what this machine has\n",
+    )
+    return "".join(parts).lstrip("\n")
+
+
+def _section(title: str, ink: Ink) -> str:
+    return f"\n{ink.head('== ' + title)}\n"
+
+
+def _write_files(directory: str) -> str:
+    """Write the example's files; one that is there and differs is not touched.
+
+    Raises:
+        UnwritableFile: names the file and why; nothing has been written where one is in the way.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as problem:
+        raise UnwritableFile(
+            f"{directory}: {problem.strerror}", "Name a directory that is there or can be made."
+        ) from problem
+    for name in _FILES:
+        path = os.path.join(directory, name)
+        if os.path.lexists(path) and (not os.path.isfile(path) or read_file(path) != _data(name)):
+            raise UnwritableFile(
+                f"{path} is there already and is not the demo's", "Name another directory, or move that file away."
+            )
+    for name in _FILES:
+        write_atomically(os.path.join(directory, name), _data(name))
+    return directory
+
+
+def _next_steps(directory: str, ink: Ink) -> str:
+    import shlex
+
+    inputs = "--domain domain.xml --vmi vmi.json --env-file env.txt --host host.json"
+    return (
+        f"Wrote {', '.join(_FILES)}. {ink.head('Try:')}\n"
+        f"  cd {shlex.quote(directory)}\n"
+        f"  launcherkit explain {inputs}\n"
+        f"  launcherkit translate {inputs} --diff\n"
+        f"  launcherkit translate {inputs} --siblings none --diff\n"
+        "Then give one audio function back to the host's own driver, and let it explain what is wrong:\n"
+        "  sed -i '/e1:00.1/s/vfio.pci/snd_hda_intel/g' host.json\n"
+        f"  launcherkit explain {inputs}\n"
+        "  launcherkit explain LK204\n"
+    )
+
+
+def _path(name: str) -> str:
+    return os.path.join(_DATA, name)
+
+
+def _data(name: str) -> bytes:
+    return read_file(_path(name))

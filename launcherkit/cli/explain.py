@@ -1,0 +1,167 @@
+"""``launcherkit explain``: a translation in words, or the page of an error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+
+from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs, switch_from
+from launcherkit.cli.pages import page_of
+from launcherkit.domain.document import read_document
+from launcherkit.domain.reader import read_facts
+from launcherkit.edge import tell, write_stdout
+from launcherkit.errors import EX_USAGE, Collector, LauncherkitError
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.request import Allocation
+from launcherkit.pipeline import HostSource, Translation, translate
+from launcherkit.plan_json import plan_document
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.files import read_file
+from launcherkit.sources.pci_ids import PATHS, find_names
+from launcherkit.words.evidence import Asked, Evidence
+from launcherkit.words.failure import explain_failure
+from launcherkit.words.ink import Ink, ink_for
+from launcherkit.words.plan import explain_plan
+
+DESCRIPTION = """\
+Say in words what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
+what each address is, why each sibling comes or stays, the IOMMU groups with their drivers, the guest's slots. Where it
+can't be done, say what is known all the same. Or, with a CODE, print the page of an error."""
+
+EPILOG = """\
+examples:
+  launcherkit explain LK204
+  launcherkit explain --domain vm.xml --vmi vmi.json
+  launcherkit explain --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json
+  launcherkit explain --domain vm.xml --vmi vmi.json --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "code", metavar="CODE", nargs="?", help="an error's code, such as LK204; other inputs are not read then"
+    )
+    add_input_arguments(parser, env, domain_required=False)
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Print an explanation or a page; where the translation fails, what is known, and then its errors as ever."""
+    ink = ink_for(sys.stdout.isatty(), env)
+    if args.code:
+        return _print_page(args.code, env, ink)
+    if not args.domain:
+        tell("error", "launcherkit explain: nothing to explain", env)
+        tell(
+            "help",
+            "Give an error's code (`launcherkit explain LK204`), or --domain FILE and what translate takes.",
+            env,
+        )
+        return EX_USAGE
+    inputs = read_inputs(args, env)
+    host = RememberingHost(inputs.host)
+    try:
+        translation = translate_with(inputs, host)
+    except LauncherkitError:
+        if not args.json:
+            _print(explain_failure(gather(inputs, host, PATHS), ink))
+        raise
+    if args.json:
+        _print(json.dumps(plan_document(translation), indent=2) + "\n")
+    else:
+        _print(explain_plan(translation, gather(inputs, host, PATHS), ink))
+    return 0
+
+
+class RememberingHost:
+    """A host that keeps what it told, so that the words and the plan are about the same facts."""
+
+    def __init__(self, host: HostSource) -> None:
+        self._host = host
+        self.told: HostFacts | None = None
+
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+        """As the host's own; raises what it raises."""
+        self.told = self._host.facts(addresses, mdevs)
+        return self.told
+
+
+def translate_with(inputs: Inputs, host: HostSource) -> Translation:
+    """Run the pipeline on another host than the inputs name; raises what it raises."""
+    return translate(
+        inputs.domain_xml, env=inputs.env, host=host, vmi=inputs.vmi, policy=inputs.policy, name=inputs.domain_name
+    )
+
+
+def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:
+    """What there is to tell beside the plan; what can't be had is left out, for it has been an error already.
+
+    Args:
+        inputs: of the translation.
+        host: the one that the translation used; asked itself where the translation didn't get so far.
+        tables: where ``pci.ids`` may be.
+    """
+    environment = Environment(inputs.env, inputs.policy.extra_prefixes)
+    allocations = {name: environment.read(name, Collector(), []) for name in environment.variables}
+    asked = None
+    if inputs.vmi is not None:
+        asked = tuple(
+            Asked(request, environment.variable_for(request.resource) if request.resource else None)
+            for request in inputs.vmi.requests
+        )
+    hostdevs = _hostdevs(inputs)
+    facts = host.told
+    if facts is None:
+        facts = _facts(host, allocations, hostdevs)
+    functions = [facts.functions[address] for address in _touched(facts, allocations, hostdevs)]
+    return Evidence(inputs.domain_name, asked, allocations, hostdevs, facts, find_names(functions, tables))
+
+
+def _hostdevs(inputs: Inputs) -> tuple[HostAddress, ...]:
+    try:
+        found = read_facts(read_document(inputs.domain_xml).root).hostdevs
+    except LauncherkitError:
+        return ()
+    return tuple(hostdev.source for hostdev in found if hostdev.source is not None)
+
+
+def _facts(host: RememberingHost, allocations: Mapping[str, Allocation], hostdevs: Iterable[HostAddress]) -> HostFacts:
+    addresses = [*(entry for allocation in allocations.values() for entry in allocation.entries), *hostdevs]
+    functions = [address for address in addresses if isinstance(address, PciAddress)]
+    mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
+    try:
+        return host.facts(functions, mdevs) if functions or mdevs else NO_FACTS
+    except LauncherkitError:
+        return NO_FACTS
+
+
+def _touched(
+    facts: HostFacts, allocations: Mapping[str, Allocation], hostdevs: Iterable[HostAddress]
+) -> list[PciAddress]:
+    """What names are wanted for: what is listed or in the domain, and the other functions of the same slots."""
+    addresses = [*(entry for allocation in allocations.values() for entry in allocation.entries), *hostdevs]
+    slots = {address.slot for address in addresses if isinstance(address, PciAddress)}
+    return [address for address in facts.functions if address.slot in slots]
+
+
+def _print(text: str) -> None:
+    write_stdout(text.encode("utf-8", "backslashreplace"))
+
+
+def _print_page(code: str, env: Mapping[str, str], ink: Ink) -> int:
+    code = code.strip().upper()
+    codes = LauncherkitError.codes()
+    if code not in codes:
+        import difflib
+
+        near = difflib.get_close_matches(code, codes, n=3, cutoff=0.5) or list(codes)[:3]
+        tell("error", f"launcherkit explain: there is no error {code[:40]!r}", env)
+        tell("help", f"The nearest are {', '.join(near)}; docs/errors/README.md has all of them.", env)
+        return EX_USAGE
+    page = read_file(page_of(code)).decode("utf-8", "replace")
+    _print("".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines()))
+    return 0

@@ -1,0 +1,118 @@
+"""``launcherkit golden``: check golden cases, or write down what they give."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from launcherkit.edge import tell, write_stdout
+from launcherkit.errors import EX_USAGE, LauncherkitError
+from launcherkit.golden.case import case_named, find_cases, read_case
+from launcherkit.golden.run import CaseResult, check_case
+from launcherkit.golden.update import Update, update_case
+
+DESCRIPTION = """\
+Golden cases: directories of inputs with the document, or the error, that is expected of them. Each goes through
+`launcherkit translate`, with the variables, the VMI and the host that it holds and nothing of this machine's.
+
+A case is a directory in DIR with case.yaml (description; env; policy; flags) and domain.xml; where wanted vmi.json or
+vmi.yaml and host.json (from `launcherkit snapshot`); and expected.xml or expected.error, and expected.plan.json.
+XML is compared in its canonical form. Directories that begin with . or _ are not cases."""
+
+EPILOG = """\
+examples:
+  launcherkit golden check tests/golden                       in CI: exits with 1 where anything differs
+  launcherkit golden check tests/golden --case two-gpus
+  launcherkit golden update tests/golden --case two-gpus      then look at it with git diff
+  launcherkit golden list tests/golden | cut -f1"""
+
+_OK, _DIFFERS = 0, 1
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="check|update|list", required=True)
+    texts = {
+        "check": "run the cases and compare; exits with 1 where one differs",
+        "update": "write down what the cases give now, for review; refuses where CI=true",
+        "list": "the cases, each with a tab and its description",
+    }
+    for name, text in texts.items():
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.add_argument("directory", metavar="DIR", help="the directory above the cases")
+        action.add_argument("--case", metavar="NAME", action="append", help="only this one; may be given several times")
+        if name == "update":
+            action.add_argument("--plan", action="store_true", help="write expected.plan.json also where there is none")
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Run the action; its report goes to standard output when it is complete.
+
+    Raises:
+        BadGoldenCase: there is no case, or none of a name.
+        UnreadableFile, UnwritableFile: a file of a case.
+    """
+    if args.action == "update" and env.get("CI", "") not in ("", "0", "false"):
+        tell("error", f"golden update: CI={env['CI']} is set, and expectations are for people to review", env)
+        tell("help", "Update on your own machine and commit what changed; CI runs `launcherkit golden check`.", env)
+        return EX_USAGE
+    names = find_cases(args.directory)
+    wanted = [case_named(args.directory, names, name) for name in args.case or names]
+    actions: dict[str, Callable[[], tuple[str, int]]] = {
+        "check": lambda: _check(wanted),
+        "update": lambda: _update(wanted, args.plan),
+        "list": lambda: _list(wanted),
+    }
+    report, code = actions[args.action]()
+    write_stdout(report.encode("utf-8", "surrogateescape"))
+    return code
+
+
+def _check(directories: list[str]) -> tuple[str, int]:
+    results = [check_case(directory) for directory in directories]
+    lines = [f"ok       {result.name}\n" if result.ok else _differing(result) for result in results]
+    bad = sum(not result.ok for result in results)
+    lines.append(f"{_cases(results)}: {len(results) - bad} as expected, {bad} not\n")
+    return "".join(lines), _DIFFERS if bad else _OK
+
+
+def _cases(results: Sequence[object]) -> str:
+    return "1 case" if len(results) == 1 else f"{len(results)} cases"
+
+
+def _differing(result: CaseResult) -> str:
+    parts = []
+    for difference in result.differences:
+        parts.append(f"DIFFERS  {result.name}: {difference.what}\n")
+        if difference.diff:
+            parts.append(difference.diff.rstrip("\n") + "\n")
+    return "".join(parts)
+
+
+def _update(directories: list[str], plan: bool) -> tuple[str, int]:
+    updates = [update_case(directory, plan=plan) for directory in directories]
+    bad = sum(not update.result.ok for update in updates)
+    changed = sum(bool(update.written or update.removed) for update in updates)
+    summary = f"{_cases(updates)}: {changed} updated, {bad} not as expected still\n"
+    return "".join(map(_updated, updates)) + summary, _DIFFERS if bad else _OK
+
+
+def _updated(update: Update) -> str:
+    name = update.result.name
+    lines = [f"wrote    {name}: {file}\n" for file in update.written]
+    lines += [f"removed  {name}: {file}\n" for file in update.removed]
+    if not update.result.ok:
+        lines.append(_differing(update.result))
+    return "".join(lines) or f"left     {name}\n"
+
+
+def _list(directories: list[str]) -> tuple[str, int]:
+    return "".join(f"{os.path.basename(directory)}\t{_described(directory)}\n" for directory in directories), _OK
+
+
+def _described(directory: str) -> str:
+    try:
+        return read_case(directory).written.description
+    except LauncherkitError as error:
+        return f"({error.message})"

@@ -1,0 +1,135 @@
+"""The inputs of a translation on a command line, the same for every command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcherkit.errors import BadSetting, BadVmi
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
+from launcherkit.pipeline import HostSource, Translation, translate
+from launcherkit.sources.envfile import read_env_file
+from launcherkit.sources.files import read_file
+from launcherkit.sources.settings import Layer, host_of, resolve_policy
+from launcherkit.sources.vmi import Vmi, read_vmi
+
+
+class Inputs(NamedTuple):
+    """All that a translation is made of."""
+
+    domain_xml: bytes
+    domain_name: str
+    env: Mapping[str, str]
+    host: HostSource
+    vmi: Vmi | None
+    policy: Policy
+
+    def translate(self) -> Translation:
+        """Run the pipeline; raises what it raises."""
+        return translate(
+            self.domain_xml, env=self.env, host=self.host, vmi=self.vmi, policy=self.policy, name=self.domain_name
+        )
+
+
+def variable_of(flag: str) -> str:
+    """The variable that stands in for a flag: ``--env-file`` has ``LAUNCHERKIT_ENV_FILE``."""
+    return "LAUNCHERKIT_" + flag.lstrip("-").upper().replace("-", "_")
+
+
+def switch_from(flag: str, env: Mapping[str, str]) -> bool:
+    """The default of an on/off flag from its variable, ``yes`` or ``no``."""
+    text = env.get(variable_of(flag)) or "no"
+    if text not in ("yes", "no"):
+        raise BadSetting(f"{variable_of(flag)}={text!r} is none of yes, no", f"Set {variable_of(flag)} to one of them, or unset it.")
+    return text == "yes"
+
+
+def text_from(flag: str, env: Mapping[str, str]) -> str | None:
+    """The default of a flag from its variable; an empty one says nothing."""
+    return env.get(variable_of(flag)) or None
+
+
+def add_input_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True) -> None:
+    """Declare ``--domain``, ``--vmi``, ``--env-file``, ``--host`` and the policy's flags."""
+    group = parser.add_argument_group("inputs")
+    domain = text_from("--domain", env)
+    group.add_argument(
+        "--domain",
+        metavar="FILE",
+        default=domain,
+        required=domain_required and domain is None,
+        help="the domain's XML; - reads standard input",
+    )
+    group.add_argument(
+        "--vmi",
+        metavar="FILE",
+        default=text_from("--vmi", env),
+        help="the VirtualMachineInstance as JSON, or as YAML in a file *.yaml; without it every device in the environment is asked for",
+    )
+    group.add_argument(
+        "--env-file",
+        metavar="FILE",
+        default=text_from("--env-file", env),
+        help="the container's variables, a line NAME=VALUE each; default: this process's environment",
+    )
+    group.add_argument(
+        "--host",
+        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
+        default=text_from("--host", env),
+        help="where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, a umockdev "
+        "recording, or none; default: this machine",
+    )
+    group = parser.add_argument_group("policy", "Flags come before variables, the VMI's annotation and the policy file.")
+    group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (docs/reference/policy.md)")
+    group.add_argument(
+        "--siblings", choices=SIBLINGS, help="which sibling functions come along (default: slot, all functions of the card)"
+    )
+    group.add_argument(
+        "--pairing", choices=PAIRING, help="how addresses answer requests (default: class; positional is KubeVirt's own way)"
+    )
+    group.add_argument("--managed", choices=("yes", "no"), help="whether libvirt binds the devices itself (default: no)")
+    checks = group.add_mutually_exclusive_group()
+    checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must be there (default: auto)")
+    checks.add_argument(
+        "--no-node-check", dest="node_check", action="store_const", const="never", help="the same as --node-check never"
+    )
+
+
+def read_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs:
+    """Read every file that the arguments name.
+
+    Raises:
+        LauncherkitError: whatever the sources find wrong.
+    """
+    variables = read_env_file(args.env_file) if args.env_file else env
+    vmi = _read_vmi(args.vmi) if args.vmi else None
+    policy = resolve_policy(_flags(args, env), env, vmi, args.policy)
+    name = "standard input" if args.domain == "-" else args.domain
+    return Inputs(read_file(args.domain), name, variables, host_of(args.host, env, policy), vmi, policy)
+
+
+def _read_vmi(path: str) -> Vmi:
+    """A VMI in JSON, or in YAML where the file's name says so."""
+    data = read_file(path)
+    if not path.endswith((".yaml", ".yml")):
+        return read_vmi(data, path)
+    from launcherkit.sources.written import parse_written
+
+    remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
+    return read_vmi(parse_written(data, path, BadVmi, remedy), path)
+
+
+def _flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
+    layer: Layer = {}
+    if args.siblings:
+        layer["siblings"] = args.siblings
+    if args.pairing:
+        layer["pairing"] = args.pairing
+    if args.managed:
+        layer["managed"] = args.managed == "yes"
+    if args.node_check:
+        layer["node_check"] = args.node_check
+    elif switch_from("--no-node-check", env):
+        layer["node_check"] = "never"
+    return layer

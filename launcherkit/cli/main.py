@@ -1,0 +1,69 @@
+"""The command ``launcherkit``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from launcherkit import __version__
+from launcherkit.edge import guarded
+
+COMMANDS = {
+    "translate": "put the allocated devices into a domain document",
+    "explain": "say in words what translate would do and why, or print the page of an error",
+    "snapshot": "write down this host's PCI functions, groups and mdevs as JSON",
+    "golden": "check or update golden cases: inputs with the document that is expected",
+    "demo": "show the main job on a bundled example host",
+}
+
+DESCRIPTION = """\
+The last mile between the kubelet's device allocation and libvirt: reads what a device plugin allocated, finds out on
+sysfs what it is and which functions belong with it, and puts the right hostdevs into the domain."""
+
+EPILOG = """\
+examples:
+  launcherkit demo
+  launcherkit translate --domain vm.xml --vmi vmi.json > vm-with-gpu.xml
+  launcherkit translate --domain vm.xml --vmi vmi.json --diff
+  launcherkit explain --domain vm.xml --vmi vmi.json
+  launcherkit explain LK204
+  launcherkit snapshot -o host.json
+
+Every option can be set by a variable: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE.
+exit codes: 0 done, 1 a golden case differs, 2 usage, 65 bad input, 69 a service is not there, 70 a bug, 78 configuration"""
+
+
+def main() -> int:
+    """The console script."""
+    arguments, env = sys.argv[1:], os.environ
+    return guarded(lambda: run(arguments, env), env)
+
+
+def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    """Parse the arguments and run the command that they name; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="launcherkit",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"launcherkit {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        if name == wanted:
+            module = import_module(f"launcherkit.cli.{name}")
+            command.description = module.DESCRIPTION
+            command.epilog = module.EPILOG
+            module.add_arguments(command, env)
+            command.set_defaults(run=module.run)
+    parsed = parser.parse_args(arguments)
+    code: int = parsed.run(parsed, env)
+    return code

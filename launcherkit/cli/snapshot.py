@@ -1,0 +1,70 @@
+"""``launcherkit snapshot``: a host as JSON, to test against and to attach to a bug report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from launcherkit.cli.inputs import switch_from, text_from
+from launcherkit.edge import write_stdout
+
+DESCRIPTION = """\
+Write down what this host's sysfs says of its PCI functions, IOMMU groups, mediated devices and VFIO device
+nodes. Everything launcherkit decides by is in it, so the file can stand for the host: give it to
+`launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
+
+It reads only, needs no privileges, and leaves out host name and serial numbers unless --all is given.
+One function a line, sorted: two snapshots of one host can be compared with `diff`.
+"""
+EPILOG = """\
+examples:
+  launcherkit snapshot -o host.json               this host
+  launcherkit snapshot --root /host -o host.json  the node's root, mounted at /host in a pod
+  launcherkit snapshot --root X.umockdev          a recording made by `umockdev-record --all`
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        default=text_from("--root", env) or "/",
+        help="root of the file system with the host's sys/ and dev/ (default: /), or a recording *.umockdev",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default=text_from("--output", env), help="write there, whole or not at all (default: stdout)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        default=switch_from("--all", env),
+        dest="everything",
+        help="add host name, kernel, DMI names and serial numbers; look through it before you send it to anyone",
+    )
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Read the host and write the snapshot.
+
+    Raises:
+        LauncherkitError: as `open_host` and `write_atomically` do.
+    """
+    from launcherkit.atomic import write_atomically
+    from launcherkit.sources.host import open_host
+    from launcherkit.sources.machine import read_machine
+    from launcherkit.sources.snapshot import dump
+    from launcherkit.sources.tree import DiskTree
+
+    facts = open_host(args.root).scan()
+    machine = None
+    if args.everything and os.path.isdir(args.root):
+        with DiskTree(args.root) as tree:
+            machine = read_machine(tree)
+    text = dump(facts, machine)
+    if args.output:
+        write_atomically(args.output, text.encode())
+    else:
+        write_stdout(text.encode())
+    return 0

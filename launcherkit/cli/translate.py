@@ -1,0 +1,54 @@
+"""``launcherkit translate``: the pipeline on files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+
+from launcherkit.atomic import write_atomically
+from launcherkit.cli.inputs import add_input_arguments, read_inputs, switch_from, text_from
+from launcherkit.diff import unified_diff
+from launcherkit.edge import tell_notes, write_stdout
+from launcherkit.plan_json import plan_document
+
+DESCRIPTION = """\
+Put the allocated devices, with their sibling functions, into a domain document. The new document goes to standard
+output, notes go to standard error."""
+
+EPILOG = """\
+examples:
+  in the container that got the devices:
+    launcherkit translate --domain vm.xml --vmi vmi.json > vm-with-gpu.xml
+  anywhere else, with what that container and its host looked like:
+    launcherkit translate --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json --diff"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_input_arguments(parser, env)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--output", "-o", metavar="FILE", default=text_from("--output", env), help="write there, by rename, not to standard output"
+    )
+    group.add_argument("--plan", metavar="FILE", default=text_from("--plan", env), help="write the plan there as JSON")
+    group.add_argument(
+        "--diff", action="store_true", default=switch_from("--diff", env), help="print a unified diff, not the document"
+    )
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Translate and write; nothing is written where anything is wrong."""
+    inputs = read_inputs(args, env)
+    translation = inputs.translate()
+    result = translation.domain_xml
+    if args.diff:
+        result = unified_diff(inputs.domain_xml, result, inputs.domain_name)
+    if args.plan:
+        write_atomically(args.plan, (json.dumps(plan_document(translation), indent=2) + "\n").encode())
+    tell_notes(translation.notes, env)
+    if args.output:
+        write_atomically(args.output, result)
+    else:
+        write_stdout(result)
+    return 0

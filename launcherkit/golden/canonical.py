@@ -1,0 +1,52 @@
+"""Compares XML documents for what they say, and shows where they differ.
+
+Two documents are the same if their canonical forms (C14N 2.0, comments kept) are. Order and quotes of attributes,
+entities against characters, ``<a/>`` against ``<a></a>``, CDATA and the XML declaration don't matter. Everything else
+does, white space between elements too: the translator promises to leave it alone (X4).
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml import etree
+
+from launcherkit.diff import unified_diff
+
+
+def canonical(document: bytes) -> bytes:
+    """The canonical form, in UTF-8.
+
+    Raises:
+        ValueError: the document is no XML; says why.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    try:
+        root = etree.fromstring(document, parser)
+    except etree.XMLSyntaxError as problem:
+        raise ValueError(" ".join(str(problem).split())) from problem
+    return etree.tostring(root.getroottree(), method="c14n2", with_comments=True)
+
+
+def xml_difference(expected: bytes, actual: bytes, name: str) -> str | None:
+    """A unified diff of the canonical forms; None where they are the same.
+
+    Args:
+        expected: a document.
+        actual: another one.
+        name: what the diff calls the first.
+
+    Raises:
+        ValueError: the expected document is no XML.
+    """
+    before, after = canonical(expected), canonical(actual)
+    if before == after:
+        return None
+    # A document may be one long line; but where white space is all that differs, it must be shown.
+    diff = unified_diff(_lines(before), _lines(after), name, "actual") or unified_diff(before, after, name, "actual")
+    return diff.decode("utf-8", "surrogateescape")
+
+
+def _lines(document: bytes) -> bytes:
+    """For reading: an element a line at most, empty ones in their short form."""
+    return re.sub(rb"><(?!/)", b">\n<", re.sub(rb"<([^\s<>/!?]+)((?: [^<>]*)?)></\1>", rb"<\1\2/>", document))

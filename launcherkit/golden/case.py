@@ -1,0 +1,152 @@
+"""A golden case as people write it: a directory with ``case.yaml``, ``domain.xml`` and what else it needs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from launcherkit.errors import BadGoldenCase, UnreadableFile
+from launcherkit.sources.files import read_file
+from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit.sources.written import parse_written, validate_written
+
+CASE_FILE = "case.yaml"
+DOMAIN_FILE = "domain.xml"
+HOST_FILE = "host.json"
+VMI_FILES = ("vmi.json", "vmi.yaml")
+REMEDY = "See docs/reference/golden.md, or check the file against schemas/golden-case.schema.json."
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    if " " not in text or not text.endswith("."):
+        raise ValueError("say what the case shows in a sentence, with a full stop")
+    return text
+
+
+def _quoted(value: object) -> object:
+    """YAML makes a boolean of yes, and of 1:4 a number; which text it was can't be told afterwards."""
+    if value is not None and not isinstance(value, str | list | dict):
+        raise ValueError("put it in quotes: YAML takes it for something else than text")
+    return value
+
+
+Sentence = Annotated[str, AfterValidator(_sentence)]
+Text = Annotated[str, BeforeValidator(_quoted)]
+Words = Annotated[str, Field(min_length=1), BeforeValidator(_quoted)]
+Version = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$"), BeforeValidator(_quoted)]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LibvirtTier(_Written):
+    """What launcherkit's own tests on a real libvirt do with the case; `launcherkit golden` doesn't look at it."""
+
+    skip: Words | None = Field(None, description="Leave the case out, and why.")
+    min_version: Version | None = Field(
+        None, alias="minVersion", description='The first libvirt that takes it, such as "11.0".'
+    )
+    why: Words | None = Field(None, description="Why an older libvirt does not take it.")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> LibvirtTier:
+        if (self.skip is None) == (self.min_version is None) or (self.min_version is None) != (self.why is None):
+            raise ValueError("say either skip, or minVersion and why")
+        return self
+
+
+class WrittenCase(_Written):
+    """One golden case of launcherkit: what is translated, beside the files in its directory."""
+
+    description: Sentence = Field(description="What the case shows, a sentence.")
+    env: dict[str, Text] = Field(
+        default_factory=dict,
+        description="The variables of the container; LAUNCHERKIT_* among them act as they do for `launcherkit translate`.",
+    )
+    policy: WrittenPolicy | None = Field(None, description="A policy, as in a policy file.")
+    flags: tuple[Text, ...] = Field(
+        (), description="Further flags of `launcherkit translate`; relative names of files are relative to the case."
+    )
+    libvirt: LibvirtTier | None = None
+
+
+class Case(NamedTuple):
+    """A case that was read; its directory is absolute."""
+
+    directory: str
+    written: WrittenCase
+    vmi: str | None
+    """Name of the VMI's file in the directory."""
+    has_host: bool
+
+    @property
+    def name(self) -> str:
+        return name_of(self.directory)
+
+    def policy_values(self) -> dict[str, Any] | None:
+        """The policy as a policy file would have it."""
+        policy = self.written.policy
+        return None if policy is None else policy.model_dump(by_alias=True, exclude_none=True)
+
+
+def name_of(directory: str) -> str:
+    """What a case is called: its directory, without those above."""
+    return os.path.basename(os.path.abspath(directory))
+
+
+def find_cases(directory: str) -> tuple[str, ...]:
+    """The names of the cases in a directory, sorted: every directory in it but those that begin with ``.`` or ``_``.
+
+    Raises:
+        UnreadableFile: the directory can't be read.
+        BadGoldenCase: there is no case in it.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._")
+    except OSError as problem:
+        raise UnreadableFile(f"{directory}: {problem.strerror}", "Give the directory above the cases.") from problem
+    if os.path.exists(os.path.join(directory, CASE_FILE)):
+        parent, name = os.path.split(os.path.abspath(directory))
+        raise BadGoldenCase(f"{directory} is a case, not a directory of cases", f"Give {parent} and --case {name}.")
+    if not names:
+        raise BadGoldenCase(
+            f"{directory} holds no case", f"A case is a directory in it, with {CASE_FILE} and {DOMAIN_FILE}. {REMEDY}"
+        )
+    return tuple(names)
+
+
+def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
+    """The directory of a case by its name, one of those that `find_cases` gives.
+
+    Raises:
+        BadGoldenCase: there is no such case.
+    """
+    if name in names:
+        return os.path.join(directory, name)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"; the nearest is {nearest[0]}" if nearest else ""
+    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", f"`launcherkit golden list {directory}` names them all.")
+
+
+def read_case(directory: str) -> Case:
+    """Read a case's ``case.yaml`` and see which files are beside it.
+
+    Raises:
+        BadGoldenCase, SeveralErrors: all that is wrong in it.
+        UnreadableFile: ``case.yaml`` can't be read.
+    """
+    directory = os.path.abspath(directory)
+    path = os.path.join(directory, CASE_FILE)
+    if not os.path.exists(path):
+        raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}")
+    written = validate_written(WrittenCase, parse_written(read_file(path), path, BadGoldenCase, REMEDY), path, BadGoldenCase, REMEDY)
+    vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
+    if len(vmis) > 1:
+        raise BadGoldenCase(f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.")
+    return Case(directory, written, vmis[0] if vmis else None, os.path.exists(os.path.join(directory, HOST_FILE)))

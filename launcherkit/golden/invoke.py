@@ -1,0 +1,143 @@
+"""Calls ``launcherkit translate`` for a case, with its files and variables and nothing of this machine's."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import zlib
+from typing import Any, NamedTuple, NoReturn
+
+from launcherkit.cli import translate
+from launcherkit.cli.inputs import variable_of
+from launcherkit.errors import BadGoldenCase
+from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, Case
+from launcherkit.sources.files import read_file
+from launcherkit.sources.written import parse_written
+
+_READ = ("--domain", "--vmi", "--env-file", "--host", "--policy")
+_WRITTEN = ("--output", "--plan")
+_SYSFS_ROOT = "LAUNCHERKIT_SYSFS_ROOT"
+_REMEDY = "A case takes the flags of `launcherkit translate` that make a document from files; see docs/reference/golden.md."
+
+
+class Scratch:
+    """Places for what a case needs beside its own directory: inputs that are made for it, and what it writes."""
+
+    def __init__(self, directory: str) -> None:
+        self.made, self.out = os.path.join(directory, "made"), os.path.join(directory, "out")
+        self.directories = (self.made, self.out)
+        for path in self.directories:
+            os.mkdir(path)
+
+    def make(self, name: str, data: bytes) -> str:
+        """Put a file among the inputs; returns its path."""
+        path = os.path.join(self.made, name)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+
+class _Flags(argparse.ArgumentParser):
+    """Raises where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadGoldenCase(f"{CASE_FILE}, flags: {message}", _REMEDY)
+
+
+def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) -> tuple[bytes, dict[str, Any]]:
+    """Run the command on a case.
+
+    Args:
+        case: names the inputs.
+        scratch: empty, or used for the same case before.
+        domain: takes the place of the case's domain document.
+
+    Returns:
+        The document and the plan's JSON.
+
+    Raises:
+        BadGoldenCase: the flags are not for a case.
+        LauncherkitError: whatever the command raises.
+    """
+    env = _environment(case, scratch)
+    args = _arguments(case, scratch, env)
+    if domain is not None:
+        args.domain = scratch.make(DOMAIN_FILE, domain)
+    with contextlib.redirect_stderr(io.StringIO()):  # the notes, which are in the plan
+        translate.run(args, env)
+    return read_file(args.output), json.loads(read_file(args.plan))
+
+
+def _environment(case: Case, scratch: Scratch) -> dict[str, str]:
+    """The variables of the case; those of ours that name files name them from the case."""
+    env = dict(case.written.env)
+    for flag in (*_READ, *_WRITTEN):
+        name = variable_of(flag)
+        if env.get(name):
+            env[name] = _located(flag, env[name], case, scratch)
+    if env.get(_SYSFS_ROOT):
+        env[_SYSFS_ROOT] = _located("--host", env[_SYSFS_ROOT], case, scratch)
+    return env
+
+
+def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Namespace:
+    """The command's arguments: a flag for each file of the case that has one, then the case's own flags."""
+    files = ["--domain", _domain(case, scratch)]
+    if case.vmi is not None:
+        files += ["--vmi", _vmi(case, scratch)]
+    if case.has_host:
+        files += ["--host", os.path.join(case.directory, HOST_FILE)]
+    parser = _Flags(prog="translate", add_help=False, allow_abbrev=False)
+    translate.add_arguments(parser, env)
+    args = parser.parse_args([*files, *case.written.flags])
+    for flag in (*_READ, *_WRITTEN):
+        name = flag.lstrip("-").replace("-", "_")
+        if getattr(args, name):
+            setattr(args, name, _located(flag, getattr(args, name), case, scratch))
+    policy = case.policy_values()
+    if policy is not None:
+        if args.policy:
+            raise BadGoldenCase(f"{CASE_FILE}: it has a policy, and a flag --policy besides", "Leave out one of them.")
+        if policy.get("sysfsRoot"):
+            policy["sysfsRoot"] = _located("--host", policy["sysfsRoot"], case, scratch)
+        args.policy = scratch.make("policy.json", json.dumps(policy).encode())
+    if args.host is None and not env.get(_SYSFS_ROOT) and not (policy or {}).get("sysfsRoot"):
+        args.host = "none"  # never this machine's sysfs
+    if args.diff:
+        raise BadGoldenCase(f"{CASE_FILE}, flags: --diff makes no document", _REMEDY)
+    args.output = args.output or os.path.join(scratch.out, "translated.xml")
+    args.plan = args.plan or os.path.join(scratch.out, "plan.json")
+    return args
+
+
+def _located(flag: str, path: str, case: Case, scratch: Scratch) -> str:
+    """What a flag names: inputs are in the case, outputs never are."""
+    if flag == "--host" and path == "none":
+        return path
+    if path == "-" and flag in _READ:
+        raise BadGoldenCase(f"{CASE_FILE}: {flag} - reads standard input, which a case doesn't have", _REMEDY)
+    return os.path.join(scratch.out if flag in _WRITTEN else case.directory, path)
+
+
+def _domain(case: Case, scratch: Scratch) -> str:
+    """The domain document; one that is there only packed is unpacked, for no one wants megabytes among test data."""
+    path = os.path.join(case.directory, DOMAIN_FILE)
+    if os.path.exists(path) or not os.path.exists(path + ".gz"):
+        return path
+    try:
+        return scratch.make(DOMAIN_FILE, gzip.decompress(read_file(path + ".gz")))
+    except (OSError, EOFError, zlib.error) as problem:
+        raise BadGoldenCase(f"{path}.gz: {problem}", "Pack it again with gzip.") from problem
+
+
+def _vmi(case: Case, scratch: Scratch) -> str:
+    """The VMI as JSON; people write YAML too, which the command doesn't take."""
+    path = os.path.join(case.directory, case.vmi or "")
+    if path.endswith(".json"):
+        return path
+    values = parse_written(read_file(path), path, BadGoldenCase, "Write it as `kubectl get vmi NAME -o yaml` prints it.")
+    return scratch.make(case.vmi or "", json.dumps(values, default=str).encode())

@@ -1,0 +1,207 @@
+"""Runs a golden case through ``launcherkit translate`` and says where it differs from what is expected."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from typing import Any, NamedTuple
+
+from launcherkit.diff import unified_diff
+from launcherkit.errors import LauncherkitError
+from launcherkit.golden.canonical import xml_difference
+from launcherkit.golden.case import DOMAIN_FILE, Case, name_of, read_case
+from launcherkit.golden.invoke import Scratch, translate_case
+from launcherkit.sources.files import read_file
+
+EXPECTED_XML = "expected.xml"
+EXPECTED_ERROR = "expected.error"
+EXPECTED_PLAN = "expected.plan.json"
+
+
+class Outcome(NamedTuple):
+    """What a case gives now: a document and a plan, or errors."""
+
+    case: Case | None
+    """None where ``case.yaml`` is wrong."""
+    document: bytes | None
+    plan: dict[str, Any] | None
+    error: str | None
+    """A line ``LK204: message`` for each error, paths relative to the case."""
+    again: str | None
+    """What is wrong with translating the document once more (X2); None where nothing is."""
+    bug: bool = False
+    """Something went wrong that is no error of ours; it can't be expected."""
+
+
+class Difference(NamedTuple):
+    """One way in which a case is not as expected."""
+
+    what: str
+    """A sentence, one line."""
+    diff: str = ""
+    """What shows it, of any number of lines."""
+
+
+class CaseResult(NamedTuple):
+    """What became of a case."""
+
+    name: str
+    description: str
+    """Empty where ``case.yaml`` is wrong."""
+    differences: tuple[Difference, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        """All differences in words, for a test's message."""
+        return "\n".join([f"{self.name}: {one.what}\n{one.diff}".rstrip() for one in self.differences]) or f"{self.name}: ok"
+
+
+def check_case(directory: str | os.PathLike[str]) -> CaseResult:
+    """Run one case and compare.
+
+    Args:
+        directory: of the case. Nothing is written to it.
+
+    Raises:
+        UnreadableFile: an expectation can't be read.
+    """
+    path = os.path.abspath(os.fspath(directory))
+    outcome = run_case(path)
+    return CaseResult(name_of(path), description_of(outcome), differences(path, outcome))
+
+
+def description_of(outcome: Outcome) -> str:
+    """The case's sentence, or nothing."""
+    return "" if outcome.case is None else outcome.case.written.description
+
+
+def run_case(directory: str) -> Outcome:
+    """Translate what a case holds, and the result once more.
+
+    Nothing of this machine has a part in it: neither its variables nor its sysfs, unless the case names them.
+    """
+    case: Case | None = None
+    with tempfile.TemporaryDirectory(prefix="launcherkit-golden-") as temporary:
+        scratch = Scratch(temporary)
+        try:
+            case = read_case(directory)
+            document, plan = translate_case(case, scratch)
+            try:
+                second, _ = translate_case(case, scratch, domain=document)
+                again = _repeated(document, second)
+            except LauncherkitError as error:
+                again = "translating it once more fails: " + _told(error, directory, scratch)
+        except LauncherkitError as error:
+            return Outcome(case, None, None, _told(error, directory, scratch), None)
+        except Exception as bug:  # noqa: BLE001  # one case must not hide what became of the others
+            return Outcome(case, None, None, f"internal error, a bug in launcherkit: {type(bug).__name__}: {bug}", None, bug=True)
+    return Outcome(case, document, plan, None, again)
+
+
+def _repeated(first: bytes, second: bytes) -> str | None:
+    if first == second:
+        return None
+    diff = unified_diff(first, second, "translated once", "translated twice").decode("utf-8", "surrogateescape")
+    return f"translating it once more changes it (X2)\n{diff}"
+
+
+def _told(error: LauncherkitError, directory: str, scratch: Scratch) -> str:
+    lines = (f"{leaf.code}: {' '.join(leaf.message.split())}" for leaf in error.leaves())
+    text = "\n".join(lines)
+    for path in (*scratch.directories, directory):
+        text = text.replace(path + "/", "")
+    return text
+
+
+def differences(directory: str, outcome: Outcome) -> tuple[Difference, ...]:
+    """Where an outcome is not what the files in the case's directory expect.
+
+    Raises:
+        UnreadableFile: one of these can't be read.
+    """
+    expected_xml = read_if_there(directory, EXPECTED_XML)
+    expected_error = read_if_there(directory, EXPECTED_ERROR)
+    found: list[Difference] = []
+    if outcome.bug:
+        return (Difference(outcome.error or ""),)
+    if expected_xml is not None and expected_error is not None:
+        return (Difference(f"{EXPECTED_XML} and {EXPECTED_ERROR} are both there; remove one, or run {_update(directory)}"),)
+    if expected_xml is None and expected_error is None:
+        what = f"it has neither {EXPECTED_XML} nor {EXPECTED_ERROR}; look at what it gives and run {_update(directory)}"
+        found.append(Difference(what, _given(directory, outcome)))
+    elif outcome.document is None:
+        found += _of_error(outcome.error or "", expected_error)
+    else:
+        found += _of_document(outcome.document, expected_xml, expected_error)
+    found += _of_plan(outcome, read_if_there(directory, EXPECTED_PLAN))
+    if outcome.again is not None:
+        what, _, diff = outcome.again.partition("\n")
+        found.append(Difference(what, diff))
+    return tuple(found)
+
+
+def _given(directory: str, outcome: Outcome) -> str:
+    if outcome.document is None:
+        return outcome.error or ""
+    before = read_if_there(directory, DOMAIN_FILE) or b""
+    return unified_diff(before, outcome.document, DOMAIN_FILE, "actual").decode("utf-8", "surrogateescape")
+
+
+def _of_error(error: str, expected: bytes | None) -> list[Difference]:
+    if expected is None:
+        return [Difference("it fails, where a document is expected", error)]
+    before, after = expected.rstrip() + b"\n", error.encode("utf-8", "surrogateescape") + b"\n"
+    if before == after:
+        return []
+    diff = unified_diff(before, after, EXPECTED_ERROR, "actual").decode("utf-8", "surrogateescape")
+    return [Difference("it fails in another way", diff)]
+
+
+def _of_document(document: bytes, expected_xml: bytes | None, expected_error: bytes | None) -> list[Difference]:
+    if expected_xml is None:
+        return [Difference("it gives a document, where an error is expected", (expected_error or b"").decode(errors="replace"))]
+    try:
+        diff = xml_difference(expected_xml, document, EXPECTED_XML)
+    except ValueError as problem:
+        return [Difference(f"{EXPECTED_XML} is not XML: {problem}")]
+    return [] if diff is None else [Difference("it gives another document", diff)]
+
+
+def _of_plan(outcome: Outcome, expected: bytes | None) -> list[Difference]:
+    if expected is None:
+        return []
+    if outcome.plan is None:
+        return [Difference(f"{EXPECTED_PLAN} is there, but where it fails there is no plan")]
+    try:
+        if json.loads(expected) == outcome.plan:
+            return []
+    except ValueError:
+        pass  # the diff shows it
+    diff = unified_diff(expected, plan_text(outcome.plan), EXPECTED_PLAN, "actual")
+    return [Difference("it gives another plan", diff.decode("utf-8", "surrogateescape"))]
+
+
+def plan_text(plan: dict[str, Any]) -> bytes:
+    """A plan as it is written into a file."""
+    return (json.dumps(plan, indent=2) + "\n").encode()
+
+
+def read_if_there(directory: str, name: str) -> bytes | None:
+    """A file of the case; None where there is none.
+
+    Raises:
+        UnreadableFile: it is there and can't be read.
+    """
+    path = os.path.join(directory, name)
+    return read_file(path) if os.path.lexists(path) else None
+
+
+def _update(directory: str) -> str:
+    parent, name = os.path.split(directory)
+    shown = min(parent, os.path.relpath(parent), key=len)
+    return f"`launcherkit golden update {shlex.quote(shown)} --case {shlex.quote(name)}`"

@@ -1,0 +1,80 @@
+"""The plan as a document of its own: for ``--plan``, ``explain --json`` and the golden cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcherkit.model.address import HostAddress
+from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
+from launcherkit.pipeline import Translation
+
+FORMAT = "launcherkit.io/plan/v1"
+
+
+def plan_document(translation: Translation) -> dict[str, Any]:
+    """The plan and the notes as JSON values; keys and lists in a fixed order."""
+    plan = translation.plan
+    return {
+        "format": FORMAT,
+        "devices": [_device(device) for device in plan.devices],
+        "rootPorts": list(plan.root_ports),
+        "groups": _groups(plan),
+        "nodes": list(plan.nodes),
+        "leftAlone": [str(address) for address in plan.left_alone],
+        "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
+    }
+
+
+def _device(device: PlannedDevice) -> dict[str, Any]:
+    return {
+        "kind": device.kind,
+        "request": _claim(device.primary.attachment.claim),
+        "functions": [_function(function) for function in device.functions],
+        "stayed": [{"host": str(stayed.address), "why": stayed.why} for stayed in device.stayed],
+    }
+
+
+def _claim(claim: Claim | None) -> dict[str, Any] | None:
+    if claim is None:
+        return None
+    return {
+        "origin": claim.origin,
+        "section": claim.section,
+        "name": claim.name,
+        "resource": claim.resource,
+        "variable": claim.variable,
+    }
+
+
+def _function(function: PlannedFunction) -> dict[str, Any]:
+    attachment, place, shown = function.attachment, function.guest, function.shown
+    document: dict[str, Any] = {
+        "host": _address(function.source),
+        "role": attachment.role,
+        "why": attachment.why,
+        "alias": function.alias,
+        "guest": None if place is None else str(place.address),
+        "multifunction": bool(place and place.multifunction),
+        "present": attachment.hostdev is not None,
+    }
+    if attachment.role == "sibling":
+        document["request"] = _claim(attachment.claim)
+    if shown is not None:
+        document |= {key: value for key, value in shown._asdict().items() if value is not None}
+    return document
+
+
+def _address(address: HostAddress) -> str:
+    return str(address)
+
+
+def _groups(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": group.number,
+            "members": [
+                {"host": str(member.address), "driver": member.driver, "attached": member.attached} for member in group.members
+            ],
+        }
+        for group in plan.groups
+    ]

@@ -1,0 +1,139 @@
+"""Takes values out of parsed JSON, and notes each one that isn't as it must be with its JSON path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from launcherkit.errors import shown
+from launcherkit.sources.problems import Problems
+
+T = TypeVar("T")
+
+
+def parse_json(text: str, problems: Problems) -> object:
+    """The document; NaN, keys that stand twice and endless nesting are refused."""
+    try:
+        document: object = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+        return document
+    except json.JSONDecodeError as error:
+        problems.fail(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}")
+    except RecursionError:
+        problems.fail("$", "nested too deeply")
+    except ValueError as error:
+        problems.fail("$", str(error))
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shown(twice)} stands twice in one object")
+    return found
+
+
+class Fields:
+    """One JSON object; keys that nobody took are problems too."""
+
+    def __init__(self, value: object, path: str, problems: Problems) -> None:
+        self.path = path
+        self._problems = problems
+        self.valid = isinstance(value, dict)
+        self._left: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+        if not self.valid:
+            problems.add(path, f"{shown(value)} is not an object")
+
+    def take(self, key: str) -> object:
+        """The value of ``key``, None where it isn't there."""
+        return self._left.pop(key, None)
+
+    def problem(self, key: str, value: object, expected: str) -> None:
+        """Note that the value of ``key`` is not what was expected."""
+        where = f"{self.path}.{key}"
+        self._problems.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
+
+    def optional(self, key: str, parse: Callable[[object], T], expected: str) -> T | None:
+        """What ``parse`` makes of a value; None where the key isn't there or ``parse`` raises ValueError."""
+        value = self.take(key)
+        return None if value is None else self._parsed(key, value, parse, expected)
+
+    def required(self, key: str, parse: Callable[[object], T], expected: str, instead: T) -> T:
+        """As `optional`; where there is nothing good it is a problem, and ``instead`` is given."""
+        value = self.take(key)
+        found = self._parsed(key, value, parse, expected)
+        return instead if found is None else found
+
+    def _parsed(self, key: str, value: object, parse: Callable[[object], T], expected: str) -> T | None:
+        try:
+            return parse(value)
+        except ValueError:
+            self.problem(key, value, expected)
+            return None
+
+    def many(self, key: str, parse: Callable[[object], T], expected: str) -> tuple[T, ...]:
+        """A list, each of whose values ``parse`` takes; empty where the key isn't there."""
+        value = self.take(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self.problem(key, value, "a list")
+            return ()
+        found = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in enumerate(value))
+        return tuple(entry for entry in found if entry is not None)
+
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects; empty where the key isn't there."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, list):
+            self.problem(key, value, "a list")
+        entries = value if isinstance(value, list) else []
+        found = [Fields(entry, f"{self.path}.{key}[{index}]", self._problems) for index, entry in enumerate(entries)]
+        return [fields for fields in found if fields.valid]
+
+    def child(self, key: str) -> Fields | None:
+        """An object; None where the key isn't there or is no object."""
+        value = self.take(key)
+        fields = None if value is None else Fields(value, f"{self.path}.{key}", self._problems)
+        return fields if fields is not None and fields.valid else None
+
+    def finish(self) -> None:
+        """Note every key that nobody took."""
+        for key in self._left:
+            self._problems.add(self.path, f"unknown key {shown(key)}")
+
+
+def text(value: object) -> str:
+    """A string that isn't empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def natural(value: object) -> int:
+    """A whole number from 0 to 2**31."""
+    if type(value) is not int or not 0 <= value <= 1 << 31:
+        raise ValueError
+    return value
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def hex_of(digits: int) -> Callable[[object], int]:
+    """A string of exactly so many hex digits."""
+
+    def parse(value: object) -> int:
+        if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdefABCDEF"):
+            raise ValueError
+        return int(value, 16)
+
+    return parse

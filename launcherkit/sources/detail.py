@@ -1,0 +1,126 @@
+"""Reads the rest about a PCI function: what the rules ask of the few they touch, and what a snapshot shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
+from launcherkit.sources.identity import base_name, hexadecimal, number, text
+from launcherkit.sources.tree import LARGE
+
+if TYPE_CHECKING:
+    from launcherkit.sources.identity import IdentityReader
+    from launcherkit.sources.tree import Tree
+
+_HEADER = 0x0C
+"""Where in config space four bytes are that hold the header type. They are all ones only where no device answers, and
+four bytes are one read from the device itself, which can be slow."""
+
+
+class DetailReader:
+    """Reads details of PCI functions for one look at the host."""
+
+    __slots__ = ("_cdevs", "_drivers", "_identities", "_modules")
+
+    def __init__(self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True) -> None:
+        """Without ``cdevs`` the names of VFIO character devices are not read."""
+        self._cdevs = cdevs
+        self._drivers = drivers
+        self._identities = identities
+        self._modules: dict[str, str | None] = {}
+
+    def needed(self, directory: Tree, function: PciFunction) -> PciDetail:
+        """What rules decide by, from the function's directory. What only a snapshot shows stays empty."""
+        power_state, header_type, config_readable = _power_and_config(directory)
+        virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
+        module = None if function.driver is None else self._module(function.driver)
+        vfio_dev = _vfio_dev(directory) if self._cdevs and function.driver is not None else None
+        vgpu = None if function.physfn is None else _vgpu(directory)
+        fields = (None, header_type, config_readable, None, module, (), virtfns, numvfs, totalvfs)
+        return tuple.__new__(PciDetail, (*fields, (), False, (), power_state, vfio_dev, vgpu))
+
+    def whole(self, directory: Tree, function: PciFunction, link: str | None) -> PciDetail:
+        """All that there is; ``link`` is what the function's entry in ``/sys/bus/pci/devices`` points to."""
+        return self.needed(directory, function)._replace(
+            revision=hexadecimal(directory.read("revision"), 0xFF),
+            driver_override=text(directory.read("driver_override")),
+            parents=_parents(link),
+            resources=_bars(directory.read("resource") or b""),
+            has_rom=directory.exists("rom"),
+            reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
+        )
+
+    def _sriov(self, directory: Tree) -> tuple[tuple[PciAddress, ...], int | None, int | None]:
+        numvfs = number(directory.read("sriov_numvfs", 32))
+        virtfns: list[PciAddress] = []
+        for index in range(numvfs or 0):
+            address = self._identities.address(base_name(directory.link(f"virtfn{index}")) or "")
+            if address is None:
+                break
+            virtfns.append(address)
+        return tuple(virtfns), numvfs, number(directory.read("sriov_totalvfs", 32))
+
+    def _module(self, driver: str) -> str | None:
+        try:
+            return self._modules[driver]
+        except KeyError:
+            module = self._modules[driver] = base_name(self._drivers.link(driver + "/module"))
+            return module
+
+
+def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
+    """Power state, header type, and whether the device answers (V3)."""
+    power_state = text(directory.read("power_state", 32))
+    if power_state == "D3cold":  # reading config space would wake it
+        return power_state, None, True
+    header = directory.read("config", 4, _HEADER)
+    if header is None or len(header) < 4:
+        return power_state, None, True
+    if header == b"\xff\xff\xff\xff":
+        return power_state, None, False
+    return power_state, header[2] & 0x7F, True
+
+
+def _vfio_dev(directory: Tree) -> str | None:
+    if not directory.exists("vfio-dev"):
+        return None
+    return next((entry for entry in directory.names("vfio-dev") if entry.startswith("vfio")), None)
+
+
+def _vgpu(directory: Tree) -> VgpuVf | None:
+    current = number(directory.read("nvidia/current_vgpu_type", 32))
+    table = directory.read("nvidia/creatable_vgpu_types", LARGE)
+    if current is None and table is None:
+        return None
+    return VgpuVf(current or 0, _creatable(table or b""))
+
+
+def _creatable(table: bytes) -> tuple[tuple[int, str], ...]:
+    """Lines ``ID : name`` under a heading."""
+    rows = []
+    for line in table.decode(errors="replace").splitlines():
+        key, colon, name = line.partition(":")
+        key = key.strip()
+        if colon and key.isascii() and key.isdigit() and len(key) < 10:
+            rows.append((int(key), name.strip()))
+    return tuple(rows)
+
+
+def _bars(table: bytes) -> tuple[Bar, ...]:
+    """Lines ``start end flags``; those of zeros, which stand for nothing, are left out."""
+    bars = []
+    for index, line in enumerate(table.splitlines()):
+        try:
+            start, end, flags = (int(part, 16) for part in line.split())
+        except ValueError:
+            continue
+        if 0 < (start | end | flags) < 1 << 64:
+            bars.append(Bar(index, start, end, flags))
+    return tuple(bars)
+
+
+def _parents(link: str | None) -> tuple[str, ...]:
+    """``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
+    _, found, path = (link or "").partition("devices/")
+    return tuple(path.split("/")[:-1]) if found else ()

@@ -1,0 +1,137 @@
+"""The host as the rules see it, wherever its facts come from."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcherkit.errors import NoSysfs, UnreadableFile
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.sources.identity import DEVICES
+from launcherkit.sources.tree import DiskTree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcherkit.model.address import MdevAddress, PciAddress
+
+
+class Host:
+    """A source of host facts: sysfs, a snapshot, a recording, or none at all.
+
+    Make one by its class methods. Two hosts are equal if `scan` gives the same for both.
+    """
+
+    __slots__ = ("_facts", "_root", "_source")
+
+    def __init__(self, source: str, root: str | None, facts: HostFacts) -> None:
+        self._source = source
+        self._root = root
+        self._facts = facts
+
+    @classmethod
+    def from_sysfs(cls, root: str | os.PathLike[str] = "/") -> Host:
+        """A host whose ``sys/`` and ``dev/`` lie below ``root``; read anew each time it is asked.
+
+        Raises:
+            NoSysfs: ``<root>/sys/bus/pci/devices`` is not there.
+        """
+        path = os.fspath(root) or "."
+        if not os.path.isdir(os.path.join(path, DEVICES)):
+            raise NoSysfs(
+                f"{os.path.join(path, DEVICES)}: no such directory",
+                "Give the root of a file system with sys/ below it, mount the host's /sys there, "
+                "or give a snapshot made by `launcherkit snapshot`.",
+            )
+        return cls(f"from_sysfs({path!r})", path, NO_FACTS)
+
+    @classmethod
+    def from_snapshot(cls, path: str | os.PathLike[str]) -> Host:
+        """A host as ``launcherkit snapshot`` wrote it down.
+
+        Raises:
+            UnreadableFile: the file can't be read.
+            BadSnapshot, SeveralErrors: all that is wrong in it, up to twenty things.
+        """
+        from launcherkit.sources.snapshot_reader import read_snapshot
+
+        name = os.fspath(path)
+        return cls(f"from_snapshot({name!r})", None, read_snapshot(name))
+
+    @classmethod
+    def from_umockdev(cls, path: str | os.PathLike[str]) -> Host:
+        """A host as ``umockdev-record`` recorded it.
+
+        Raises:
+            UnreadableFile: the file can't be read.
+            BadRecording, SeveralErrors: all that is wrong in it, up to twenty things.
+        """
+        from launcherkit.sources.sysfs import scan_all
+        from launcherkit.sources.umockdev import read_recording
+
+        name = os.fspath(path)
+        return cls(f"from_umockdev({name!r})", None, scan_all(read_recording(name)))
+
+    @classmethod
+    def none(cls) -> Host:
+        """A host of which nothing is known (C3)."""
+        return cls("none()", None, NO_FACTS)
+
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+        """What the rules need to know to attach these devices; at least that.
+
+        From sysfs it is: the functions named, those in their slots, every member of the IOMMU groups of both, for a
+        physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
+        Functions and mdevs that are not there are left out. Details are reduced to what rules decide by: revision,
+        driver_override, parents, resources, has_rom and reset_methods stay empty, and vfio_dev does where there is a
+        ``dev/`` without ``iommu``; `scan` reads them.
+        From a snapshot or a recording it is all that it holds.
+        """
+        if self._root is None:
+            return self._facts
+        from launcherkit.sources.sysfs import read_needed
+
+        with DiskTree(self._root) as tree:
+            return read_needed(tree, addresses, mdevs)
+
+    def scan(self, *, details: bool = True) -> HostFacts:
+        """Everything about the host.
+
+        Args:
+            details: without, functions and groups alone, which is quicker; ``details``, ``mdevs`` and
+                ``mdev_parents`` are empty then, and ``nodes`` is None.
+        """
+        if self._root is None:
+            facts = self._facts
+            return facts if details else facts._replace(details={}, mdevs={}, mdev_parents={}, nodes=None)
+        from launcherkit.sources.sysfs import scan_all, scan_identity
+
+        with DiskTree(self._root) as tree:
+            return scan_all(tree) if details else scan_identity(tree)
+
+    def __eq__(self, other: object) -> bool:
+        return self.scan() == other.scan() if isinstance(other, Host) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # equal by what is read, which may change
+
+    def __repr__(self) -> str:
+        return f"Host.{self._source}"
+
+
+def open_host(text: str) -> Host:
+    """The host that ``--host`` means: ``none``, a directory, ``X.umockdev``, else a snapshot.
+
+    Raises:
+        UnreadableFile: there is nothing by that name.
+        NoSysfs, BadSnapshot, BadRecording: see the class methods of `Host`.
+    """
+    if text == "none":
+        return Host.none()
+    if os.path.isdir(text):
+        return Host.from_sysfs(text)
+    if not os.path.exists(text):
+        raise UnreadableFile(
+            f"{text or repr(text)}: no such file or directory",
+            "Give `none`, a directory with sys/ below it, a snapshot by `launcherkit snapshot`, or a file *.umockdev.",
+        )
+    return Host.from_umockdev(text) if text.endswith(".umockdev") else Host.from_snapshot(text)

@@ -1,0 +1,117 @@
+"""The policy as people write it, in a file or in a VMI's annotation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError
+from launcherkit.model.policy import NodeCheck, Pairing, Siblings
+from launcherkit.sources.files import read_file
+from launcherkit.sources.settings import (
+    ALIAS_PREFIX_RULE,
+    ANNOTATION,
+    Layer,
+    is_alias_prefix,
+    is_variable_prefix,
+)
+from launcherkit.sources.written import parse_written, validate_written
+
+
+def _checked_alias_prefix(text: str) -> str:
+    if not is_alias_prefix(text):
+        raise ValueError(ALIAS_PREFIX_RULE)
+    return text
+
+
+def _checked_variable_prefix(text: str) -> str:
+    if not is_variable_prefix(text.rstrip("_")):
+        raise ValueError("a prefix is of upper case letters, digits and underscores, such as PCIDEVICE")
+    return text.rstrip("_")
+
+
+AliasPrefix = Annotated[str, AfterValidator(_checked_alias_prefix)]
+VariablePrefix = Annotated[str, AfterValidator(_checked_variable_prefix)]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WrittenAliasPrefixes(_Written):
+    """What comes before a request's name in its alias; each begins with `ua-`."""
+
+    gpu: AliasPrefix | None = Field(None, description="For requests under gpus. Default: ua-gpu-")
+    hostdevice: AliasPrefix | None = Field(None, description="For requests under hostDevices. Default: ua-hostdevice-")
+    usb: AliasPrefix | None = Field(None, description="For USB devices under hostDevices. Default: ua-usb-host-")
+
+
+class WrittenPolicy(_Written):
+    """The policy of launcherkit. Every key may be left out."""
+
+    siblings: Siblings | None = Field(
+        None,
+        description="Which sibling functions come along: all of the card's slot, all of the IOMMU group, those that the "
+        "environment lists, or none. Default: slot",
+    )
+    pairing: Pairing | None = Field(
+        None, description="How addresses answer requests: by PCI class, or by position as KubeVirt does. Default: class"
+    )
+    managed: bool | None = Field(
+        None, description="Whether libvirt binds the devices to vfio-pci and gives them back. Default: no"
+    )
+    alias_prefixes: WrittenAliasPrefixes | None = Field(None, alias="aliasPrefixes")
+    extra_prefixes: tuple[VariablePrefix, ...] | None = Field(
+        None,
+        alias="extraPrefixes",
+        description="Further prefixes of variables with PCI addresses: PCIDEVICE for the SR-IOV network device plugin.",
+    )
+    sysfs_root: str | None = Field(
+        None, alias="sysfsRoot", min_length=1, description="Where the host's sys/ and dev/ are. Default: /"
+    )
+    node_check: NodeCheck | None = Field(
+        None,
+        alias="nodeCheck",
+        description="Whether the VFIO device nodes must be there; auto where the environment holds the devices, for there "
+        "the VM runs. Default: auto",
+    )
+
+    def layer(self) -> Layer:
+        """What is said, and nothing of what is not."""
+        said: dict[str, Any] = self.model_dump(exclude_none=True)
+        said |= said.pop("alias_prefixes", {})
+        return cast("Layer", said)  # the model has the same fields
+
+
+_REMEDY = "See docs/reference/policy.md, or check the file against schemas/policy.schema.json."
+_ANNOTATION_REMEDY = f"Mend the annotation {ANNOTATION}; it takes the keys of a policy file but sysfsRoot."
+
+
+def read_policy_file(path: str) -> Layer:
+    """Read a policy file.
+
+    Raises:
+        UnreadableFile: there is none.
+        BadPolicy, SeveralErrors: all that is wrong in it.
+    """
+    return _read(read_file(path), path, BadPolicy, _REMEDY)
+
+
+def read_policy_annotation(text: str) -> Layer:
+    """Read the annotation of a VMI; who may write a VM must not choose the host's files, so no ``sysfsRoot`` in it.
+
+    Raises:
+        BadAnnotation, SeveralErrors: all that is wrong in it.
+    """
+    layer = _read(text, f"annotation {ANNOTATION}", BadAnnotation, _ANNOTATION_REMEDY)
+    if "sysfs_root" in layer:
+        raise BadAnnotation(
+            f"annotation {ANNOTATION}, sysfsRoot: {layer['sysfs_root']!r} is not for a VM to say", _ANNOTATION_REMEDY
+        )
+    return layer
+
+
+def _read(text: str | bytes, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
+    values = parse_written(text, name, error, remedy)
+    return validate_written(WrittenPolicy, values, name, error, remedy).layer()

@@ -1,0 +1,66 @@
+"""Reads a whole file that describes a host, and tells all that is wrong with it in one go."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.sources.files import read_file
+
+MAX_BYTES = 64 << 20
+"""A host of 4096 functions is 3 MB."""
+
+_MAX_ERRORS = 20
+
+
+def read_text(path: str, problems: Problems) -> str:
+    """The file's text.
+
+    Raises:
+        UnreadableFile: it can't be read.
+        LauncherkitError: as ``problems`` makes it, where it is too large or no UTF-8.
+    """
+    data = read_file(path, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        problems.fail("", f"larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        problems.fail("", f"byte {error.start} is not UTF-8")
+
+
+class Problems:
+    """What is wrong with one file, up to twenty things, all told at once.
+
+    Args:
+        path: the file.
+        error: the kind of error to raise.
+        remedy: what to do.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], error: type[LauncherkitError], remedy: str) -> None:
+        self._path = os.fspath(path)
+        self._error = error
+        self._remedy = remedy
+        self._collected = Collector()
+        self.count = 0
+
+    def add(self, where: str, what: str) -> None:
+        """Note a problem at ``where``: a line, a JSON path, or nothing. Raises when there are enough."""
+        place = f"{self._path}: {where}: " if where else f"{self._path}: "
+        self._collected.add(self._error(place + what, self._remedy))
+        self.count += 1
+        if self.count >= _MAX_ERRORS:
+            self._collected.raise_if_any()
+
+    def fail(self, where: str, what: str) -> NoReturn:
+        """Raise this problem, and those before it."""
+        self.add(where, what)
+        self._collected.raise_if_any()
+        raise AssertionError("unreachable")
+
+    def raise_if_any(self) -> None:
+        """Raise what was noted: one error as itself, several together."""
+        self._collected.raise_if_any()
+

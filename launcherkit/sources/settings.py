@@ -1,0 +1,160 @@
+"""Where decisions come from: flags, variables ``LAUNCHERKIT_*``, the VMI's annotation, a policy file, defaults.
+
+In this order; each layer says only what it has to say. The policy file and the annotation are read by pydantic, which is
+imported only where there is one, so that the exec hook without them stays quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, cast
+
+from launcherkit.errors import BadSetting
+from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, NodeCheck, Pairing, Policy, Siblings
+from launcherkit.sources.vmi import Vmi
+
+ANNOTATION = "launcherkit.io/policy"
+HOST = "LAUNCHERKIT_HOST"
+POLICY = "LAUNCHERKIT_POLICY"
+
+
+class Layer(TypedDict, total=False):
+    """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
+
+    siblings: Siblings
+    pairing: Pairing
+    managed: bool
+    node_check: NodeCheck
+    extra_prefixes: tuple[str, ...]
+    sysfs_root: str
+    gpu: str
+    hostdevice: str
+    usb: str
+
+
+def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy_file: str | None) -> Policy:
+    """All layers put together.
+
+    Args:
+        flags: what the command line says.
+        env: this process's environment, of which ``LAUNCHERKIT_*`` is read.
+        vmi: its annotation ``launcherkit.io/policy`` is read.
+        policy_file: path; None takes ``LAUNCHERKIT_POLICY``.
+
+    Raises:
+        BadSetting: a variable holds what it can't.
+        BadAnnotation, BadPolicy, SeveralErrors: likewise of the annotation and the file.
+        UnreadableFile: there is no such policy file.
+    """
+    merged: Layer = {}
+    path = policy_file or env.get(POLICY)
+    annotation = vmi.annotations.get(ANNOTATION) if vmi else None
+    if path or annotation:
+        from launcherkit.sources.policy_file import read_policy_annotation, read_policy_file
+
+        if path:
+            merged.update(read_policy_file(path))
+        if annotation:
+            merged.update(read_policy_annotation(annotation))
+    merged.update(variables_layer(env))
+    merged.update(flags)
+    return policy_of(merged)
+
+
+def policy_of(layer: Layer) -> Policy:
+    """A policy from one layer and the defaults."""
+    fields: dict[str, Any] = dict(layer)
+    prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
+    policy = Policy(**fields)
+    return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
+
+
+def variables_layer(env: Mapping[str, str]) -> Layer:
+    """What the variables ``LAUNCHERKIT_*`` say; an empty one says nothing.
+
+    Raises:
+        BadSetting: names the variable, its value and what it can be.
+    """
+    layer: dict[str, Any] = {}
+    for variable, (field, read) in VARIABLES.items():
+        text = env.get(variable)
+        if text:
+            layer[field] = read(variable, text)
+    return cast("Layer", layer)  # each reader gives its field's type
+
+
+def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
+    def read(variable: str, text: str) -> str:
+        if text not in choices:
+            raise BadSetting(f"{variable}={text!r} is none of {', '.join(choices)}", f"Set {variable} to one of them, or unset it.")
+        return text
+
+    return read
+
+
+def _yes_or_no(variable: str, text: str) -> bool:
+    return _choice(("yes", "no"))(variable, text) == "yes"
+
+
+def _alias_prefix(variable: str, text: str) -> str:
+    if not is_alias_prefix(text):
+        raise BadSetting(f"{variable}={text!r} is no prefix of an alias", ALIAS_PREFIX_RULE)
+    return text
+
+
+ALIAS_PREFIX_RULE = "libvirt keeps aliases that begin with ua- and have letters, digits, - and _ alone."
+
+
+def is_alias_prefix(text: str) -> bool:
+    """Begins with ``ua-``, and nothing in it that an alias can't have."""
+    return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+
+
+def _prefixes(variable: str, text: str) -> tuple[str, ...]:
+    prefixes = tuple(filter(None, (prefix.strip().rstrip("_") for prefix in text.split(","))))
+    for prefix in prefixes:
+        if not is_variable_prefix(prefix):
+            raise BadSetting(f"{variable}: {prefix!r} is no prefix of a variable", "Name prefixes such as PCIDEVICE, with commas between.")
+    return prefixes
+
+
+def is_variable_prefix(text: str) -> bool:
+    """Upper case letters, digits and underscores, a letter first."""
+    return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()
+
+
+def _text(variable: str, text: str) -> str:
+    return text
+
+
+VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
+    "LAUNCHERKIT_SIBLINGS": ("siblings", _choice(SIBLINGS)),
+    "LAUNCHERKIT_PAIRING": ("pairing", _choice(PAIRING)),
+    "LAUNCHERKIT_MANAGED": ("managed", _yes_or_no),
+    "LAUNCHERKIT_NODE_CHECK": ("node_check", _choice(NODE_CHECK)),
+    "LAUNCHERKIT_EXTRA_PREFIXES": ("extra_prefixes", _prefixes),
+    "LAUNCHERKIT_SYSFS_ROOT": ("sysfs_root", _text),
+    "LAUNCHERKIT_ALIAS_PREFIX_GPU": ("gpu", _alias_prefix),
+    "LAUNCHERKIT_ALIAS_PREFIX_HOSTDEVICE": ("hostdevice", _alias_prefix),
+    "LAUNCHERKIT_ALIAS_PREFIX_USB": ("usb", _alias_prefix),
+}
+
+
+class DeferredHost:
+    """A host that is opened when facts are asked for: a VM that asks for no device needs none."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+        """As `Host.facts`; raises also what opening the host raises."""
+        from launcherkit.sources.host import open_host
+
+        return open_host(self.text).facts(addresses, mdevs)
+
+
+def host_of(flag: str | None, env: Mapping[str, str], policy: Policy) -> DeferredHost:
+    """The host that ``--host``, ``LAUNCHERKIT_HOST`` or the policy's ``sysfsRoot`` names, in this order."""
+    return DeferredHost(flag or env.get(HOST) or policy.sysfs_root)

@@ -1,0 +1,180 @@
+"""A file tree to read a host from: the disk under some root, or one held in memory.
+
+Nothing here raises: what is missing, vanished or unreadable is None, for sysfs is read while it changes.
+Paths are relative to the tree's root, without a leading slash: ``sys/bus/pci/devices``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Tree(Protocol):
+        """What readers of a host use."""
+
+        def read(self, path: str, limit: int = ..., offset: int = ...) -> bytes | None:
+            """Up to ``limit`` bytes of a file from ``offset`` on."""
+
+        def link(self, path: str) -> str | None:
+            """Where a symbolic link points, as it is written there."""
+
+        def names(self, path: str) -> list[str]:
+            """The entries of a directory, sorted; none where there is no such directory."""
+
+        def exists(self, path: str) -> bool:
+            """Whether something is at ``path``, links followed."""
+
+        def below(self, path: str) -> Tree:
+            """The tree whose root is the directory ``path`` of this one, empty where there is none. To be closed."""
+
+        def close(self) -> None:
+            """Nothing is read from this tree any more."""
+
+        def __enter__(self) -> Tree: ...
+
+        def __exit__(self, *error: object) -> None: ...
+
+
+PAGE = 4096
+"""Bytes; sysfs gives at most a page an attribute, and the few that may need a larger one pass `LARGE`."""
+LARGE = 65536
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Not blocking, so that a FIFO in a tree from elsewhere can't hold us."""
+
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class DiskTree:
+    """The files under a directory, by raw system calls relative to it.
+
+    `open` costs three times as much, and most of what the kernel does for a short file is to walk its path.
+    """
+
+    __slots__ = ("_path", "_root")
+
+    _path: str
+    _root: int
+
+    def __init__(self, path: str, parent: DiskTree | None = None) -> None:
+        self._path = f"{parent._path}/{path}" if parent else path
+        try:
+            self._root = os.open(path, _DIRECTORY, dir_fd=parent._root if parent else None)
+        except (OSError, ValueError):
+            self._root = -1  # no file is found below that
+
+    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
+        try:
+            handle = os.open(path, _FLAGS, dir_fd=self._root)
+        except (OSError, ValueError):
+            return None
+        try:
+            return os.pread(handle, limit, offset)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
+    def link(self, path: str) -> str | None:
+        try:
+            return os.readlink(path, dir_fd=self._root)
+        except (OSError, ValueError):
+            return None
+
+    def names(self, path: str) -> list[str]:
+        try:
+            found = os.listdir(f"{self._path}/{path}")  # by its path: through a handle it takes three calls more
+        except (OSError, ValueError):
+            return []
+        found.sort()
+        return found
+
+    def exists(self, path: str) -> bool:
+        return os.access(path, os.F_OK, dir_fd=self._root)
+
+    def below(self, path: str) -> DiskTree:
+        return DiskTree(path, self)
+
+    def close(self) -> None:
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def __enter__(self) -> DiskTree:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+Directory: TypeAlias = "dict[str, bytes | str | Directory]"
+"""A directory in memory: file contents are bytes, link targets str."""
+
+_MAX_LINKS = 40  # as the kernel
+
+
+class MemoryTree:
+    """A tree held in memory, links followed as a kernel would."""
+
+    __slots__ = ("_base", "_root")
+
+    def __init__(self, root: Directory, base: tuple[str, ...] = ()) -> None:
+        self._root = root
+        self._base = base
+
+    def _find(self, path: str, *, follow: bool = True) -> bytes | str | Directory | None:
+        """Walk to ``path``; a link at its end is followed or given as it is."""
+        todo = [*reversed(path.split("/")), *reversed(self._base)]
+        trail: list[Directory] = [self._root]
+        links = 0
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                trail = trail[:-1] or trail
+                continue
+            entry = trail[-1].get(name)
+            if isinstance(entry, str) and (todo or follow):
+                links += 1
+                if links > _MAX_LINKS:
+                    return None
+                if entry.startswith("/"):
+                    trail = trail[:1]
+                todo.extend(reversed(entry.split("/")))
+            elif isinstance(entry, dict):
+                trail.append(entry)
+            else:
+                return None if todo else entry
+        return trail[-1]
+
+    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
+        entry = self._find(path)
+        return entry[offset : offset + limit] if isinstance(entry, bytes) else None
+
+    def link(self, path: str) -> str | None:
+        entry = self._find(path, follow=False)
+        return entry if isinstance(entry, str) else None
+
+    def names(self, path: str) -> list[str]:
+        entry = self._find(path)
+        return sorted(entry) if isinstance(entry, dict) else []
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def below(self, path: str) -> MemoryTree:
+        return MemoryTree(self._root, (*self._base, *path.split("/")))
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> MemoryTree:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass

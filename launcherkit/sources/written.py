@@ -1,0 +1,81 @@
+"""Documents that people write by hand, in YAML or JSON, and what pydantic has to say of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from launcherkit.errors import Collector, LauncherkitError, shown
+
+MAX_BYTES = 1024 * 1024
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and stricter: no key twice, no aliases, which can make a short text very large."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {name!r} is there twice", problem_mark=key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def parse_written(text: str | bytes, name: str, error: type[LauncherkitError], remedy: str) -> Any:
+    """The values in a YAML or JSON text; an empty one is an empty mapping.
+
+    Raises:
+        LauncherkitError: of the type ``error``, naming ``name`` and the place.
+    """
+    if len(text) > MAX_BYTES:
+        raise error(f"{name}: more than {MAX_BYTES} bytes", remedy)
+    try:
+        loaded = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError, LookupError, OverflowError) as problem:
+        raise error(f"{name}: not YAML: {' '.join(str(problem).split())}", remedy) from problem
+    return {} if loaded is None else loaded
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validate_written(
+    model: type[_Model], values: object, name: str, error: type[LauncherkitError], remedy: str
+) -> _Model:
+    """Values as a model.
+
+    Raises:
+        LauncherkitError: of the type ``error``, one for each thing that is wrong, with its path and value; several
+            come as `SeveralErrors`.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as problem:
+        errors = Collector()
+        for fault in problem.errors(include_url=False, include_context=False):
+            path = ".".join(_step(step) for step in fault["loc"]) or "the document"
+            errors.add(error(f"{name}, {path}: {_in_words(fault['msg'])}; found {shown(fault['input'])}", remedy))
+        errors.raise_if_any()
+        raise AssertionError from problem  # a ValidationError has at least one error
+
+
+def _step(step: int | str) -> str:
+    """A step of the path to a fault; a key may be of any type and length."""
+    return step if isinstance(step, str) and len(step) <= 60 else shown(step)
+
+
+def _in_words(message: str) -> str:
+    """pydantic's message, without its own terms."""
+    if message == "Extra inputs are not permitted":
+        return "there is no such key"
+    return message.removeprefix("Value error, ").rstrip(".")

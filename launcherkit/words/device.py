@@ -1,0 +1,77 @@
+"""What an address is, in words."""
+
+from __future__ import annotations
+
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.pci_class import class_name
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge, is_vgpu_vf
+from launcherkit.sources.pci_ids import PciNames
+from launcherkit.words.ink import Ink
+
+
+def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
+    """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it is not on this host, or that nothing is known."""
+    if isinstance(address, PciAddress):
+        function = facts.functions.get(address)
+        if function is not None:
+            return what_function(function, names)
+    elif isinstance(address, MdevAddress):
+        mdev = facts.mdevs.get(address.uuid)
+        if mdev is not None:
+            type_ = f"{mdev.type_name} ({mdev.type_id})" if mdev.type_name else mdev.type_id
+            return f"mediated device {type_}" + (f" on {mdev.parent}" if mdev.parent else "")
+    else:
+        return "USB device"
+    kind = "PCI function" if isinstance(address, PciAddress) else "mediated device"
+    return f"{kind}, not on this host" if facts.known else f"{kind}; nothing is known of the host"
+
+
+def what_function(function: PciFunction, names: PciNames) -> str:
+    """As `what`, of a function that is known."""
+    ids = f"[{function.vendor:04x}:{function.device:04x}]"
+    kind = names.class_(function) or class_name(function)
+    name, board = names.device(function), names.board(function)
+    text = f"{kind}: {name} {ids}" if name else f"{kind} {ids}"
+    if board:
+        text += f" ({board})"
+    return text + (f", VF of {function.physfn}" if function.physfn else "")
+
+
+def binding(address: HostAddress, facts: HostFacts, ink: Ink) -> str:
+    """The driver and the group: ``vfio-pci, group 44``; empty where nothing is known of it."""
+    if isinstance(address, MdevAddress):
+        mdev = facts.mdevs.get(address.uuid)
+        return f"group {mdev.iommu_group}" if mdev and mdev.iommu_group is not None else ""
+    function = facts.functions.get(address) if isinstance(address, PciAddress) else None
+    if function is None:
+        return ""
+    group = "no IOMMU group" if function.iommu_group is None else f"group {function.iommu_group}"
+    return f"{driver_of(function, facts, ink)}, {group}"
+
+
+def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
+    """The driver's name, in the colour of what it means for VFIO."""
+    if function.driver is None:
+        return "no driver"
+    if bound_to_vfio(function, facts.details.get(function.address)):
+        return ink.good(function.driver)
+    return function.driver if stands_aside(function, facts) else ink.bad(function.driver)
+
+
+def stands_aside(function: PciFunction, facts: HostFacts) -> bool:
+    """A bridge, or on ``pci-stub``: in nobody's way, though not bound to VFIO (V1)."""
+    return is_bridge(function, facts.details.get(function.address)) or function.driver == "pci-stub"
+
+
+def part_in_group(function: PciFunction, facts: HostFacts) -> str:
+    """What a member that stays means for its group (V1)."""
+    detail = facts.details.get(function.address)
+    if is_bridge(function, detail):
+        return "a bridge, in nobody's way"
+    if detail is not None and is_vgpu_vf(detail):
+        return "a vGPU on its vendor's driver"
+    if function.driver is None or function.driver == "pci-stub" or bound_to_vfio(function, detail):
+        return "not in the way"
+    return "used by the host"

@@ -1,0 +1,59 @@
+"""Colours on a terminal, nothing in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Ink(NamedTuple):
+    """Marks text with ANSI colours, or leaves it as it is."""
+
+    coloured: bool
+
+    def head(self, text: str) -> str:
+        """Bold."""
+        return self._mark("1", text)
+
+    def faint(self, text: str) -> str:
+        return self._mark("2", text)
+
+    def good(self, text: str) -> str:
+        """Green: what goes to the guest, what is added."""
+        return self._mark("32", text)
+
+    def bad(self, text: str) -> str:
+        """Red: what is in the way, what is taken out."""
+        return self._mark("31", text)
+
+    def odd(self, text: str) -> str:
+        """Yellow: what stays, and notes."""
+        return self._mark("33", text)
+
+    def _mark(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.coloured and text else text
+
+
+PLAIN = Ink(False)
+
+
+def ink_for(terminal: bool, env: Mapping[str, str]) -> Ink:
+    """Coloured on a terminal that can show it, unless ``NO_COLOR`` is set to anything (no-color.org)."""
+    return Ink(terminal and not env.get("NO_COLOR") and env.get("TERM", "dumb") not in ("", "dumb"))
+
+
+def paint_diff(diff: str, ink: Ink) -> str:
+    """A unified diff with what is added and taken out marked."""
+    return "".join(_paint_line(line, ink) for line in diff.splitlines(keepends=True))
+
+
+def _paint_line(line: str, ink: Ink) -> str:
+    text = line.rstrip("\n")
+    end = line[len(text) :]
+    if line.startswith(("+++", "---")):
+        return ink.head(text) + end
+    if line.startswith("@@"):
+        return ink.faint(text) + end
+    if line.startswith("+"):
+        return ink.good(text) + end
+    return (ink.bad(text) if line.startswith("-") else text) + end

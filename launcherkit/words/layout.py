@@ -1,0 +1,34 @@
+"""Lines of text: columns, wrapped lists, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+_WIDTH = 110
+
+
+def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> Iterator[str]:
+    """Rows with their columns lined up, two blanks between them; colours count for no width."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        yield (indent + "  ".join(cells)).rstrip()
+
+
+def _width(cell: str) -> int:
+    parts = cell.split("\x1b[")
+    return len(parts[0]) + sum(len(part.partition("m")[2]) for part in parts[1:])
+
+
+def wrapped(text: str, indent: str) -> Iterator[str]:
+    """A list with commas, broken between its entries."""
+    import textwrap
+
+    yield from textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [indent + "nothing"]
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

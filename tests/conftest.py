@@ -1,0 +1,62 @@
+"""Tiers: what can't run here is skipped, loudly, or fails where every tier was asked for (``--all-tiers``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.tiers import BASE, TIERS, Tier
+
+ALL_TIERS = "--all-tiers"
+_DONE = ("passed", "failed", "error", "xfailed", "xpassed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(ALL_TIERS, action="store_true", help="a tier that can't run here is an error, not a skip")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fail at once where a tier was asked for that can't run."""
+    if not config.getoption(ALL_TIERS):
+        return
+    for tier in TIERS:
+        if missing := tier.missing():
+            raise pytest.UsageError(f"the {tier.name} tier can't run: no {', '.join(missing)}; {tier.how_to_get()}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for tier in TIERS:
+        reason = _why_skipped(tier)
+        for item in items:
+            if item.get_closest_marker(tier.name):
+                item.user_properties.append(("tier", tier.name))
+                if reason:
+                    item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a tier: what ran, or why it did not and how to get it."""
+    ran: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for outcome, reports in terminalreporter.stats.items():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and outcome in (*_DONE, "skipped"):
+                tier = dict(report.user_properties).get("tier", BASE)
+                (skipped if outcome == "skipped" else ran)[str(tier)] += 1
+    terminalreporter.section("tiers")
+    for name, reason in [(BASE, ""), *((tier.name, _why_skipped(tier)) for tier in TIERS)]:
+        line = f"SKIPPED, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
+        terminalreporter.write_line(f"{name + ':':<24} {line}", yellow=bool(reason))
+
+
+def _and_skipped(count: int) -> str:
+    return f", skipped {count} (reasons above)" if count else ""
+
+
+def _why_skipped(tier: Tier) -> str:
+    if tier.later:
+        return f"not built yet: {tier.later}"
+    if missing := tier.missing():
+        return f"no {', '.join(missing)} here; get it with {tier.how_to_get()}"
+    return ""

@@ -1,0 +1,76 @@
+"""Every golden case is as expected, and together they show everything that launcherkit writes and every error it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.golden.case import find_cases
+from launcherkit.golden.run import check_case
+from tests.support.emitted import added, closed_attributes, emitted_by_schema, our_elements, words_in_writer
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SCHEMA = ROOT / "schemas" / "hostdev.rng"
+CASES = find_cases(str(HERE))
+DOCUMENTS = [name for name in CASES if (HERE / name / "expected.xml").exists()]
+EMITTED = emitted_by_schema(SCHEMA)
+ADDED = {
+    name: added(
+        (HERE / name / "domain.xml").read_bytes(), (HERE / name / "expected.xml").read_bytes(), closed_attributes(EMITTED)
+    )
+    for name in DOCUMENTS
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_gives_what_is_expected(name: str) -> None:
+    result = check_case(HERE / name)
+    assert result.ok, f"\n{result}"
+
+
+@pytest.fixture(scope="module")
+def schema() -> etree.RelaxNG:
+    return etree.RelaxNG(etree.parse(SCHEMA))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_launcherkit_wrote_is_valid_against_its_schema(name: str, schema: etree.RelaxNG) -> None:
+    domain = etree.parse(HERE / name / "expected.xml").getroot()
+    for element in our_elements(domain):
+        assert schema.validate(element), f"{etree.tostring(element).decode()}\n{schema.error_log}"
+
+
+@pytest.mark.parametrize("emitted", sorted(EMITTED))
+def test_some_case_shows(emitted: str) -> None:
+    assert any(emitted in names for names in ADDED.values()), f"no case adds {emitted}, or changes something to it"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_schema_marks_all_that_a_case_adds(name: str) -> None:
+    assert ADDED[name] <= EMITTED, f"schemas/hostdev.rng: mark as emitted: {sorted(ADDED[name] - EMITTED)}"
+
+
+def test_the_schema_marks_every_name_in_the_writer() -> None:
+    elements, attributes = words_in_writer((ROOT / "launcherkit" / "domain" / "writer.py").read_text(encoding="utf-8"))
+    marked_elements = {name.partition("@")[0].rpartition("/")[2] for name in EMITTED}
+    marked_attributes = {name.partition("@")[2].partition("=")[0] for name in EMITTED if "@" in name}
+    assert {"hostdev", "controller"} <= elements
+    assert elements - {"devices"} <= marked_elements
+    assert attributes <= marked_attributes
+
+
+@pytest.mark.parametrize("code", LauncherkitError.codes())
+def test_error_has_a_page(code: str) -> None:
+    page = ROOT / "docs" / "errors" / f"{code}.md"
+    assert page.exists()
+    assert code in page.read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.parametrize("code", LauncherkitError.codes())
+def test_error_has_a_case(code: str) -> None:
+    told = [(HERE / name / "expected.error") for name in CASES if name not in DOCUMENTS]
+    assert any(line.startswith(f"{code}: ") for file in told for line in file.read_text(encoding="utf-8").splitlines())

@@ -1,0 +1,30 @@
+"""A real libvirt for this directory's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.libvirt.capabilities import Guests, read_capabilities
+from tests.libvirt.daemon import CannotStart, Libvirt, private_libvirt
+
+
+@pytest.fixture(scope="session")
+def libvirt(request: pytest.FixtureRequest) -> Iterator[Libvirt]:
+    """A private libvirtd; one that can't start is a failure where every tier was asked for, else a skip."""
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(private_libvirt())
+        except CannotStart as error:
+            if request.config.getoption("--all-tiers"):
+                raise
+            pytest.skip(str(error))
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def capabilities(libvirt: Libvirt) -> dict[str, Guests]:
+    """What can be defined on it, by architecture."""
+    return read_capabilities(libvirt("capabilities"))

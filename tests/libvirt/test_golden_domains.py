@@ -1,0 +1,64 @@
+"""A real libvirt takes every golden case's domain and keeps what it says.
+
+A case that this libvirt can't take says so in its ``case.yaml``: ``libvirt: {minVersion: "11.0", why: ...}`` or
+``libvirt: {skip: why}``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from lxml import etree
+
+from tests.libvirt.capabilities import Guests, made_definable
+from tests.libvirt.daemon import Libvirt
+from tests.libvirt.kept import differences
+
+pytestmark = pytest.mark.libvirt
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+CASES = sorted(expected.parent for expected in GOLDEN.rglob("expected.xml"))
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.relative_to(GOLDEN)))
+
+
+def skip_unless_supported(case: Path, libvirt: Libvirt) -> None:
+    wish = (yaml.safe_load((case / "case.yaml").read_text()) or {}).get("libvirt") or {}
+    if "skip" in wish:
+        pytest.skip(wish["skip"])
+    needed = tuple(int(part) for part in str(wish.get("minVersion", "0")).split("."))
+    if libvirt.version < needed:
+        pytest.skip(f"needs libvirt {wish['minVersion']}: {wish.get('why', '')}")
+
+
+@pytest.fixture(scope="module")
+def schema() -> etree.RelaxNG:
+    """libvirt's own schema for a domain."""
+    if not SCHEMA.exists():
+        pytest.fail(f"libvirt is here, but {SCHEMA} is not")
+    return etree.RelaxNG(etree.parse(SCHEMA))
+
+
+@every_case
+def test_libvirt_defines_the_domain_and_keeps_every_device_where_it_was_put(
+    case: Path, libvirt: Libvirt, capabilities: dict[str, Guests], schema: etree.RelaxNG
+) -> None:
+    skip_unless_supported(case, libvirt)
+    said, changes = made_definable((case / "expected.xml").read_bytes(), capabilities)
+    print("defined with", ", ".join(changes) or "no change")
+    kept = libvirt.keep(said, validate=came_valid(case, schema))
+    assert differences(said, kept) == []
+
+
+@every_case
+def test_a_domain_that_came_valid_is_valid_still(case: Path, libvirt: Libvirt, schema: etree.RelaxNG) -> None:
+    skip_unless_supported(case, libvirt)
+    if came_valid(case, schema):
+        assert schema.validate(etree.parse(case / "expected.xml")), schema.error_log
+
+
+def came_valid(case: Path, schema: etree.RelaxNG) -> bool:
+    """Whether the case's input is valid. KubeVirt's own isn't: it says the type of a source address, and never validates."""
+    return schema.validate(etree.parse(case / "domain.xml"))

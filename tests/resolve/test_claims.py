@@ -1,0 +1,273 @@
+"""Which physical device answers which request (C1-C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from launcherkit.errors import Collector, NotOnHost, TooFewDevices
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.domain import ExistingHostdev
+from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
+from launcherkit.model.note import Note
+from launcherkit.model.policy import Pairing
+from launcherkit.model.request import Allocation, Kind, Request, Section
+from launcherkit.resolve.claims import check_on_host, claim_all, claim_existing, claim_requested
+from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev
+
+TWO_CARDS = facts(*card("0000:e1:00", 44), *card("0000:01:00", 12))
+
+
+def gpu(name: str, resource: str = "x") -> Request:
+    return Request("gpus", 0, name, resource)
+
+
+def hostdevice(name: str, resource: str = "x") -> Request:
+    return Request("hostDevices", 0, name, resource)
+
+
+def holds(*entries: str, variable: str = "PCI_RESOURCE_X") -> Allocation:
+    return Allocation(variable, variable.removeprefix("PCI_RESOURCE_"), "pci", tuple(at(entry) for entry in entries))
+
+
+def answers(
+    requests: Sequence[Request],
+    allocations: dict[str, Allocation],
+    host: HostFacts = TWO_CARDS,
+    *,
+    pairing: Pairing = "class",
+    wanted: dict[Request, HostAddress] | None = None,
+    taken: Sequence[PciAddress] = (),
+    notes: list[Note] | None = None,
+) -> tuple[list[str], list[str]]:
+    """What answers each request, and what is left alone."""
+    errors = Collector()
+    found = claim_requested(requests, allocations, host, pairing, wanted or {}, taken, errors, [] if notes is None else notes)
+    errors.raise_if_any()
+    return [str(claim.primary) for claim in found.claims], [str(primary) for _, primary in found.left_alone]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1"),
+        ("0000:e1:00.1", "0000:e1:00.0", "0000:01:00.1", "0000:01:00.0"),
+        ("0000:e1:00.0", "0000:01:00.0", "0000:01:00.1", "0000:e1:00.1"),
+        ("0000:e1:00.0", "0000:01:00.0"),
+    ],
+)
+def test_gpus_answer_requests_and_audio_never_does_wherever_it_stands_in_the_list(entries: tuple[str, ...]) -> None:
+    """C1, C2."""
+    assert answers([gpu("a"), gpu("b")], {"x": holds(*entries)}) == (["0000:e1:00.0", "0000:01:00.0"], [])
+
+
+def test_the_order_of_the_primaries_is_the_order_of_the_answers() -> None:
+    """C1: as KubeVirt pops them."""
+    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:01:00.0")})[0] == ["0000:e1:00.0", "0000:01:00.0"]
+    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:01:00.0", "0000:e1:00.0")})[0] == ["0000:01:00.0", "0000:e1:00.0"]
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        (DISPLAY, 0x120000, 0x0B4000, NIC, NVME, AUDIO),
+        (0x120000, 0x0B4000, NIC, NVME, AUDIO),
+        (0x0B4000, NIC, NVME, AUDIO),
+        (NIC, NVME, AUDIO),
+        (NVME, 0x0B3000, AUDIO),
+    ],
+)
+def test_the_best_class_of_a_slot_is_the_primary_whatever_its_function_number(classes: tuple[int, ...]) -> None:
+    """C2; the functions are numbered from the worst class to the best."""
+    functions = [
+        function(f"0000:01:00.{number}", code, device=0x1000 + number) for number, code in enumerate(reversed(classes))
+    ]
+    every = holds(*(str(each.address) for each in functions))
+    assert answers([gpu("a")], {"x": every}, facts(*functions)) == ([f"0000:01:00.{len(classes) - 1}"], [])
+
+
+def test_among_equals_of_other_models_the_lowest_function_is_the_primary() -> None:
+    """C2."""
+    host = facts(*(function(f"0000:01:00.{number}", AUDIO, device=number + 1) for number in (1, 2, 3)))
+    assert answers([gpu("a")], {"x": holds("0000:01:00.3", "0000:01:00.2", "0000:01:00.1")}, host)[0] == ["0000:01:00.1"]
+
+
+def test_a_dual_port_nic_is_two_primaries() -> None:
+    """C2: entries with the primary's own vendor:device."""
+    host = facts(function("0000:01:00.0", NIC), function("0000:01:00.1", NIC), function("0000:01:00.2", AUDIO))
+    every = holds("0000:01:00.0", "0000:01:00.1", "0000:01:00.2")
+    assert answers([gpu("a"), gpu("b")], {"x": every}, host) == (["0000:01:00.0", "0000:01:00.1"], [])
+
+
+def test_vfs_are_devices_of_their_own_and_their_physical_function_is_not_their_mate() -> None:
+    """C2."""
+    host = facts(
+        function("0000:01:00.0", NIC),
+        function("0000:01:00.1", NVME, physfn="0000:01:00.0", group=2),
+        function("0000:01:00.2", NIC, physfn="0000:01:00.0", group=3),
+    )
+    every = holds("0000:01:00.1", "0000:01:00.0", "0000:01:00.2")
+    assert answers([gpu("a"), gpu("b"), gpu("c")], {"x": every}, host)[0] == ["0000:01:00.1", "0000:01:00.0", "0000:01:00.2"]
+
+
+def test_without_host_facts_the_lowest_function_of_a_slot_is_taken_and_a_note_says_that_it_is_a_guess() -> None:
+    """C3."""
+    notes: list[Note] = []
+    every = holds("0000:e1:00.1", "0000:e1:00.0", "0000:01:00.1")
+    assert answers([gpu("a")], {"x": every}, NO_FACTS, notes=notes) == (["0000:e1:00.0"], ["0000:01:00.1"])
+    assert [note.topic for note in notes] == ["guess"]
+    assert "0000:e1:00.0, 0000:01:00.1" in notes[0].text
+
+
+def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
+    """C4: a list of two functions is one device."""
+    with pytest.raises(TooFewDevices) as raised:
+        answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:e1:00.1")})
+    message = raised.value.message
+    for part in ("PCI_RESOURCE_X", "1 device(s) for 2 request(s)", "gpus 'a', gpus 'b'", "0000:e1:00.1 audio device 10de:1aef"):
+        assert part in message
+
+
+def test_too_few_in_two_variables_are_two_errors() -> None:
+    """C4."""
+    two = {"x": holds(), "y": holds("0000:e1:00.0", variable="PCI_RESOURCE_Y")}
+    errors = Collector()
+    claim_requested([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, (), errors, [])
+    with pytest.raises(Exception, match="PCI_RESOURCE_X.*holds: nothing.*PCI_RESOURCE_Y"):
+        errors.raise_if_any()
+
+
+def test_what_is_more_than_was_asked_for_is_left_alone() -> None:
+    """C4."""
+    every = holds("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1")
+    assert answers([gpu("a")], {"x": every}) == (["0000:e1:00.0"], ["0000:01:00.0"])
+
+
+def test_positional_pairing_takes_every_entry_as_kubevirt_does() -> None:
+    """C4."""
+    every = holds("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0")
+    assert answers([gpu("a"), gpu("b")], {"x": every}, pairing="positional") == (["0000:e1:00.0", "0000:e1:00.1"], ["0000:01:00.0"])
+
+
+def test_one_resource_under_gpus_and_host_devices_gives_two_devices() -> None:
+    """C5: one pool, whatever the section."""
+    every = holds("0000:e1:00.0", "0000:01:00.0")
+    assert answers([gpu("a"), hostdevice("b")], {"x": every})[0] == ["0000:e1:00.0", "0000:01:00.0"]
+
+
+def test_an_address_that_stands_in_two_variables_answers_one_request() -> None:
+    """C5."""
+    both = {"x": holds("0000:e1:00.0"), "y": holds("0000:e1:00.0", "0000:01:00.0", variable="PCI_RESOURCE_Y")}
+    assert answers([gpu("a"), gpu("b", "y")], both)[0] == ["0000:e1:00.0", "0000:01:00.0"]
+
+
+def test_gpu_and_audio_that_are_resources_of_their_own_answer_a_request_each() -> None:
+    """C5: NVIDIA's plugin from 1.6 on."""
+    both = {"x": holds("0000:e1:00.0"), "y": holds("0000:e1:00.1", variable="PCI_RESOURCE_Y")}
+    assert answers([gpu("a"), hostdevice("b", "y")], both)[0] == ["0000:e1:00.0", "0000:e1:00.1"]
+
+
+def test_what_another_device_of_the_document_uses_answers_nothing() -> None:
+    """C5."""
+    every = holds("0000:e1:00.0", "0000:01:00.0")
+    assert answers([gpu("a")], {"x": every}, taken=[at("0000:e1:00.0")]) == (["0000:01:00.0"], [])
+
+
+def test_a_request_keeps_the_device_that_stands_under_its_alias() -> None:
+    """X2, against another order of the environment on the second run."""
+    a, b = gpu("a"), gpu("b")
+    every = holds("0000:01:00.0", "0000:e1:00.0")
+    wanted: dict[Request, HostAddress] = {a: at("0000:e1:00.0"), b: at("0000:01:00.0")}
+    assert answers([a, b], {"x": every}, wanted=wanted)[0] == ["0000:e1:00.0", "0000:01:00.0"]
+    assert answers([a, b], {"x": every}, wanted={b: at("0000:01:00.0")})[0] == ["0000:e1:00.0", "0000:01:00.0"]
+
+
+def test_an_alias_on_something_that_was_not_allocated_decides_nothing() -> None:
+    a = gpu("a")
+    assert answers([a], {"x": holds("0000:e1:00.0")}, wanted={a: at("0000:01:00.0")})[0] == ["0000:e1:00.0"]
+
+
+def test_with_no_vmi_every_device_is_a_request_numbered_after_its_resource() -> None:
+    """Q1."""
+    host = facts(*card("0000:e1:00", 44), *card("0000:01:00", 12), function("0000:02:00.0", NIC, group=3))
+    everything = [
+        holds("0000:e1:00.1", "0000:e1:00.0", "0000:01:00.0", variable="PCI_RESOURCE_X_COM_GPU"),
+        holds("0000:02:00.0", variable="PCI_RESOURCE_NIC"),
+        Allocation("USB_RESOURCE_STICK", "STICK", "usb", (UsbAddress(1, 2), UsbAddress(1, 3))),
+    ]
+    claims = claim_all(everything, host, "class", (), [])
+    assert [(claim.section, claim.name, str(claim.primary)) for claim in claims] == [
+        ("gpus", "x_com_gpu-0", "0000:e1:00.0"),
+        ("gpus", "x_com_gpu-1", "0000:01:00.0"),
+        ("hostDevices", "nic-0", "0000:02:00.0"),
+        ("hostDevices", "stick-0", "1:2"),
+        ("hostDevices", "stick-1", "1:3"),
+    ]
+
+
+def test_with_no_vmi_an_mdev_of_a_gpu_is_a_gpu() -> None:
+    """Q1."""
+    parent = MdevParent("0000:3b:00.0", at("0000:3b:00.0"), ())
+    host = facts(function("0000:3b:00.0", driver="nvidia"), mdevs=[mdev()], parents=[parent])
+    allocation = Allocation("MDEV_PCI_RESOURCE_V", "V", "mdev", (MdevAddress(UUID),))
+    assert [claim.section for claim in claim_all([allocation], host, "class", (), [])] == ["gpus"]
+    elsewhere = facts(mdevs=[mdev()], parents=[parent._replace(address=None)])
+    assert [claim.section for claim in claim_all([allocation], elsewhere, "class", (), [])] == ["hostDevices"]
+
+
+def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after_its_address() -> None:
+    """Q2."""
+
+    def there(source: HostAddress | None, alias: str | None, kind: Kind = "pci") -> ExistingHostdev:
+        return ExistingHostdev(kind, source, alias, None, False, None, None, None)
+
+    claims = claim_existing(
+        [
+            there(at("0000:e1:00.0"), "ua-gpu-a"),
+            there(at("0000:01:00.0"), "ua-hostdevice-b"),
+            there(UsbAddress(1, 2), "ua-usb-host-c", "usb"),
+            there(at("0000:01:00.1"), "ua-gpu-"),
+            there(at("0000:01:00.1"), "twice"),
+            there(None, "ua-gpu-d", "usb"),
+            there(at("0000:e1:00.1"), "hostdev0"),
+        ],
+        {at("0000:e1:00.1")},
+        TWO_CARDS,
+    )
+    expected: list[tuple[Section, str]] = [
+        ("gpus", "a"),
+        ("hostDevices", "b"),
+        ("hostDevices", "c"),
+        ("hostDevices", "pci-0000:01:00.1"),
+    ]
+    assert [(claim.section, claim.name) for claim in claims] == expected
+
+
+def test_what_was_allocated_but_is_not_on_the_host_is_an_error_each() -> None:
+    errors = Collector()
+    gone = Allocation("MDEV_PCI_RESOURCE_V", "V", "mdev", (MdevAddress(UUID),))
+    check_on_host([holds("0000:e1:00.0", "0000:99:00.0"), gone], TWO_CARDS, errors)
+    with pytest.raises(Exception, match=f"PCI function 0000:99:00.0.*mediated device {UUID}") as raised:
+        errors.raise_if_any()
+    assert all(isinstance(leaf, NotOnHost) for leaf in raised.value.leaves())  # type: ignore[attr-defined]
+
+
+def test_with_no_host_facts_nothing_is_missing_from_the_host() -> None:
+    """C3."""
+    errors = Collector()
+    check_on_host([holds("0000:99:00.0")], NO_FACTS, errors)
+    errors.raise_if_any()
+
+
+def test_a_bridge_that_was_allocated_is_no_better_than_any_other_class() -> None:
+    """C2: `rest`."""
+    host = facts(function("0000:01:00.0", BRIDGE), function("0000:01:00.1", USB), function("0000:01:00.2", NIC))
+    assert answers([gpu("a")], {"x": holds("0000:01:00.0", "0000:01:00.1", "0000:01:00.2")}, host)[0] == ["0000:01:00.2"]
+
+
+def test_ten_thousand_entries_are_claimed_without_walking_the_list_for_each() -> None:
+    """Twenty thousand steps each would not end within this test's patience; see E3: a value has no longest length."""
+    entries = tuple(PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(60_000))
+    claims = claim_all([Allocation("PCI_RESOURCE_X", "X", "pci", entries)], NO_FACTS, "class", (), [])
+    assert [claim.primary for claim in claims] == list(entries)

@@ -1,0 +1,235 @@
+"""Which functions come along with a primary (S1, S2, C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.plan import Claim, Unit
+from launcherkit.model.policy import Siblings
+from launcherkit.resolve.siblings import Situation, assemble_units
+from tests.support.facts import AUDIO, BRIDGE, NIC, UCSI, USB, UUID, at, card, detail, facts, function
+
+GPU = "0000:e1:00.0"
+FOUR = facts(
+    function("0000:e1:00.0", group=7),
+    function("0000:e1:00.1", AUDIO, group=7),
+    function("0000:e1:00.2", USB, group=7),
+    function("0000:e1:00.3", UCSI, group=7),
+)
+
+
+def claim(address: str | HostAddress, name: str = "g") -> Claim:
+    primary = at(address) if isinstance(address, str) else address
+    return Claim("vmi", "gpus", name, "x", "PCI_RESOURCE_X", primary)
+
+
+def assemble(
+    host: HostFacts,
+    *claims: str | HostAddress,
+    siblings: Siblings = "slot",
+    listed: Iterable[str] = (),
+    existing: Iterable[str] = (),
+    taken: Iterable[str] = (),
+) -> tuple[Unit, ...]:
+    return assemble_units(
+        [claim(address, f"g{number}") for number, address in enumerate(claims)],
+        Situation(
+            siblings,
+            host,
+            frozenset(at(entry) for entry in listed),
+            {at(address): number for number, address in enumerate(existing)},
+            frozenset(at(address) for address in taken),
+        ),
+    )
+
+
+def sources(units: Iterable[Unit]) -> list[list[str]]:
+    return [[str(attachment.source) for attachment in unit.attachments] for unit in units]
+
+
+def stayed(units: Iterable[Unit]) -> dict[str, str]:
+    return {str(each.address): each.why for unit in units for each in unit.stayed}
+
+
+def test_every_function_of_the_slot_comes_and_the_primary_stands_first() -> None:
+    """S1."""
+    units = assemble(FOUR, GPU)
+    assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
+    assert [attachment.role for attachment in units[0].attachments] == ["primary", "sibling", "sibling", "sibling"]
+
+
+def test_functions_of_other_slots_do_not_come_by_default() -> None:
+    """S1: slot is domain, bus and device."""
+    host = facts(*card("0000:e1:00", 7), function("0000:e1:01.1", AUDIO, group=7), function("0001:e1:00.1", AUDIO, group=7))
+    assert sources(assemble(host, GPU)) == [[GPU, "0000:e1:00.1"]]
+
+
+def test_further_functions_of_the_primarys_own_model_stay() -> None:
+    """S1: another port is another device."""
+    host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC), function("0000:e1:00.2", AUDIO))
+    assert sources(assemble(host, GPU)) == [[GPU, "0000:e1:00.2"]]
+
+
+@pytest.mark.parametrize("policy", ["slot", "group", "listed"])
+def test_bridges_and_vfs_never_come(policy: Siblings) -> None:
+    """S1; a bridge is told by its class or by its header type."""
+    host = facts(
+        function(GPU),
+        function("0000:e1:00.1", BRIDGE),
+        function("0000:e1:00.2", NIC, physfn=GPU),
+        function("0000:e1:00.3", AUDIO),
+        function("0000:e1:00.4", 0x088000),
+        details={"0000:e1:00.4": detail(header_type=1)},
+    )
+    listed = [str(address) for address in host.functions]
+    assert sources(assemble(host, GPU, siblings=policy, listed=listed)) == [[GPU, "0000:e1:00.3"]]
+
+
+def test_a_vf_brings_nothing() -> None:
+    """S1, C2."""
+    host = facts(function(GPU, NIC), function("0000:e1:00.1", AUDIO), function("0000:e1:00.2", NIC, physfn=GPU))
+    for policy in ("slot", "group"):
+        assert sources(assemble(host, "0000:e1:00.2", siblings=policy)) == [["0000:e1:00.2"]]  # type: ignore[arg-type]
+
+
+def test_group_brings_every_endpoint_of_the_group_cards_of_the_same_model_too() -> None:
+    """S1."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7), function("0000:e0:00.0", BRIDGE, driver="pcieport", group=7))
+    assert sources(assemble(host, GPU, siblings="group")) == [[GPU, "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]]
+
+
+def test_group_without_a_group_is_the_slot() -> None:
+    host = facts(function(GPU, group=None), function("0000:e1:00.1", AUDIO, group=None))
+    assert sources(assemble(host, GPU, siblings="group", listed=["0000:e1:00.1"]))[0][0] == GPU
+
+
+def test_listed_brings_what_the_environment_names_alone() -> None:
+    """S1."""
+    assert sources(assemble(FOUR, GPU, siblings="listed", listed=[GPU, "0000:e1:00.1"])) == [[GPU, "0000:e1:00.1"]]
+
+
+def test_none_brings_nothing_even_where_it_was_listed() -> None:
+    """S1."""
+    assert sources(assemble(FOUR, GPU, siblings="none", listed=[GPU, "0000:e1:00.1"])) == [[GPU]]
+
+
+def test_without_host_facts_the_listed_functions_of_the_slot_come() -> None:
+    """C3."""
+    listed = [GPU, "0000:e1:00.3", "0000:e1:00.1", "0000:e2:00.1"]
+    assert sources(assemble(NO_FACTS, GPU, listed=listed)) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]
+
+
+def test_a_sibling_in_the_primarys_group_comes_whatever_its_driver() -> None:
+    """S2: whether it can is V1's to decide."""
+    host = facts(function(GPU), function("0000:e1:00.1", AUDIO, driver="snd_hda_intel"))
+    assert sources(assemble(host, GPU)) == [[GPU, "0000:e1:00.1"]]
+
+
+@pytest.mark.parametrize(
+    ("driver", "nodes", "comes"),
+    [
+        ("vfio-pci", ["/dev/vfio/2"], True),
+        ("vfio-pci", ["/dev/vfio/devices/vfio5"], True),
+        ("nvgrace_gpu_vfio_pci", ["/dev/vfio/2"], True),
+        ("vfio-pci", ["/dev/vfio/1", "/dev/vfio/22"], False),
+        ("vfio-pci", None, False),
+        ("snd_hda_intel", ["/dev/vfio/2"], False),
+        (None, ["/dev/vfio/2"], False),
+    ],
+)
+def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_with_its_node_here(
+    driver: str | None, nodes: list[str] | None, comes: bool
+) -> None:
+    """S2."""
+    host = facts(
+        function(GPU, group=1),
+        function("0000:e1:00.1", AUDIO, driver=driver, group=2),
+        nodes=nodes,
+        details={"0000:e1:00.1": detail(vfio_dev="vfio5")},
+    )
+    units = assemble(host, GPU)
+    assert sources(units) == [[GPU, "0000:e1:00.1"] if comes else [GPU]]
+    assert list(stayed(units)) == ([] if comes else ["0000:e1:00.1"])
+
+
+def test_two_functions_without_groups_are_not_in_the_same_group() -> None:
+    """S2."""
+    host = facts(function(GPU, group=None), function("0000:e1:00.1", AUDIO, group=None, driver="snd_hda_intel"))
+    assert sources(assemble(host, GPU)) == [[GPU]]
+
+
+def test_a_sibling_that_is_asked_for_by_name_is_attached_once_in_the_primarys_unit() -> None:
+    """C5, in either order of the requests."""
+    for order in ((GPU, "0000:e1:00.1"), ("0000:e1:00.1", GPU)):
+        units = assemble(FOUR, *order)
+        assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
+        audio = units[0].attachments[1]
+        assert audio.claim is not None
+        assert audio.claim.primary == at("0000:e1:00.1")
+
+
+def test_a_sibling_that_is_asked_for_comes_from_another_group_without_node_too() -> None:
+    """C5 before S2: it was allocated."""
+    host = facts(function(GPU, group=1), function("0000:e1:00.1", AUDIO, driver="vfio-pci", group=2))
+    assert sources(assemble(host, GPU, "0000:e1:00.1")) == [[GPU, "0000:e1:00.1"]]
+
+
+def test_two_ports_that_are_both_asked_for_are_two_devices() -> None:
+    """C2, C5."""
+    host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC))
+    for policy in ("slot", "group"):
+        assert sources(assemble(host, "0000:e1:00.1", GPU, siblings=policy)) == [["0000:e1:00.1"], [GPU]]  # type: ignore[arg-type]
+
+
+def test_with_group_a_card_that_is_asked_for_itself_is_a_device_of_its_own_with_its_own_audio() -> None:
+    """C5."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
+    units = assemble(host, "0000:e2:00.0", GPU, siblings="group")
+    assert [unit[0] for unit in sources(units)] == ["0000:e2:00.0", GPU]
+    flat = [source for unit in sources(units) for source in unit]
+    assert sorted(flat) == ["0000:e1:00.0", "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]
+
+
+def test_units_stand_in_the_order_of_the_requests() -> None:
+    """Q1."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:01:00", 8))
+    assert [unit[0] for unit in sources(assemble(host, GPU, "0000:01:00.0"))] == [GPU, "0000:01:00.0"]
+    assert [unit[0] for unit in sources(assemble(host, "0000:01:00.0", GPU))] == ["0000:01:00.0", GPU]
+
+
+def test_no_function_is_attached_twice_even_if_it_is_claimed_twice() -> None:
+    """C5."""
+    assert sources(assemble(FOUR, GPU, GPU)) == sources(assemble(FOUR, GPU))
+
+
+def test_a_function_that_another_device_of_the_domain_uses_stays() -> None:
+    units = assemble(FOUR, GPU, taken=["0000:e1:00.1"])
+    assert sources(units) == [["0000:e1:00.0", "0000:e1:00.2", "0000:e1:00.3"]]
+    assert "another device of the domain" in stayed(units)["0000:e1:00.1"]
+
+
+def test_a_sibling_that_the_document_has_comes_and_is_known_to_be_there() -> None:
+    """X2: also from another group with its node elsewhere."""
+    host = facts(function(GPU, group=1), function("0000:e1:00.1", AUDIO, group=2), nodes=[])
+    (unit,) = assemble(host, GPU, existing=["0000:e1:00.1"])
+    assert [attachment.hostdev for attachment in unit.attachments] == [None, 0]
+
+
+def test_mdevs_and_usb_devices_bring_nothing() -> None:
+    units = assemble(FOUR, MdevAddress(UUID), UsbAddress(1, 2))
+    assert [(unit.kind, len(unit.attachments)) for unit in units] == [("mdev", 1), ("usb", 1)]
+
+
+def test_every_sibling_says_why_it_came() -> None:
+    assert all(attachment.why for attachment in assemble(FOUR, GPU)[0].attachments)
+    assert "IOMMU group 7" in assemble(FOUR, GPU)[0].attachments[1].why
+
+
+def test_a_thousand_cards_keep_their_own_siblings() -> None:
+    functions = [each for bus in range(250) for each in card(f"{bus:04x}:{bus:02x}:00", bus)]
+    units = assemble(facts(*functions), *(str(PciAddress(bus, bus, 0, 0)) for bus in range(250)))
+    assert all([source[:10] for source in unit] == [unit[0][:10]] * 2 for unit in sources(units))

@@ -1,0 +1,1 @@
+"""What several tests build their inputs with."""

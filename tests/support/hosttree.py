@@ -1,0 +1,173 @@
+"""Builds a fake host below a directory: ``sys/`` and ``dev/`` as the kernel lays them out, links included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from launcherkit.model.address import PciAddress
+
+BAR = "0x{:016x} 0x{:016x} 0x{:016x}\n".format
+_NO_BAR = BAR(0, 0, 0)
+
+
+class HostTree:
+    """A host to be read by ``Host.from_sysfs(tree.root)``.
+
+    >>> tree = HostTree(tmp_path)
+    >>> tree.card("0000:e1:00", group=44)            # GPU and audio, bound to vfio-pci
+    >>> tree.function("0000:02:00.0", class_code=0x010802, driver="nvme", group=12)
+    """
+
+    def __init__(self, root: Path, *, nodes: bool = True) -> None:
+        """Without ``nodes`` there is no ``dev/``, as in a copy of sysfs alone."""
+        self.root = root
+        for path in ("sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/kernel/iommu_groups", "sys/devices"):
+            (root / path).mkdir(parents=True, exist_ok=True)
+        if nodes:
+            self.node("vfio/vfio")
+
+    def path(self, address: str) -> Path:
+        """The directory of a function, by its real path below ``sys/devices``."""
+        return (self.root / "sys/bus/pci/devices" / address).resolve()
+
+    def function(
+        self,
+        address: str,
+        *,
+        vendor: int = 0x10DE,
+        device: int = 0x2204,
+        subsystem: tuple[int, int] = (0x1458, 0x403B),
+        class_code: int = 0x030000,
+        driver: str | None = None,
+        module: str | None = None,
+        group: int | None = None,
+        numa: int = -1,
+        parents: Iterable[str] | None = None,
+        header_type: int = 0x80,
+        power_state: str | None = "D0",
+        vfio_dev: str | None = None,
+        files: Mapping[str, str | bytes | None] = {},
+    ) -> Path:
+        """Add a PCI function; ``files`` adds files, replaces the usual ones, or with None takes them away."""
+        pci = PciAddress.parse(address)
+        above = (
+            list(parents)
+            if parents is not None
+            else [f"pci{pci.domain:04x}:00", f"{pci.domain:04x}:00:{pci.bus % 32:02x}.0"]
+        )
+        directory = self.root.joinpath("sys/devices", *above, address)
+        directory.mkdir(parents=True)
+        config = bytearray(64)
+        config[0:4] = vendor.to_bytes(2, "little") + device.to_bytes(2, "little")
+        config[14] = header_type
+        uevent = f"DRIVER={driver}\n" if driver else ""
+        uevent += f"PCI_CLASS={class_code:X}\nPCI_ID={vendor:04X}:{device:04X}\n"
+        uevent += f"PCI_SUBSYS_ID={subsystem[0]:04X}:{subsystem[1]:04X}\nPCI_SLOT_NAME={address}\n"
+        uevent += f"MODALIAS=pci:v0000{vendor:04X}d0000{device:04X}\n"
+        written: dict[str, str | bytes | None] = {
+            "uevent": uevent,
+            "vendor": f"0x{vendor:04x}\n",
+            "device": f"0x{device:04x}\n",
+            "subsystem_vendor": f"0x{subsystem[0]:04x}\n",
+            "subsystem_device": f"0x{subsystem[1]:04x}\n",
+            "class": f"0x{class_code:06x}\n",
+            "revision": "0xa1\n",
+            "numa_node": f"{numa}\n",
+            "driver_override": "(null)\n",
+            "power_state": f"{power_state}\n" if power_state else None,
+            "config": bytes(config),
+            "resource": BAR(0xF0000000, 0xF0FFFFFF, 0x40200) + _NO_BAR * 12,
+        }
+        for name, content in (written | dict(files)).items():
+            if content is not None:
+                file = directory / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.link(f"sys/bus/pci/devices/{address}", directory)
+        if driver:
+            self.driver(driver, module)
+            self.link(str((directory / "driver").relative_to(self.root)), self.root / "sys/bus/pci/drivers" / driver)
+        if group is not None:
+            members = self.root / f"sys/kernel/iommu_groups/{group}/devices"
+            members.mkdir(parents=True, exist_ok=True)
+            self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
+            self.link(str((members / address).relative_to(self.root)), directory)
+            if driver == "vfio-pci" and (self.root / "dev").is_dir():
+                self.node(f"vfio/{group}")
+        if vfio_dev:
+            (directory / "vfio-dev" / vfio_dev).mkdir(parents=True)
+            self.node(f"vfio/devices/{vfio_dev}")
+        return directory
+
+    def card(self, slot: str, *, group: int, driver: str | None = "vfio-pci", numa: int = 0) -> None:
+        """A graphics card: display at function 0, audio at function 1, both in one group."""
+        self.function(f"{slot}.0", driver=driver, group=group, numa=numa)
+        self.function(f"{slot}.1", device=0x1AEF, class_code=0x040300, driver=driver, group=group, numa=numa)
+
+    def vf(self, physfn: str, address: str, *, vgpu: str | None = None, **function: object) -> Path:
+        """Add a virtual function of a function that is there already, beside it.
+
+        Args:
+            vgpu: content of ``nvidia/current_vgpu_type``, which makes it a VF of an SR-IOV vGPU card.
+        """
+        parent = self.path(physfn)
+        above = parent.relative_to((self.root / "sys/devices").resolve()).parts[:-1]
+        files: dict[str, str | bytes | None] = {}
+        if vgpu is not None:
+            files["nvidia/current_vgpu_type"] = vgpu + "\n"
+            files["nvidia/creatable_vgpu_types"] = "ID    : vGPU Name\n557   : NVIDIA A40-1B\n558   : NVIDIA A40-2B\n"
+        directory = self.function(address, parents=above, files=files, **function)  # type: ignore[arg-type]
+        count = sum(1 for _ in parent.glob("virtfn*"))
+        (directory / "physfn").symlink_to(f"../{physfn}")
+        (parent / f"virtfn{count}").symlink_to(f"../{address}")
+        (parent / "sriov_numvfs").write_text(f"{count + 1}\n")
+        (parent / "sriov_totalvfs").write_text("64\n")
+        return directory
+
+    def driver(self, name: str, module: str | None = None) -> None:
+        """Add a driver; its module's name is its own unless told otherwise."""
+        directory = self.root / "sys/bus/pci/drivers" / name
+        directory.mkdir(exist_ok=True)
+        target = self.root / "sys/module" / (module or name.replace("-", "_"))
+        target.mkdir(parents=True, exist_ok=True)
+        if not (directory / "module").is_symlink():
+            self.link(str((directory / "module").relative_to(self.root)), target)
+
+    def mdev_type(self, parent: str, type_id: str, **files: str) -> Path:
+        """Let a PCI function offer a type of mdev; ``files`` are ``name``, ``device_api`` and so on."""
+        directory = self.path(parent) / "mdev_supported_types" / type_id
+        (directory / "devices").mkdir(parents=True)
+        for name, content in files.items():
+            (directory / name).write_text(content + "\n")
+        entry = self.root / "sys/class/mdev_bus" / parent
+        if not entry.is_symlink():
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            self.link(str(entry.relative_to(self.root)), self.path(parent))
+        return directory
+
+    def mdev(self, parent: str, type_id: str, uuid: str, *, group: int | None = None) -> None:
+        """Add a mediated device of a type that is there."""
+        directory = self.path(parent) / uuid
+        directory.mkdir()
+        (directory / "mdev_type").symlink_to(f"../mdev_supported_types/{type_id}")
+        (self.root / "sys/bus/mdev/devices").mkdir(parents=True, exist_ok=True)
+        self.link(f"sys/bus/mdev/devices/{uuid}", directory)
+        if group is not None:
+            members = self.root / f"sys/kernel/iommu_groups/{group}/devices"
+            members.mkdir(parents=True)
+            self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
+            self.link(str((members / uuid).relative_to(self.root)), directory)
+            self.node(f"vfio/{group}")
+
+    def node(self, name: str) -> None:
+        """Add a device node, as a plain file: ``vfio/44``, ``iommu``."""
+        path = self.root / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def link(self, path: str, target: Path) -> None:
+        """A link at ``path`` below the root, relative as the kernel's are."""
+        place = self.root / path
+        place.symlink_to(os.path.relpath(target.resolve(), place.parent.resolve()))

@@ -1,0 +1,227 @@
+"""The documentation tells the truth: its examples run and give what it says, its tables name what there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcherkit.cli.inputs import variable_of
+from launcherkit.cli.main import COMMANDS
+from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
+from launcherkit.sources.settings import VARIABLES
+from tests.support.pages import (
+    ELSEWHERE,
+    ROOT,
+    Block,
+    Shell,
+    all_pages,
+    anchors,
+    blocks,
+    links,
+    matches,
+    name_of,
+    sections,
+    steps,
+)
+
+PAGES = all_pages()
+DOCS = ROOT / "docs"
+LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "diff", "dockerfile"}
+"""Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    folder, aside = tmp_path / "page", tmp_path / "aside"
+    folder.mkdir()
+    aside.mkdir()
+    return Shell(folder, aside)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_every_example_of_a_page_gives_what_the_page_says(page: Path, shell: Shell) -> None:
+    printed: list[str] = []
+    for block in blocks(page):
+        where = f"{name_of(page)}, line {block.line}"
+        assert block.language in LANGUAGES, f"{where}: a block is one of {sorted(LANGUAGES)}"
+        needed = block.told.get("needs")
+        if needed and not Path(needed).exists():
+            continue
+        if file := block.told.get("file"):
+            path = shell.folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+        elif block.language == "console":
+            run_commands(block, shell, where)
+        elif block.language == "python":
+            outcome = shell.python(block.text)
+            assert outcome.code == 0, f"{where}:\n" + "\n".join(outcome.lines)
+            printed = outcome.lines
+        elif "prints" in block.told:
+            assert matches(block.text.splitlines(), printed), f"{where}: it prints\n" + "\n".join(printed)
+
+
+def run_commands(block: Block, shell: Shell, where: str) -> None:
+    """Run a console block and compare; one that says that it runs elsewhere may hold only what can't run here."""
+    if (elsewhere := block.told.get("runs")) is not None:
+        beginning, _ = ELSEWHERE[elsewhere]
+        assert all(step.command.startswith(beginning) for step in steps(block)), f"{where}: these can run here"
+        return
+    for step in steps(block):
+        outcome = shell.run(here(step.command), block.told.get("in"))
+        shown = "\n".join([f"{where}: $ {step.command}", *outcome.lines])
+        if step.expected is not None:
+            assert matches(step.expected, outcome.lines), shown
+        expected_code = int(block.told.get("exits", 0)) if step == steps(block)[-1] else 0
+        assert outcome.code == expected_code, f"{shown}\nexit code {outcome.code}, not {expected_code}"
+
+
+def here(command: str) -> str:
+    """``./dev demo`` in the environment that ``./dev`` has made; in another one, what it calls there."""
+    if Path(sys.prefix) != ROOT / ".venv" and command.startswith("./dev demo"):
+        return command.replace("./dev", "launcherkit", 1)
+    return command
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{name_of(page)}: {link}"
+        assert ROOT in target.resolve().parents, f"{name_of(page)}: {link} leads out of the repository"
+        if anchor:
+            assert anchor in anchors(target), f"{name_of(page)}: {link} is not one of {sorted(anchors(target))}"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached: set[Path] = set()
+    ahead = [DOCS / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page.suffix == ".md" and page not in reached:
+            reached.add(page)
+            ahead += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if "://" not in link and link[0] != "#"]
+    assert sorted(map(name_of, set(DOCS.rglob("*.md")) - reached)) == []
+    assert "docs/README.md" in links(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_every_yaml_and_json_block_can_be_read(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            list(yaml.safe_load_all(block.text))
+        elif block.language == "json":
+            json.loads(block.text)
+
+
+def policies() -> Iterator[tuple[Path, Block]]:
+    for page in PAGES:
+        for block in blocks(page):
+            file = block.told.get("file", "")
+            if "policy" in block.told or (block.language == "yaml" and "policy" in file):
+                yield page, block
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), [pytest.param(page, block, id=f"{name_of(page)}:{block.line}") for page, block in policies()]
+)
+def test_every_policy_on_a_page_is_one(page: Path, block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(block.text)
+    assert read_policy_file(str(path))
+
+
+def test_the_page_of_the_policy_tells_of_every_key() -> None:
+    page = (DOCS / "reference" / "policy.md").read_text()
+    told = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
+    assert told == set(keys_of(WrittenPolicy.model_json_schema()))
+
+
+def keys_of(schema: dict[str, object], name: str = "") -> Iterator[str]:
+    """The keys of a policy, inner ones as ``aliasPrefixes.gpu``."""
+    shapes = schema.get("$defs", {})
+    assert isinstance(shapes, dict)
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    for key, value in properties.items():
+        shape = re.search(r"#/\$defs/(\w+)", json.dumps(value))
+        if shape:
+            yield from keys_of(shapes[shape[1]], f"{key}.")
+        else:
+            yield name + key
+
+
+def parser_of(command: str, env: dict[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=command)
+    import_module(f"launcherkit.cli.{command}").add_arguments(parser, env)
+    return parser
+
+
+def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of a parser and of those below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from actions_of(below)
+        else:
+            yield action
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str) -> None:
+    told = set(re.findall(r"(?<![\w-])--[a-z-]+", sections(DOCS / "reference" / "cli.md")[f"launcherkit {command}"]))
+    known = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings if flag.startswith("--")}
+    shared = {flag for flag in known if flag in inputs_flags()}
+    if shared:  # told once for all commands that have them
+        told |= set(re.findall(r"(?<![\w-])--[a-z-]+", sections(DOCS / "reference" / "cli.md")["Inputs and policy"]))
+    assert told == known - {"--help"}
+
+
+def inputs_flags() -> set[str]:
+    from launcherkit.cli.inputs import add_input_arguments
+
+    parser = argparse.ArgumentParser()
+    add_input_arguments(parser, {})
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+def known_variables() -> set[str]:
+    """Every ``LAUNCHERKIT_*`` that the code reads: named in it, or made of a flag's name."""
+    code = "".join(path.read_text() for path in (ROOT / "launcherkit").rglob("*.py"))
+    named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z_]+[A-Z])["']""", code))
+    for command in COMMANDS:
+        for action in actions_of(parser_of(command, {})):
+            for flag in action.option_strings:
+                if flag.startswith("--") and default_of(command, action, {variable_of(flag): "yes"}) != action.default:
+                    named.add(variable_of(flag))
+    return named | {variable_of("--no-node-check")} | set(VARIABLES)
+
+
+def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> object:
+    return next(other.default for other in actions_of(parser_of(command, env)) if other.option_strings == action.option_strings)
+
+
+def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
+    told = set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
+    assert told == known_variables()
+
+
+def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
+    from launcherkit.errors import LauncherkitError
+
+    codes, variables = set(LauncherkitError.codes()), known_variables()
+    for page in PAGES:
+        text = page.read_text()
+        assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)
+        assert set(re.findall(r"\bLK\d{3}\b", text)) <= codes, name_of(page)
