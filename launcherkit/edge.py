@@ -57,7 +57,11 @@ def _report(error: LauncherkitError, env: Mapping[str, str]) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """A message on one line, with nothing in it that a terminal would act upon: parts of it are other people's text."""
+    line = " ".join(text.split())
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
 def _line(entry: Mapping[str, str]) -> None:

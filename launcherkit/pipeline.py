@@ -157,14 +157,13 @@ def _allocations(
         errors.raise_if_any()
         return read
     check_requests(vmi.requests, errors)
-    for request in vmi.requests:
-        if request.resource is None or request.resource in allocations:
-            continue
-        variable = environment.variable_for(request.resource)
+    for resource in dict.fromkeys(request.resource for request in vmi.requests if request.resource is not None):
+        variable = environment.variable_for(resource)
         if variable is None:
-            errors.add(variable_missing(request, environment.names_for(request.resource), environment.counts()))
+            askers = [request for request in vmi.requests if request.resource == resource]
+            errors.add(variable_missing(askers, environment.names_for(resource), environment.counts()))
         else:
-            allocations[request.resource] = environment.read(variable, errors, notes)
+            allocations[resource] = environment.read(variable, errors, notes)
     errors.raise_if_any()
     return allocations
 

@@ -32,22 +32,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(tier.name):
                 item.user_properties.append(("tier", tier.name))
                 if reason:
-                    item.add_marker(pytest.mark.skip(reason=reason))
+                    item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see above"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a tier: what ran, or why it did not and how to get it."""
+    """One line a tier: what ran, or why it did not and how to get it; and what stood in for what this machine lacks."""
     ran: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    instead: Counter[str] = Counter()
     for outcome, reports in terminalreporter.stats.items():
         for report in reports:
             if isinstance(report, pytest.TestReport) and outcome in (*_DONE, "skipped"):
-                tier = dict(report.user_properties).get("tier", BASE)
-                (skipped if outcome == "skipped" else ran)[str(tier)] += 1
+                tier = str(dict(report.user_properties).get("tier", BASE))
+                (skipped if outcome == "skipped" else ran)[tier] += 1
+                instead.update(str(value) for name, value in report.user_properties if name == "instead")
     terminalreporter.section("tiers")
     for name, reason in [(BASE, ""), *((tier.name, _why_skipped(tier)) for tier in TIERS)]:
         line = f"SKIPPED, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
         terminalreporter.write_line(f"{name + ':':<24} {line}", yellow=bool(reason))
+    for change, count in sorted(instead.items()):
+        terminalreporter.write_line(f"libvirt here can't do all: {change} in {count} domains")
 
 
 def _and_skipped(count: int) -> str:

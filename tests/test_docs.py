@@ -34,7 +34,7 @@ from tests.support.pages import (
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
-LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "diff", "dockerfile"}
+LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "dockerfile", "sh"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 
 

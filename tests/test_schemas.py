@@ -12,6 +12,8 @@ from lxml import etree
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
 SOURCE = "<source><address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/></source>"
+MDEV = "mode='subsystem' type='mdev' managed='no'"
+USB = "mode='subsystem' type='usb' managed='no'"
 ALIAS = "<alias name='ua-gpu-gpu1'/>"
 MDEV_SOURCE = "<source><address uuid='b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d'/></source>"
 
@@ -28,7 +30,9 @@ def hostdev() -> etree.RelaxNG:
     return etree.RelaxNG(etree.parse(SCHEMAS / "hostdev.rng"))
 
 
-def pci(*, attributes: str = "", inside: str = "", source: str = SOURCE, alias: str = ALIAS, managed: str = "no") -> str:
+def pci(
+    *, attributes: str = "", inside: str = "", source: str = SOURCE, alias: str = ALIAS, managed: str = "no"
+) -> str:
     return f"<hostdev mode='subsystem' type='pci' managed='{managed}'{attributes}>{source}{alias}{inside}</hostdev>"
 
 
@@ -42,15 +46,17 @@ def address(function: int, multifunction: str = "") -> str:
     [
         pytest.param(pci(), id="a function that libvirt places"),
         pytest.param(pci(inside=address(0, "on")), id="function 0 of a shared slot"),
-        pytest.param(pci(managed="yes", inside="<rom bar='off'/><boot order='1'/>"), id="a completed one with rom and boot"),
+        pytest.param(
+            pci(managed="yes", inside="<rom bar='off'/><boot order='1'/>"), id="a completed one with rom and boot"
+        ),
         pytest.param(pci(inside="<driver iommufd='yes'/>"), id="iommufd"),
         pytest.param(pci(inside="<address type='unassigned'/>"), id="one that is not in the guest"),
         pytest.param(
-            f"<hostdev mode='subsystem' type='mdev' managed='no' model='vfio-pci' display='on' ramfb='on'>{MDEV_SOURCE}{ALIAS}</hostdev>",
+            f"<hostdev {MDEV} model='vfio-pci' display='on' ramfb='on'>{MDEV_SOURCE}{ALIAS}</hostdev>",
             id="an mdev with display",
         ),
         pytest.param(
-            f"<hostdev mode='subsystem' type='usb' managed='no'><source><address bus='1' device='4'/></source>{ALIAS}</hostdev>",
+            f"<hostdev {USB}><source><address bus='1' device='4'/></source>{ALIAS}</hostdev>",
             id="a USB device",
         ),
         pytest.param("<controller type='pci' index='7' model='pcie-root-port'/>", id="a root port"),
@@ -75,7 +81,8 @@ def test_hostdev_schema_takes(hostdev: etree.RelaxNG, element: str) -> None:
         pytest.param(pci(inside=address(8)), id="a ninth function"),
         pytest.param(pci(attributes=" model='vfio-pci'"), id="a PCI function with a model"),
         pytest.param(
-            f"<hostdev mode='subsystem' type='mdev' managed='no'>{MDEV_SOURCE}{ALIAS}</hostdev>", id="an mdev without model"
+            f"<hostdev {MDEV}>{MDEV_SOURCE}{ALIAS}</hostdev>",
+            id="an mdev without model",
         ),
         pytest.param("<controller type='pci' index='0' model='pcie-root'/>", id="the root, which is not ours"),
         pytest.param("<controller type='pci' index='256' model='pcie-root-port'/>", id="a bus that there is not"),

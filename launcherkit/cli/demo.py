@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import launcherkit
 from launcherkit.atomic import write_atomically
-from launcherkit.cli.explain import RememberingHost, gather, translate_with
+from launcherkit.cli.explain import RememberingHost, gather
 from launcherkit.cli.inputs import Inputs, text_from
 from launcherkit.diff import unified_diff
 from launcherkit.edge import write_stdout
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the example, or write its files."""
     ink = ink_for(sys.stdout.isatty(), env)
     text = _next_steps(_write_files(args.dir), ink) if args.dir else _show(ink)
-    write_stdout(text.encode())
+    write_stdout(text.encode("utf-8", "surrogateescape"))
     return 0
 
 
@@ -72,7 +72,7 @@ def _example() -> Inputs:
 def _show(ink: Ink) -> str:
     inputs = _example()
     host = RememberingHost(inputs.host)
-    translation = translate_with(inputs, host)
+    translation = inputs._replace(host=host).translate()
     evidence = gather(inputs, host, (_path("pci.ids"),))
     facts = evidence.facts
     endpoints = [function for function in facts.functions.values() if not function.is_bridge]

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     inputs = read_inputs(args, env)
     host = RememberingHost(inputs.host)
     try:
-        translation = translate_with(inputs, host)
+        translation = inputs._replace(host=host).translate()
     except LauncherkitError:
         if not args.json:
             _print(explain_failure(gather(inputs, host, PATHS), ink))
@@ -88,13 +88,6 @@ class RememberingHost:
         """As the host's own; raises what it raises."""
         self.told = self._host.facts(addresses, mdevs)
         return self.told
-
-
-def translate_with(inputs: Inputs, host: HostSource) -> Translation:
-    """Run the pipeline on another host than the inputs name; raises what it raises."""
-    return translate(
-        inputs.domain_xml, env=inputs.env, host=host, vmi=inputs.vmi, policy=inputs.policy, name=inputs.domain_name
-    )
 
 
 def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:

@@ -77,7 +77,7 @@ def _parse(data: bytes, name: str, encoding: str | None) -> etree._Element:
 
 
 def _bad_encoding(name: str, encoding: str) -> BadEncoding:
-    return BadEncoding(f"{name} is in {encoding}, not in UTF-8", "Convert it to UTF-8, which is what libvirt reads: `iconv -t UTF-8`.")
+    return BadEncoding(f"{name} is in {encoding}, not in UTF-8", "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.")
 
 
 def _parser(encoding: str | None) -> etree.XMLParser:

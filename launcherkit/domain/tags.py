@@ -11,6 +11,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from lxml import etree
+
+from launcherkit.domain.document import Document
+
 
 class Span(NamedTuple):
     """Byte offsets of one element: ``<a ...>`` is start to open_end, ``</a>`` is close to end.
@@ -76,3 +80,21 @@ def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | Non
         if key == wanted:
             return quote_at + 1, close
         at = close + 1
+
+
+class Places:
+    """Where the elements of a document stand in its bytes, found when asked for."""
+
+    def __init__(self, document: Document) -> None:
+        self.data = document.data
+        self.spans = element_spans(document.data)
+        self.devices = document.root.find("devices")
+        """The first ``<devices>``, to which devices are added."""
+        self._elements = document.root.iter(etree.Element)
+        self._known: dict[etree._Element, Span] = {}
+
+    def of(self, element: etree._Element) -> Span:
+        """The span of an element of the document."""
+        while element not in self._known:
+            self._known[next(self._elements)] = self.spans[len(self._known)]
+        return self._known[element]

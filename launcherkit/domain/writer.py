@@ -9,7 +9,7 @@ from lxml import etree
 
 from launcherkit.domain.document import Document
 from launcherkit.domain.reader import guest_address, hostdev_elements
-from launcherkit.domain.tags import Span, attribute_value, element_spans
+from launcherkit.domain.tags import Places, Span, attribute_value
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.plan import GuestPlace, Plan, PlannedFunction, Shown
 
@@ -41,15 +41,12 @@ def write_plan(document: Document, plan: Plan, managed: str) -> bytes:
         plan: from the pipeline, for this very document.
         managed: ``yes`` or ``no`` for hostdevs that don't say.
     """
-    spans = element_spans(document.data)
-    elements = list(document.root.iter(etree.Element))
-    span_of = dict(zip(elements, spans, strict=True))
-    devices = document.root.find("devices")
-    style = _style(document.data, devices, span_of)
+    places = Places(document)
+    style = _style(places)
     edits: list[Edit] = []
     added: list[str] = [_root_port(index, style) for index in plan.root_ports]
+    completion = _Completion(places, style)
     hostdevs = hostdev_elements(document.root)
-    completion = _Completion(document.data, span_of, style)
     for device in plan.devices:
         for function in device.functions:
             if function.attachment.hostdev is None:
@@ -57,10 +54,10 @@ def write_plan(document: Document, plan: Plan, managed: str) -> bytes:
             else:
                 hostdev = hostdevs[function.attachment.hostdev]
                 edits += completion.edits(hostdev, function, managed, plan.iommufd)
-    if devices is None:
-        edits.append(_append(document.data, span_of[document.root], [_wrap(added, style)], style, depth=-1))
+    if places.devices is None:
+        edits.append(_append(document.data, places.spans[0], [_wrap(added, style)], style, depth=-1))
     elif added:
-        edits.append(_append(document.data, span_of[devices], added, style, depth=0))
+        edits.append(_append(document.data, places.of(places.devices), added, style, depth=0))
     return _apply(document.data, edits)
 
 
@@ -73,16 +70,18 @@ def _apply(data: bytes, edits: list[Edit]) -> bytes:
     return b"".join((*parts, data[at:]))
 
 
-def _style(data: bytes, devices: etree._Element | None, span_of: dict[etree._Element, Span]) -> Style:
+def _style(places: Places) -> Style:
     """Quotes as the document's first attribute has them, indentation as its devices have it."""
+    data, devices = places.data, places.devices
     single, double = data.find(b"='"), data.find(b'="')
     quote = "'" if double < 0 or 0 <= single < double else '"'
     if devices is None or not len(devices):
         return Style(quote, "\n    " if b"\n" in data.strip() else None, "  ")
-    own = next((lead for child in devices.iterchildren(etree.Element) if (lead := _lead(data, span_of[child].start))), None)
+    leads = (_lead(data, places.of(child).start) for child in devices.iterchildren(etree.Element))
+    own = next(filter(None, leads), None)
     if own is None:
         return Style(quote, None, "")
-    outer = _lead(data, span_of[devices].start) or "\n"
+    outer = _lead(data, places.of(devices).start) or "\n"
     step = own[len(outer) :] if own.startswith(outer) else "  "
     return Style(quote, own, step or "  ")
 
@@ -135,7 +134,7 @@ def _hostdev(function: PlannedFunction, managed: str, iommufd: bool, style: Styl
     deeper = lead + style.step if lead else ""
     source = function.source
     driver = lead + _IOMMUFD if iommufd and isinstance(source, PciAddress) else ""
-    attributes = "".join(f" {name}='{value}'" for name, value in _hostdev_attributes(function, managed))
+    attributes = "".join([f" {name}='{value}'" for name, value in _hostdev_attributes(function, managed)])
     address = "" if function.guest is None else f"{lead}{_address(function.guest)}"
     text = (
         f"<hostdev{attributes}>{driver}{lead}<source>{deeper}<address {_source_attributes(source)}/>{lead}</source>"
@@ -183,9 +182,9 @@ def _pci_attributes(address: PciAddress | GuestAddress) -> str:
 class _Completion:
     """Edits that complete a hostdev which the document has (X2)."""
 
-    def __init__(self, data: bytes, span_of: dict[etree._Element, Span], style: Style) -> None:
-        self._data = data
-        self._span_of = span_of
+    def __init__(self, places: Places, style: Style) -> None:
+        self._places = places
+        self._data = places.data
         self._style = style
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction, managed: str, iommufd: bool) -> list[Edit]:
@@ -213,7 +212,7 @@ class _Completion:
         elif function.guest is not None:
             missing.append(self._quoted(_address(function.guest)))
         if missing:
-            edits.append(_append(self._data, self._span_of[hostdev], missing, self._child_style(hostdev), depth=0))
+            edits.append(_append(self._data, self._places.of(hostdev), missing, self._child_style(hostdev), depth=0))
         return edits
 
     def _quoted(self, text: str) -> str:
@@ -234,7 +233,7 @@ class _Completion:
 
     def _set(self, element: etree._Element, wanted: dict[str, str]) -> list[Edit]:
         """Attributes that differ: the value is replaced, or the attribute is put at the end of the tag."""
-        span = self._span_of[element]
+        span = self._places.of(element)
         edits: list[Edit] = []
         new: list[tuple[str, str]] = []
         for name, value in wanted.items():
@@ -256,5 +255,5 @@ class _Completion:
         """As the children of this hostdev are written."""
         if self._style.indent is None:
             return self._style
-        own = _lead(self._data, self._span_of[hostdev].start)
+        own = _lead(self._data, self._places.of(hostdev).start)
         return self._style._replace(indent=None if own is None else own + self._style.step)

@@ -66,7 +66,7 @@ class WrittenCase(_Written):
     description: Sentence = Field(description="What the case shows, a sentence.")
     env: dict[str, Text] = Field(
         default_factory=dict,
-        description="The variables of the container; LAUNCHERKIT_* among them act as they do for `launcherkit translate`.",
+        description="The variables of the container; LAUNCHERKIT_* among them act as for `launcherkit translate`.",
     )
     policy: WrittenPolicy | None = Field(None, description="A policy, as in a policy file.")
     flags: tuple[Text, ...] = Field(
@@ -131,7 +131,8 @@ def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
         return os.path.join(directory, name)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
-    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", f"`launcherkit golden list {directory}` names them all.")
+    remedy = f"`launcherkit golden list {directory}` names them all."
+    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", remedy)
 
 
 def read_case(directory: str) -> Case:
@@ -145,7 +146,8 @@ def read_case(directory: str) -> Case:
     path = os.path.join(directory, CASE_FILE)
     if not os.path.exists(path):
         raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}")
-    written = validate_written(WrittenCase, parse_written(read_file(path), path, BadGoldenCase, REMEDY), path, BadGoldenCase, REMEDY)
+    values = parse_written(read_file(path), path, BadGoldenCase, REMEDY)
+    written = validate_written(WrittenCase, values, path, BadGoldenCase, REMEDY)
     vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
     if len(vmis) > 1:
         raise BadGoldenCase(f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.")

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import zlib
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from launcherkit.cli import translate
 from launcherkit.cli.inputs import variable_of
@@ -21,7 +21,7 @@ from launcherkit.sources.written import parse_written
 _READ = ("--domain", "--vmi", "--env-file", "--host", "--policy")
 _WRITTEN = ("--output", "--plan")
 _SYSFS_ROOT = "LAUNCHERKIT_SYSFS_ROOT"
-_REMEDY = "A case takes the flags of `launcherkit translate` that make a document from files; see docs/reference/golden.md."
+_REMEDY = "A case takes those flags of `launcherkit translate` that make a document from files."
 
 
 class Scratch:
@@ -139,5 +139,6 @@ def _vmi(case: Case, scratch: Scratch) -> str:
     path = os.path.join(case.directory, case.vmi or "")
     if path.endswith(".json"):
         return path
-    values = parse_written(read_file(path), path, BadGoldenCase, "Write it as `kubectl get vmi NAME -o yaml` prints it.")
+    remedy = "Write it as `kubectl get vmi NAME -o yaml` prints it."
+    values = parse_written(read_file(path), path, BadGoldenCase, remedy)
     return scratch.make(case.vmi or "", json.dumps(values, default=str).encode())

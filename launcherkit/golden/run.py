@@ -18,6 +18,9 @@ from launcherkit.sources.files import read_file
 EXPECTED_XML = "expected.xml"
 EXPECTED_ERROR = "expected.error"
 EXPECTED_PLAN = "expected.plan.json"
+_BUG = "internal error, a bug in launcherkit"
+# What the command writes it also syncs; on a disk that is most of the time of a case.
+_IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # for a directory of our own
 
 
 class Outcome(NamedTuple):
@@ -58,7 +61,8 @@ class CaseResult(NamedTuple):
 
     def __str__(self) -> str:
         """All differences in words, for a test's message."""
-        return "\n".join([f"{self.name}: {one.what}\n{one.diff}".rstrip() for one in self.differences]) or f"{self.name}: ok"
+        lines = [f"{self.name}: {one.what}\n{one.diff}".rstrip() for one in self.differences]
+        return "\n".join(lines) or f"{self.name}: ok"
 
 
 def check_case(directory: str | os.PathLike[str]) -> CaseResult:
@@ -86,7 +90,7 @@ def run_case(directory: str) -> Outcome:
     Nothing of this machine has a part in it: neither its variables nor its sysfs, unless the case names them.
     """
     case: Case | None = None
-    with tempfile.TemporaryDirectory(prefix="launcherkit-golden-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="launcherkit-golden-", dir=_IN_MEMORY) as temporary:
         scratch = Scratch(temporary)
         try:
             case = read_case(directory)
@@ -98,8 +102,8 @@ def run_case(directory: str) -> Outcome:
                 again = "translating it once more fails: " + _told(error, directory, scratch)
         except LauncherkitError as error:
             return Outcome(case, None, None, _told(error, directory, scratch), None)
-        except Exception as bug:  # noqa: BLE001  # one case must not hide what became of the others
-            return Outcome(case, None, None, f"internal error, a bug in launcherkit: {type(bug).__name__}: {bug}", None, bug=True)
+        except Exception as bug:  # one case must not hide what became of the others
+            return Outcome(case, None, None, f"{_BUG}: {type(bug).__name__}: {bug}", None, bug=True)
     return Outcome(case, document, plan, None, again)
 
 
@@ -130,7 +134,8 @@ def differences(directory: str, outcome: Outcome) -> tuple[Difference, ...]:
     if outcome.bug:
         return (Difference(outcome.error or ""),)
     if expected_xml is not None and expected_error is not None:
-        return (Difference(f"{EXPECTED_XML} and {EXPECTED_ERROR} are both there; remove one, or run {_update(directory)}"),)
+        what = f"{EXPECTED_XML} and {EXPECTED_ERROR} are both there; remove one, or run {_update(directory)}"
+        return (Difference(what),)
     if expected_xml is None and expected_error is None:
         what = f"it has neither {EXPECTED_XML} nor {EXPECTED_ERROR}; look at what it gives and run {_update(directory)}"
         found.append(Difference(what, _given(directory, outcome)))
@@ -164,7 +169,8 @@ def _of_error(error: str, expected: bytes | None) -> list[Difference]:
 
 def _of_document(document: bytes, expected_xml: bytes | None, expected_error: bytes | None) -> list[Difference]:
     if expected_xml is None:
-        return [Difference("it gives a document, where an error is expected", (expected_error or b"").decode(errors="replace"))]
+        told = (expected_error or b"").decode(errors="replace")
+        return [Difference("it gives a document, where an error is expected", told)]
     try:
         diff = xml_difference(expected_xml, document, EXPECTED_XML)
     except ValueError as problem:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 
 
@@ -54,9 +54,9 @@ class HostFacts(NamedTuple):
     mdev_parents: Mapping[str, MdevParent]
     nodes: frozenset[str] | None
 
-    def slot_functions(self, slot: PciSlot) -> list[PciFunction]:
-        """The known functions of one slot, by function number."""
-        get, (domain, bus, device) = self.functions.get, slot
+    def slot_functions(self, address: PciAddress) -> list[PciFunction]:
+        """The known functions of the slot that an address is in, by function number."""
+        get, (domain, bus, device, _) = self.functions.get, address
         # Plain tuples are equal to addresses and cost a third to make; this runs for every device of a VM.
         return [
             function

@@ -153,8 +153,10 @@ class _Pools:
         if wanted is not None and wanted not in self._claimed and wanted in primaries:
             chosen: HostAddress | None = wanted
         else:
-            others = (primary for primary in primaries if primary not in kept and primary not in self._claimed)
-            chosen = next(others, primaries[0] if primaries else None)
+            chosen = primaries[0] if primaries else None
+            if kept:
+                others = (primary for primary in primaries if primary not in kept and primary not in self._claimed)
+                chosen = next(others, chosen)
         if chosen is not None:
             self._claimed.add(chosen)
         return chosen

@@ -39,9 +39,9 @@ def decide_displays(
     holder = _ramfb_holder(domain)
     decided: dict[HostAddress, Shown] = {}
     for unit in units:
-        if unit.kind == "usb":
-            continue
         primary = unit.primary
+        if unit.kind == "usb" or (unit.kind == "pci" and primary.hostdev is None and not _has_block(primary, options_of)):
+            continue
         shown, said = _wanted(unit, options_of, nobody_said and unit is first, domain)
         if unit.kind == "mdev":
             shown = shown._replace(model=_model(primary, host))
@@ -95,6 +95,10 @@ def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]
     if claim is None or claim.section != "gpus":
         return False
     return claim.origin != "domain" or claim.name in options_of
+
+
+def _has_block(primary: Attachment, options_of: Mapping[str, DisplayOptions | None]) -> bool:
+    return primary.claim is not None and options_of.get(primary.claim.name) is not None
 
 
 def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | None, str | None]:

@@ -32,11 +32,11 @@ def check_requests(requests: Sequence[Request], errors: Collector) -> None:
             )
 
 
-def variable_missing(request: Request, expected: Sequence[str], present: Mapping[str, int]) -> LauncherkitError:
+def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> LauncherkitError:
     """The error for a request that no variable answers.
 
     Args:
-        request: which asks for a resource.
+        askers: all that ask for one resource.
         expected: names of the variables that could have answered it, in the order in which they are tried.
         present: variables that are there with the number of their entries.
     """
@@ -46,9 +46,9 @@ def variable_missing(request: Request, expected: Sequence[str], present: Mapping
     nearest = difflib.get_close_matches(expected[1] if len(expected) > 1 else expected[0], present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     return VariableMissing(
-        f"{request.path} {request.name!r} asks for {request.resource}, but none of {', '.join(expected)} is set; "
+        f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; "
         f"present: {there}{hint}",
-        f"Check that deviceName is what the device plugin advertises (kubectl describe node) and that {request.resource} "
+        f"Check that deviceName is what the device plugin advertises (kubectl describe node) and that {askers[0].resource} "
         "is in the limits of the container that runs this.",
     )
 
@@ -62,3 +62,8 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> LauncherkitErro
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the container that got "
         "the devices, or give its variables with --env-file.",
     )
+
+
+def _named(askers: Sequence[Request]) -> str:
+    names = ", ".join(f"{request.path} {request.name!r}" for request in askers)
+    return f"{names} {'asks' if len(askers) == 1 else 'ask'}"

@@ -34,7 +34,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     A claim for a function that is another claim's sibling becomes part of that unit (C5).
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
-    listed_by_slot = _by_slot(situation.listed)
+    listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
+    claimed_slots = {claim.primary[:3] for claim in claims}
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
     for claim in _best_of_slot_first(claims, situation.host):
@@ -47,6 +48,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
             for candidate in _candidates(claim.primary, situation, listed_by_slot):
                 if candidate in attached:
                     continue
+                if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
+                    continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
                 if other is not None and _own_device(claim.primary, candidate, situation.host):
                     continue
@@ -120,7 +123,7 @@ def _candidates(
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
         mates: Iterable[PciFunction] = [member for member in members if member is not None]
     else:
-        mates = host.slot_functions(primary.slot)
+        mates = host.slot_functions(primary)
     for mate in mates:
         if mate.address == primary or mate.is_vf or is_bridge(mate, host.details.get(mate.address)):
             continue
@@ -143,7 +146,7 @@ def _decide(
     """Whether a candidate comes, and why (S2)."""
     host = situation.host
     if candidate in situation.taken:
-        return False, "another device of the domain uses it"
+        return False, "used by another device of the domain"
     if claim is not None:
         return True, _asked(claim)
     if candidate in situation.existing:

@@ -32,18 +32,17 @@ class NeededNodes(NamedTuple):
 def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
     """The IOMMU groups of what is attached, by number, with all their members."""
     sources = set(attached)
-    numbers = {number for source in sources if (number := _group_of(source, host)) is not None}
-    return tuple(
-        TouchedGroup(
-            number,
-            tuple(
-                GroupMember(member, function.driver, member in sources, is_bridge(function, host.details.get(member)))
-                for member in host.groups.get(number, ())
-                if (function := host.functions.get(member)) is not None
-            ),
-        )
-        for number in sorted(numbers)
-    )
+    numbers = {_group_of(source, host) for source in sources}
+    groups: list[TouchedGroup] = []
+    for number in sorted(number for number in numbers if number is not None):
+        members: list[GroupMember] = []
+        for address in host.groups.get(number, ()):
+            function = host.functions.get(address)
+            if function is not None:
+                bridge = is_bridge(function, host.details.get(address))
+                members.append(GroupMember(address, function.driver, address in sources, bridge))
+        groups.append(TouchedGroup(number, tuple(members)))
+    return tuple(groups)
 
 
 def check_viability(
@@ -90,9 +89,14 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction)
     attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
     what = "which is to be attached" if member.attached else f"which shares it with {attached}"
+    # A member that nobody asked for may be what the node runs from; to unbind it isn't the first thing to say.
+    first = "Free it on the node:" if member.attached else (
+        "Put the cards into groups of their own, by another PCIe slot or ACS, or allocate another device. If the node can do "
+        f"without {member.address}, free it there:"
+    )
     return GroupNotViable(
         f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}",
-        f"Free it on the node: echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
+        f"{first} echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
     )
 
@@ -140,15 +144,10 @@ def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool
         return NeededNodes(tuple(usb), iommufd=False)
     old = _unique([CONTAINER_NODE, *(group_node(_group_of(source, host)) for source in vfio)])
     functions = [source for source in vfio if isinstance(source, PciAddress)]
-    if len(functions) == len(vfio):
+    if len(functions) == len(vfio) and (iommufd or not (host.nodes is None or host.nodes.issuperset(old))):
         new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in functions)])
-        only_new = (
-            host.nodes is not None
-            and len(new) == len(functions) + 1
-            and host.nodes.issuperset(new)
-            and not host.nodes.issuperset(old)
-        )
-        if iommufd or only_new:
+        complete = len(new) == len(functions) + 1 and host.nodes is not None and host.nodes.issuperset(new)
+        if iommufd or complete:
             return NeededNodes((*new, *usb), iommufd=True)
     return NeededNodes((*old, *usb), iommufd=False)
 

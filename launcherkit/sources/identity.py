@@ -23,9 +23,11 @@ class IdentityReader:
     Functions of a machine are much alike, so what a text means is remembered for the life of this reader.
     """
 
-    __slots__ = ("_buses", "_ids", "_nodes", "_places")
+    __slots__ = ("_buses", "_ids", "_nodes", "_numa", "_places")
 
-    def __init__(self) -> None:
+    def __init__(self, *, numa: bool = True) -> None:
+        """Without ``numa`` the NUMA node is not read."""
+        self._numa = numa
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
         self._buses: dict[str, tuple[int, int]] = {}
@@ -66,7 +68,7 @@ class IdentityReader:
         vendor, device, sub_vendor, sub_device, class_code, driver = ids
         if driver is None:  # trees made by hand may have the link alone
             driver = base_name(tree.link(prefix + "driver"))
-        node = tree.read(prefix + "numa_node", 32)
+        node = tree.read(prefix + "numa_node", 32) if self._numa else None
         try:
             numa_node = self._nodes[node]
         except KeyError:

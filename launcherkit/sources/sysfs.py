@@ -73,7 +73,7 @@ class _NeedReader:
         self._devices = devices
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
-        self._identities = IdentityReader()
+        self._identities = IdentityReader(numa=False)
         # Without /dev/iommu no one can open a function's own device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs)

@@ -72,7 +72,7 @@ class _Reader:
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # the first is what JSON gives, and quicker
             return value
         if value is not None or path == "$":
             self.fault(path, value, "an object")
@@ -106,7 +106,9 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _display(reader: _Reader, path: str, entry: Mapping[str, Any]) -> DisplayOptions | None:
-    options = reader.mapping(entry.get("virtualGPUOptions"), f"{path}.virtualGPUOptions")
+    if entry.get("virtualGPUOptions") is None:
+        return None
+    options = reader.mapping(entry["virtualGPUOptions"], f"{path}.virtualGPUOptions")
     if options.get("display") is None:
         return None
     path = f"{path}.virtualGPUOptions.display"

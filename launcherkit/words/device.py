@@ -9,10 +9,11 @@ from launcherkit.resolve.pci_class import class_name
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge, is_vgpu_vf
 from launcherkit.sources.pci_ids import PciNames
 from launcherkit.words.ink import Ink
+from launcherkit.words.layout import visible
 
 
 def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
-    """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it is not on this host, or that nothing is known."""
+    """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it is not on this host, or nothing known of it."""
     if isinstance(address, PciAddress):
         function = facts.functions.get(address)
         if function is not None:
@@ -21,7 +22,7 @@ def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
         mdev = facts.mdevs.get(address.uuid)
         if mdev is not None:
             type_ = f"{mdev.type_name} ({mdev.type_id})" if mdev.type_name else mdev.type_id
-            return f"mediated device {type_}" + (f" on {mdev.parent}" if mdev.parent else "")
+            return visible(f"mediated device {type_}" + (f" on {mdev.parent}" if mdev.parent else ""))
     else:
         return "USB device"
     kind = "PCI function" if isinstance(address, PciAddress) else "mediated device"
@@ -55,9 +56,10 @@ def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
     """The driver's name, in the colour of what it means for VFIO."""
     if function.driver is None:
         return "no driver"
+    driver = visible(function.driver)
     if bound_to_vfio(function, facts.details.get(function.address)):
-        return ink.good(function.driver)
-    return function.driver if stands_aside(function, facts) else ink.bad(function.driver)
+        return ink.good(driver)
+    return driver if stands_aside(function, facts) else ink.bad(driver)
 
 
 def stands_aside(function: PciFunction, facts: HostFacts) -> bool:

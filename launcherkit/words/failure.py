@@ -8,7 +8,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.words.device import binding, driver_of, part_in_group, what
 from launcherkit.words.evidence import Asked, Evidence
 from launcherkit.words.ink import Ink
-from launcherkit.words.layout import columns, wrapped
+from launcherkit.words.layout import columns, visible, wrapped
 
 
 def explain_failure(evidence: Evidence, ink: Ink) -> str:
@@ -18,7 +18,10 @@ def explain_failure(evidence: Evidence, ink: Ink) -> str:
         evidence: as far as it could be had.
         ink: colours or none.
     """
-    lines = [f"{evidence.name}: {ink.bad('this fails')}, for the reasons on standard error; what is known:", ""]
+    lines = [
+        f"{visible(evidence.name)}: {ink.bad('this fails')}, for the reasons on standard error; what is known:",
+        "",
+    ]
     lines += [*_requests(evidence, ink), ""]
     lines += [*_variables(evidence, ink), ""]
     if evidence.hostdevs:
@@ -44,10 +47,10 @@ def _requests(evidence: Evidence, ink: Ink) -> Iterator[str]:
 def _request(asked: Asked, ink: Ink) -> tuple[str, str, str]:
     request = asked.request
     if asked.variable is not None:
-        answer = f"from {asked.variable}"
+        answer = f"from {visible(asked.variable)}"
     else:
         answer = ink.bad("no variable answers it")
-    return f"{request.section} {request.name!r}", request.resource or "a DRA claim", answer
+    return f"{request.section} {request.name!r}", visible(request.resource or "a DRA claim"), answer
 
 
 def _variables(evidence: Evidence, ink: Ink) -> Iterator[str]:
@@ -55,7 +58,7 @@ def _variables(evidence: Evidence, ink: Ink) -> Iterator[str]:
     if not evidence.allocations:
         yield "  no *_RESOURCE_* variable is set here"
     for variable, allocation in evidence.allocations.items():
-        yield f"  {variable}"
+        yield f"  {visible(variable)}"
         if allocation.entries:
             yield from _addresses(allocation.entries, evidence, ink, "    ")
         else:

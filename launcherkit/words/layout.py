@@ -20,6 +20,11 @@ def _width(cell: str) -> int:
     return len(parts[0]) + sum(len(part.partition("m")[2]) for part in parts[1:])
 
 
+def visible(text: str) -> str:
+    """Text of unknown origin with what would steer a terminal written out: ``\\x1b``."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def wrapped(text: str, indent: str) -> Iterator[str]:
     """A list with commas, broken between its entries."""
     import textwrap

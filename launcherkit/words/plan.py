@@ -10,8 +10,7 @@ from launcherkit.pipeline import Translation
 from launcherkit.words.device import driver_of, part_in_group, what
 from launcherkit.words.evidence import Evidence
 from launcherkit.words.ink import Ink
-from launcherkit.words.layout import columns, counted, wrapped
-
+from launcherkit.words.layout import columns, counted, visible, wrapped
 
 _TOLD_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation itself tells."""
@@ -34,7 +33,7 @@ def explain_plan(translation: Translation, evidence: Evidence, ink: Ink, *, grou
     for group in plan.groups if groups else ():
         lines += [*_group(group, translation, evidence, ink), ""]
     lines += [*_needs(translation, evidence, ink), *_left(translation, evidence, ink)]
-    lines += [f"{ink.odd('note')}: {note.text}" for note in translation.notes if note.topic not in _TOLD_ABOVE]
+    lines += [f"{ink.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -42,12 +41,12 @@ def _summary(translation: Translation, evidence: Evidence) -> str:
     functions = _functions(translation)
     if not functions:
         asked = "The VMI asks for no device" if evidence.asked is not None else "There is nothing to attach"
-        return f"{asked}; {evidence.name} stays as it is."
+        return f"{asked}; {visible(evidence.name)} stays as it is."
     present = sum(function.attachment.hostdev is not None for function in functions)
     done = [f"{len(functions) - present} added"] if len(functions) > present else []
     done += [f"{present} there already"] if present else []
     return (
-        f"{evidence.name}: {counted(len(translation.plan.devices), 'device')}, "
+        f"{visible(evidence.name)}: {counted(len(translation.plan.devices), 'device')}, "
         f"{counted(len(functions), 'hostdev')} ({', '.join(done)})"
     )
 
@@ -75,7 +74,7 @@ def _title(claim: Claim | None) -> str:
     if claim is None:
         return "a device"
     if claim.origin == "vmi":
-        return f"{claim.section} {claim.name!r} asks for {claim.resource}"
+        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or '')}"
     if claim.origin == "environment":
         return f"{claim.section} {claim.name!r}, from the environment alone"
     return f"{claim.section} {claim.name!r}, a hostdev of the domain"
@@ -84,12 +83,12 @@ def _title(claim: Claim | None) -> str:
 def _answer(variable: str, evidence: Evidence, told: set[str]) -> Iterator[str]:
     """Which variable answers, and once what it holds."""
     if variable in told:
-        yield f"  answered by {variable}, as above"
+        yield f"  answered by {visible(variable)}, as above"
         return
     told.add(variable)
     allocation = evidence.allocations.get(variable)
     entries = allocation.entries if allocation else ()
-    yield f"  answered by {variable}, which holds"
+    yield f"  answered by {visible(variable)}, which holds"
     yield from wrapped(", ".join(map(str, entries)), "    ")
 
 
@@ -101,7 +100,7 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: In
     claim = attachment.claim
     if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
         yield f"{blank}comes along: {_title(claim)},"
-        yield f"{blank}answered by {claim.variable}"
+        yield f"{blank}answered by {visible(claim.variable or '')}"
     elif attachment.role == "sibling":
         yield f"{blank}comes along: {attachment.why}"
     where = "guest address left to libvirt"

@@ -1,4 +1,4 @@
-"""Every golden case is as expected, and together they show everything that launcherkit writes and every error it has."""
+"""Every golden case is as expected; together they show everything that launcherkit writes and every error it has."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ SCHEMA = ROOT / "schemas" / "hostdev.rng"
 CASES = find_cases(str(HERE))
 DOCUMENTS = [name for name in CASES if (HERE / name / "expected.xml").exists()]
 EMITTED = emitted_by_schema(SCHEMA)
+CLOSED = closed_attributes(EMITTED)
 ADDED = {
-    name: added(
-        (HERE / name / "domain.xml").read_bytes(), (HERE / name / "expected.xml").read_bytes(), closed_attributes(EMITTED)
-    )
+    name: added((HERE / name / "domain.xml").read_bytes(), (HERE / name / "expected.xml").read_bytes(), CLOSED)
     for name in DOCUMENTS
 }
 

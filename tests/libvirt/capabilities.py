@@ -9,7 +9,13 @@ from typing import NamedTuple
 from lxml import etree
 
 # Machine types of other distributions, pc-q35-rhel9.4.0 say, are versions of a machine that every QEMU has.
-_FAMILIES = {"pc-q35": "q35", "pc-i440fx": "pc", "virt": "virt", "s390-ccw-virtio": "s390-ccw-virtio", "pseries": "pseries"}
+_FAMILIES = {
+    "pc-q35": "q35",
+    "pc-i440fx": "pc",
+    "virt": "virt",
+    "s390-ccw-virtio": "s390-ccw-virtio",
+    "pseries": "pseries",
+}
 
 
 class Guests(NamedTuple):
@@ -34,7 +40,7 @@ def read_capabilities(xml: str) -> dict[str, Guests]:
 def made_definable(domain_xml: bytes, capabilities: Mapping[str, Guests]) -> tuple[bytes, list[str]]:
     """A copy of a domain that can be defined here, and what had to be changed for it.
 
-    Only what depends on the machine that runs the tests is touched: the hypervisor, its path, its version, and the domain's UUID.
+    Only what depends on the machine that runs the tests is touched: hypervisor, emulator, machine version, UUID.
     """
     root = etree.fromstring(domain_xml, etree.XMLParser(resolve_entities=False, no_network=True))
     changes: list[str] = []

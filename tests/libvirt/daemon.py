@@ -1,7 +1,7 @@
 """A private libvirtd: an unprivileged session daemon with all its files in one temporary directory.
 
-Nothing of the machine's own libvirt is touched, not even read: no /etc/libvirt, no /run/libvirt, no network. libvirt knows
-a session daemon by its user, so root starts it as ``nobody``.
+Nothing of the machine's own libvirt is touched, not even read: no /etc/libvirt, no /run/libvirt, no network. A session
+daemon is one that isn't root's, so root starts it as ``nobody``.
 """
 
 from __future__ import annotations
@@ -161,4 +161,4 @@ def _wait_for_socket(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 def _version(text: str) -> tuple[int, ...]:
     """The daemon's version, from the last line of ``virsh version --daemon``."""
-    return tuple(int(part) for part in text.split()[-1].split("."))
+    return tuple(int(part) for part in text.rsplit(maxsplit=1)[-1].split("."))

@@ -12,12 +12,12 @@ Facts: TypeAlias = dict[str, dict[str, str]]
 
 _ALIAS_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
-_NOT_SOURCE = ("type", "multifunction")
-"""What a source address may say without being another address: KubeVirt writes the type, libvirt ignores it."""
+_SOURCE = {"pci": ("domain", "bus", "slot", "function"), "mdev": ("uuid",), "usb": ("bus", "device", "id")}
+"""What says which device it is. KubeVirt writes more into a source address, and libvirt ignores that."""
 
 
 def differences(said: bytes, kept: bytes) -> list[str]:
-    """What ``kept`` has lost or changed of what ``said`` says, and hostdevs that came from nowhere; empty where all is well.
+    """What ``kept`` has lost or changed of what ``said`` says, and hostdevs from nowhere; empty where all is well.
 
     libvirt may add: controllers, addresses, defaults. It drops aliases that don't begin with ``ua-``.
     """
@@ -42,14 +42,13 @@ def _hostdevs(root: etree._Element) -> Facts:
 
 
 def _identity(hostdev: etree._Element) -> str:
-    """The source address, as libvirt reads it (X2)."""
+    """The source, as libvirt reads it (X2)."""
     kind = hostdev.get("type", "")
+    default = "0" if kind == "pci" else ""
     parts = []
     for part in hostdev.iterfind("source/*"):
-        numbers = {name: _number(value) for name, value in part.attrib.items() if name not in _NOT_SOURCE}
-        if kind == "pci":
-            numbers = {name: numbers.get(name, "0") for name in ("domain", "bus", "slot", "function")}
-        parts.append(f"{part.tag} {' '.join(f'{name}={numbers[name]}' for name in sorted(numbers))}")
+        numbers = [(name, _number(part.get(name, default))) for name in _SOURCE.get(kind, ())]
+        parts.append(" ".join([str(part.tag), *(f"{name}={number}" for name, number in numbers if number)]))
     return f"{kind} hostdev of {', '.join(parts)}"
 
 

@@ -201,11 +201,6 @@ def test_units_stand_in_the_order_of_the_requests() -> None:
     assert [unit[0] for unit in sources(assemble(host, "0000:01:00.0", GPU))] == ["0000:01:00.0", GPU]
 
 
-def test_no_function_is_attached_twice_even_if_it_is_claimed_twice() -> None:
-    """C5."""
-    assert sources(assemble(FOUR, GPU, GPU)) == sources(assemble(FOUR, GPU))
-
-
 def test_a_function_that_another_device_of_the_domain_uses_stays() -> None:
     units = assemble(FOUR, GPU, taken=["0000:e1:00.1"])
     assert sources(units) == [["0000:e1:00.0", "0000:e1:00.2", "0000:e1:00.3"]]

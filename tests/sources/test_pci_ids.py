@@ -33,7 +33,10 @@ C 03  Display controller
 
 
 def function(
-    vendor: int = 0x10DE, device: int = 0x2204, class_code: int = 0x030000, subsystem: tuple[int, int] = (0x1458, 0x403B)
+    vendor: int = 0x10DE,
+    device: int = 0x2204,
+    class_code: int = 0x030000,
+    subsystem: tuple[int, int] = (0x1458, 0x403B),
 ) -> PciFunction:
     return PciFunction(PciAddress(0, 0xE1, 0, 0), vendor, device, *subsystem, class_code, None, None, None, None)
 

@@ -85,8 +85,8 @@ def _names(document: bytes, closed: frozenset[str]) -> Counter[str]:
         path += str(element.tag)
         found[path] += 1
         for key, value in element.items():
-            name = f"{path}@{key}"
-            found[f"{name}={value}" if name in closed else name] += 1
+            name = path + "@" + str(key)
+            found[name + "=" + str(value) if name in closed else name] += 1
         for child in element.iterchildren(etree.Element):
             count(child, path + "/")
 
@@ -97,14 +97,21 @@ def _names(document: bytes, closed: frozenset[str]) -> Counter[str]:
 
 
 def words_in_writer(source: str) -> tuple[set[str], set[str]]:
-    """The elements and attributes that the text of a module names: ``<alias``, ``bus='``, ``_tag("controller", ...)``, pairs ``("mode", ...)``."""
+    """The elements and attributes that a module's text names.
+
+    As ``<alias``, ``bus='``, ``_tag("controller", ...)`` and pairs ``("mode", ...)``.
+    """
     tree = ast.parse(source)
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     elements = {name for text in texts for name in re.findall(r"<([a-z]+)", text)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     tags = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_tag"]
-    elements |= {tag.value for tag in tags if isinstance(tag, ast.Constant) and isinstance(tag.value, str) and tag.value}
+    elements |= {text for tag in tags if (text := _text(tag))}
     attributes = {name for text in texts for name in re.findall(r"\b([a-z]+)='", text)}
     pairs = [node.elts[0] for node in ast.walk(tree) if isinstance(node, ast.Tuple) and len(node.elts) == 2]
-    attributes |= {first.value for first in pairs if isinstance(first, ast.Constant) and isinstance(first.value, str)}
+    attributes |= {text for first in pairs if (text := _text(first))}
     return elements, attributes
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

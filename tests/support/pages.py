@@ -10,7 +10,7 @@ A fenced block may be told about by HTML comments right above it:
     <!-- prints -->                what the Python block above it prints
 
 Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams, compared
-exactly; a line ``...`` stands for any lines. Where nothing follows, the output may be anything.
+exactly; a line ``...`` stands for any lines, and within a line for anything. Where nothing follows, the output may be anything.
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def steps(block: Block) -> list[Step]:
 
 
 def matches(expected: list[str], lines: list[str]) -> bool:
-    """Whether the lines are the expected ones, with ``...`` for any number of them."""
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in expected)
+    """Whether the lines are the expected ones, with ``...`` for any number of them, or for anything within one."""
+    any_lines, any_text = r"(?:.*\n)*?", ".*"
+    pattern = "".join(
+        any_lines if line == "..." else any_text.join(map(re.escape, line.split("..."))) + r"\n" for line in expected
+    )
     return re.fullmatch(pattern, "".join(line + "\n" for line in lines)) is not None
 
 

@@ -1,0 +1,342 @@
+"""``launcherkit explain`` says what a translation does and why, or what is known where it can't be done."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcherkit.cli.pages import page_of
+from launcherkit.errors import LauncherkitError
+from tests.support.hosttree import HostTree
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcherkit.cli.main import main; sys.exit(main())"
+
+GPU = "nvidia.com/GA102_GEFORCE_RTX_3090"
+VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
+DOMAIN = """<domain type='kvm'>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <devices>
+    <controller type='pci' index='0' model='pcie-root'/>
+  </devices>
+</domain>
+"""
+
+Result = subprocess.CompletedProcess[bytes]
+
+
+def run(*arguments: str, env: Mapping[str, str] = {}) -> Result:
+    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
+    return subprocess.run(command, env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def run_on_terminal(*arguments: str, env: Mapping[str, str]) -> bytes:
+    """What a program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
+    process = subprocess.Popen(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    process.wait()
+    return seen.replace(b"\r\n", b"\n")
+
+
+class Case:
+    """Inputs in files below a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tree = HostTree(directory / "host")
+        self._vmi = directory / "vmi.json"
+        self.domain = directory / "vm.xml"
+        self.domain.write_text(DOMAIN)
+
+    def asks_for(self, *gpus: str, host_devices: tuple[str, ...] = ()) -> None:
+        devices = {
+            "gpus": [{"name": f"gpu{number}", "deviceName": name} for number, name in enumerate(gpus, 1)],
+            "hostDevices": [
+                {"name": f"dev{number}", "deviceName": name} for number, name in enumerate(host_devices, 1)
+            ],
+        }
+        self._vmi.write_text(json.dumps({"spec": {"domain": {"devices": devices}}}))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        inputs = ("explain", "--domain", str(self.domain), "--host", str(self.tree.root))
+        return (*inputs, "--vmi", str(self._vmi)) if self._vmi.exists() else inputs
+
+    def explain(self, *more: str, **variables: str) -> Result:
+        return run(*self.arguments, *more, env=variables)
+
+    def words(self, *more: str, **variables: str) -> str:
+        result = self.explain(*more, **variables)
+        assert result.returncode == 0, result.stderr.decode()
+        assert result.stderr == b""
+        return result.stdout.decode()
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """A VM that asks for one GPU, on a host with one card of two functions."""
+    case = Case(tmp_path)
+    case.tree.card("0000:e1:00", group=44)
+    case.asks_for(GPU)
+    return case
+
+
+def line_with(text: str, *parts: str) -> str:
+    found = [line for line in text.splitlines() if all(part in line for part in parts)]
+    assert found, f"no line with {parts} in:\n{text}"
+    return found[0]
+
+
+def test_it_tells_which_variable_answers_a_request_and_what_it_holds(case: Case) -> None:
+    words = case.words(**{VARIABLE: "0000:e1:00.0,0000:e1:00.1"})
+    assert "gpus 'gpu1' asks for nvidia.com/GA102_GEFORCE_RTX_3090" in words
+    assert f"answered by {VARIABLE}, which holds\n    0000:e1:00.0, 0000:e1:00.1\n" in words
+
+
+def test_it_tells_the_primary_the_sibling_and_where_they_go(case: Case) -> None:
+    words = case.words(**{VARIABLE: "0000:e1:00.0"})
+    assert "[10de:2204]" in line_with(words, "0000:e1:00.0", "primary")
+    assert "[10de:1aef]" in line_with(words, "0000:e1:00.1", "sibling")
+    assert "comes along: in the same IOMMU group 44" in words
+    assert "guest 0000:01:00.0, multifunction, alias ua-gpu-gpu1, added" in words
+    assert "guest 0000:01:00.1, alias ua-gpu-gpu1-fn1, added" in words
+    assert "pcie-root-port of index 1" in words
+
+
+def test_it_tells_groups_with_their_members_and_drivers(case: Case) -> None:
+    case.tree.function("0000:e0:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=44)
+    words = case.words(**{VARIABLE: "0000:e1:00.0"})
+    assert "IOMMU group 44" in words
+    assert "goes to the guest" in line_with(words, "0000:e1:00.0", "vfio-pci")
+    assert "stays, a bridge" in line_with(words, "0000:e0:01.0", "pcieport")
+    assert "/dev/vfio/vfio, /dev/vfio/44" in line_with(words, "QEMU opens")
+
+
+def test_it_tells_why_a_sibling_stays(case: Case) -> None:
+    case.tree.function("0000:e1:00.2", device=0x1AD6, class_code=0x0C0330, driver="xhci_hcd", group=45)
+    words = case.words(**{VARIABLE: "0000:e1:00.0"})
+    assert "USB controller [10de:1ad6]" in line_with(words, "0000:e1:00.2", "stays")
+    reason = "it is in IOMMU group 45, bound to xhci_hcd, not to a VFIO driver"
+    assert words.count(reason) == 1, "told once, not again as a note"
+
+
+def test_it_tells_what_was_allocated_beyond_the_requests(case: Case) -> None:
+    case.tree.card("0000:01:00", group=12)
+    words = case.words(**{VARIABLE: "0000:e1:00.0,0000:01:00.0,0000:01:00.1"})
+    left = words.partition("left alone")[2]
+    assert "0000:01:00.0  display controller [10de:2204]" in left
+    assert "0000:01:00.1  audio device [10de:1aef]" in left
+    assert "0000:e1" not in left
+
+
+def test_a_function_that_is_asked_for_by_name_and_rides_along_is_told_as_both(case: Case) -> None:
+    case.asks_for(GPU, host_devices=("nvidia.com/AUDIO",))
+    words = case.words(**{VARIABLE: "0000:e1:00.0", "PCI_RESOURCE_NVIDIA_COM_AUDIO": "0000:e1:00.1"})
+    assert "comes along: hostDevices 'dev1' asks for nvidia.com/AUDIO" in words
+    assert "1 device, 2 hostdevs" in words
+
+
+def test_hostdevs_that_the_domain_has_already_are_told_as_such(case: Case) -> None:
+    hostdev = (
+        "<hostdev mode='subsystem' type='pci' managed='no'><source>"
+        "<address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/></source></hostdev>"
+    )
+    case.domain.write_text(DOMAIN.replace("</devices>", f"{hostdev}</devices>"))
+    words = case.words()
+    assert "a hostdev of the domain" in words
+    assert "in the domain already" in words
+    assert "(1 added, 1 there already)" in words
+
+
+def test_a_mediated_device_has_its_type_its_display_and_its_group(case: Case) -> None:
+    uuid = "b6f2f8b0-3c77-4d51-9f0a-0a6a1a3b5c01"
+    case.domain.write_text(DOMAIN.replace("</devices>", "<graphics type='vnc'/></devices>"))
+    case.tree.function("0000:af:00.0", device=0x1EB8, class_code=0x030200, driver="nvidia", group=70)
+    case.tree.mdev_type("0000:af:00.0", "nvidia-222", name="GRID T4-1Q", device_api="vfio-pci")
+    case.tree.mdev("0000:af:00.0", "nvidia-222", uuid, group=120)
+    case.asks_for("nvidia.com/GRID_T4-1Q")
+    words = case.words(**{"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": uuid})
+    assert "mediated device GRID T4-1Q (nvidia-222) on 0000:af:00.0" in words
+    assert "model vfio-pci, display on, ramfb on" in words
+    assert "goes to the guest" in line_with(words.partition("IOMMU group 120")[2], uuid)
+
+
+def test_a_usb_device_is_told_with_its_node(case: Case) -> None:
+    case.asks_for(host_devices=("kubevirt.io/storage",))
+    words = case.words(USB_RESOURCE_KUBEVIRT_IO_STORAGE="1:4")
+    assert "USB device" in line_with(words, "1:4", "primary")
+    assert "QEMU opens /dev/bus/usb/001/004" in words
+
+
+def test_a_node_that_is_missing_is_told_where_that_is_no_error(case: Case) -> None:
+    (case.tree.root / "dev/vfio/44").unlink()
+    words = case.words("--no-node-check", **{VARIABLE: "0000:e1:00.0"})
+    assert "not here: /dev/vfio/44" in line_with(words, "QEMU opens")
+
+
+def test_a_vmi_that_asks_for_nothing_is_told_so(case: Case) -> None:
+    case.asks_for()
+    assert case.words() == f"The VMI asks for no device; {case.domain} stays as it is.\n"
+
+
+def test_with_no_host_facts_the_guess_is_told(case: Case) -> None:
+    words = case.words("--host", "none", **{VARIABLE: "0000:e1:00.0,0000:e1:00.1"})
+    assert "nothing is known of the host" in words
+    assert "note: " in words
+    assert "without host facts the lowest function of a slot is taken for the primary" in words
+
+
+def test_with_no_vmi_every_device_of_the_environment_is_told(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.tree.card("0000:e1:00", group=44)
+    assert "from the environment alone" in case.words(**{VARIABLE: "0000:e1:00.0"})
+
+
+def test_json_is_the_plan(case: Case) -> None:
+    plan = json.loads(case.words("--json", **{VARIABLE: "0000:e1:00.0"}))
+    assert plan["format"] == "launcherkit.io/plan/v1"
+    assert [function["host"] for function in plan["devices"][0]["functions"]] == ["0000:e1:00.0", "0000:e1:00.1"]
+
+
+# Where it can't be done
+
+
+def test_a_failure_tells_its_errors_as_ever_and_what_is_known_besides(case: Case) -> None:
+    case.tree.function("0000:e1:00.2", device=0x1AD6, class_code=0x0C0330, driver="xhci_hcd", group=44)
+    result = case.explain(**{VARIABLE: "0000:e1:00.0"})
+    assert result.returncode == 65
+    assert result.stderr.startswith(b"error[LK204]: IOMMU group 44 is not viable: 0000:e1:00.2")
+    words = result.stdout.decode()
+    assert "this fails" in words
+    assert f"from {VARIABLE}" in line_with(words, "gpus 'gpu1'", GPU)
+    assert "vfio-pci, group 44" in line_with(words, "0000:e1:00.0", "display controller")
+    assert "used by the host" in line_with(words, "0000:e1:00.2", "xhci_hcd")
+    assert "/dev/vfio/44, /dev/vfio/vfio" in words
+
+
+def test_a_misspelt_resource_shows_what_was_allocated(case: Case) -> None:
+    case.asks_for("nvidia.com/GA102_GEFORCE_RTX_3080")
+    result = case.explain(**{VARIABLE: "0000:e1:00.0,gpu0"})
+    assert result.returncode == 65
+    assert b"error[LK201]" in result.stderr
+    words = result.stdout.decode()
+    assert "no variable answers it" in line_with(words, "gpus 'gpu1'")
+    assert "group 44" in line_with(words.partition(VARIABLE)[2], "0000:e1:00.0")
+
+
+def test_a_device_that_is_gone_is_told_as_gone(case: Case) -> None:
+    result = case.explain(**{VARIABLE: "0000:e2:00.0"})
+    assert b"error[LK203]" in result.stderr
+    assert "not on this host" in line_with(result.stdout.decode(), "0000:e2:00.0")
+
+
+def test_hostdevs_of_the_domain_are_told_in_a_failure_too(case: Case) -> None:
+    (case.tree.path("0000:e1:00.1") / "config").write_bytes(b"\xff" * 64)
+    address = "<address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/>"
+    hostdev = f"<hostdev type='pci'><source>{address}</source></hostdev>"
+    case.domain.write_text(DOMAIN.replace("</devices>", f"{hostdev}</devices>"))
+    result = case.explain()
+    assert b"error[LK208]" in result.stderr
+    words = result.stdout.decode()
+    assert "no *_RESOURCE_* variable is set here" in words
+    assert "group 44" in line_with(words.partition("hostdevs of the domain")[2], "0000:e1:00.0")
+
+
+def test_a_document_that_is_no_xml_still_gets_the_devices_told(case: Case) -> None:
+    case.domain.write_text("<domain")
+    result = case.explain(**{VARIABLE: "0000:e1:00.0"})
+    assert b"error[LK121]" in result.stderr
+    assert "group 44" in line_with(result.stdout.decode(), "0000:e1:00.0")
+
+
+def test_a_host_that_is_not_there_still_gets_the_requests_told(case: Case) -> None:
+    result = case.explain("--host", str(case.domain.parent), **{VARIABLE: "0000:e1:00.0"})
+    assert b"error[LK501]" in result.stderr
+    assert "nothing is known of the host" in line_with(result.stdout.decode(), "0000:e1:00.0")
+
+
+def test_inputs_that_can_not_be_read_leave_standard_output_empty(case: Case) -> None:
+    result = case.explain("--vmi", "absent.json")
+    assert result.returncode == 65
+    assert result.stdout == b""
+    assert b"error[LK131]: absent.json" in result.stderr
+
+
+def test_json_of_a_failure_is_nothing_at_all(case: Case) -> None:
+    result = case.explain("--json")
+    assert result.returncode == 65
+    assert result.stdout == b""
+
+
+def test_with_nothing_to_explain_the_usage_is_told() -> None:
+    result = run("explain")
+    assert result.returncode == 2
+    assert result.stdout == b""
+    assert b"nothing to explain" in result.stderr
+    assert b"--domain" in result.stderr
+
+
+# Colours
+
+
+def test_a_resource_of_the_vmi_can_not_steer_the_terminal(case: Case) -> None:
+    case.asks_for("nvidia.com/\x1b[2J\n")
+    words = case.explain(**{VARIABLE: "0000:e1:00.0"}).stdout
+    assert b"\x1b" not in words
+    assert rb"nvidia.com/\x1b[2J\n" in words
+
+
+def test_a_terminal_gets_the_same_words_in_colour(case: Case) -> None:
+    env = {"TERM": "xterm", VARIABLE: "0000:e1:00.0"}
+    plain, coloured = case.words(**env), run_on_terminal(*case.arguments, env=env).decode()
+    assert "\x1b[1m" in coloured
+    assert "\x1b" not in plain
+    for code in ("0", "1", "2", "31", "32", "33"):
+        coloured = coloured.replace(f"\x1b[{code}m", "")
+    assert coloured == plain
+
+
+@pytest.mark.parametrize("refusal", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}, {}])
+def test_a_terminal_that_wants_no_colour_gets_none(case: Case, refusal: dict[str, str]) -> None:
+    assert b"\x1b" not in run_on_terminal(*case.arguments, env={VARIABLE: "0000:e1:00.0", **refusal})
+
+
+# Pages of errors
+
+
+@pytest.mark.parametrize("code", ["LK204", "lk204", " Lk204"])
+def test_a_code_prints_its_page(code: str) -> None:
+    result = run("explain", code)
+    assert result.returncode == 0
+    assert result.stdout.decode() == (ROOT / "docs/errors/LK204.md").read_text()
+
+
+def test_every_code_has_a_page_to_print() -> None:
+    for code in LauncherkitError.codes():
+        assert Path(page_of(code)).read_text().startswith(f"# {code}: ")
+
+
+@pytest.mark.parametrize(("code", "near"), [("LK209", b"LK20"), ("LK24", b"LK204"), ("nonsense", b"LK101")])
+def test_an_unknown_code_gets_the_nearest(code: str, near: bytes) -> None:
+    result = run("explain", code)
+    assert result.returncode == 2
+    assert result.stdout == b""
+    assert near in result.stderr

@@ -1,0 +1,220 @@
+"""One guest slot a physical device (P1-P3, P6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Attachment, Unit
+from launcherkit.place.slots import Placement, place_units
+from tests.support.facts import UUID, at
+
+CARD = "0000:e1:00.0", "0000:e1:00.1"
+OTHER = "0000:01:00.0", "0000:01:00.1"
+
+
+def guest(text: str) -> GuestAddress:
+    address = at(text)
+    return GuestAddress(*address)
+
+
+def unit(*sources: str, hostdevs: dict[str, int] | None = None) -> Unit:
+    there = hostdevs or {}
+    return Unit("pci", tuple(Attachment(at(source), "primary", "", None, there.get(source)) for source in sources))
+
+
+def hostdev(source: HostAddress, place: str | None, *, placed: bool | None = None) -> ExistingHostdev:
+    address = None if place is None else guest(place)
+    return ExistingHostdev("pci", source, None, address, address is not None if placed is None else placed, "no", None, None)
+
+
+def domain(
+    topology: Topology = "pcie",
+    *,
+    controllers: Iterable[Controller] = (),
+    used: Iterable[str] = (),
+    hostdevs: Iterable[ExistingHostdev] = (),
+) -> DomainFacts:
+    there = tuple(hostdevs)
+    addresses = {guest(text) for text in used} | {each.guest for each in there if each.guest is not None}
+    return DomainFacts(topology, "x86_64/m", tuple(controllers), frozenset(addresses), True, False, frozenset(), there, frozenset(), False)
+
+
+def root_port(index: int, place: str | None = None) -> Controller:
+    return Controller(index, "pcie-root-port", None if place is None else guest(place))
+
+
+def place(units: Iterable[Unit], facts: DomainFacts, notes: list[Note] | None = None) -> Placement:
+    errors = Collector()
+    placement = place_units(list(units), facts, errors, [] if notes is None else notes)
+    errors.raise_if_any()
+    return placement
+
+
+def shown(placement: Placement) -> dict[str, str]:
+    """Host address to guest address; ``+`` where multifunction stands."""
+    return {str(source): f"{where.address}{'+' if where.multifunction else ''}" for source, where in placement.guests.items()}
+
+
+def test_a_card_takes_one_slot_behind_a_root_port_of_its_own() -> None:
+    """P1, P2."""
+    placement = place([unit(*CARD), unit(*OTHER)], domain())
+    assert shown(placement) == {
+        CARD[0]: "0000:01:00.0+",
+        CARD[1]: "0000:01:00.1",
+        OTHER[0]: "0000:02:00.0+",
+        OTHER[1]: "0000:02:00.1",
+    }
+    assert placement.root_ports == (1, 2)
+
+
+def test_guest_functions_are_the_hosts_numbers_where_the_lowest_is_0() -> None:
+    """P1."""
+    placement = place([unit("0000:e1:00.0", "0000:e1:00.3", "0000:e1:00.7")], domain())
+    assert list(shown(placement).values()) == ["0000:01:00.0+", "0000:01:00.3", "0000:01:00.7"]
+
+
+def test_guest_functions_are_counted_from_0_where_the_lowest_is_another() -> None:
+    """P1, whatever the order of the functions."""
+    placement = place([unit("0000:e1:00.5", "0000:e1:00.2", "0000:e1:00.3")], domain())
+    assert shown(placement) == {"0000:e1:00.2": "0000:01:00.0+", "0000:e1:00.3": "0000:01:00.1", "0000:e1:00.5": "0000:01:00.2"}
+
+
+def test_a_single_function_is_left_to_libvirt() -> None:
+    """P3."""
+    placement = place([unit(CARD[0]), Unit("mdev", (Attachment(MdevAddress(UUID), "primary", "", None, None),))], domain())
+    assert placement == Placement({}, ())
+
+
+@pytest.mark.parametrize(
+    ("facts", "bus"),
+    [
+        (domain(), 1),
+        (domain(controllers=[Controller(0, "pcie-root", None)]), 1),
+        (domain(controllers=[root_port(4), root_port(2)]), 5),
+        (domain(controllers=[root_port(2)], used=["0000:07:00.0"]), 8),
+        (domain(controllers=[Controller(None, "pcie-root-port", None)]), 1),
+        (domain(controllers=[root_port(254)]), 255),
+    ],
+)
+def test_the_root_ports_index_is_above_every_index_and_bus_in_use(facts: DomainFacts, bus: int) -> None:
+    """P2."""
+    placement = place([unit(*CARD)], facts)
+    assert placement.root_ports == (bus,)
+    assert {where.address.bus for where in placement.guests.values()} == {bus}
+
+
+def test_there_are_255_buses_and_no_more() -> None:
+    """P2."""
+    with pytest.raises(NoRoom, match="no bus for another pcie-root-port"):
+        place([unit(*CARD)], domain(controllers=[root_port(255)]))
+
+
+def test_a_full_root_bus_has_no_place_for_a_root_port() -> None:
+    """P2: eight ports to a slot, in free slots or beside other ports."""
+    full = [f"0000:00:{slot:02x}.0" for slot in range(1, 0x1F)]
+    with pytest.raises(NoRoom):
+        place([unit(*CARD)], domain(used=full))
+    seven = [root_port(number + 1, f"0000:00:02.{number}") for number in range(7)]
+    assert place([unit(*CARD)], domain(used=full, controllers=seven)).root_ports == (8,)
+    with pytest.raises(NoRoom):
+        place([unit(*CARD), unit(*OTHER)], domain(used=full, controllers=seven))
+
+
+def test_on_pc_a_card_takes_a_free_slot_of_bus_0() -> None:
+    """P2."""
+    used = ["0000:00:1f.0", "0000:00:1d.2", "0001:00:1e.0", "0000:01:1c.0"]
+    placement = place([unit(*CARD), unit(*OTHER)], domain("pci", used=used))
+    assert shown(placement) == {
+        CARD[0]: "0000:00:1e.0+",
+        CARD[1]: "0000:00:1e.1",
+        OTHER[0]: "0000:00:1c.0+",
+        OTHER[1]: "0000:00:1c.1",
+    }
+    assert placement.root_ports == ()
+
+
+def test_on_pc_a_full_bus_0_is_an_error_and_slots_0_to_2_are_the_machines() -> None:
+    """P2."""
+    almost = [f"0000:00:{slot:02x}.0" for slot in range(4, 32)]
+    assert set(shown(place([unit(*CARD)], domain("pci", used=almost))).values()) == {"0000:00:03.0+", "0000:00:03.1"}
+    with pytest.raises(NoRoom, match="no free slot on PCI bus 0"):
+        place([unit(*CARD)], domain("pci", used=[*almost, "0000:00:03.0"]))
+
+
+def test_elsewhere_libvirt_places_and_a_note_says_so() -> None:
+    """P6."""
+    notes: list[Note] = []
+    assert place([unit(*CARD)], domain("other"), notes) == Placement({}, ())
+    assert [note.topic for note in notes] == ["not-placed"]
+    notes.clear()
+    place([unit(CARD[0])], domain("other"), notes)
+    assert notes == []
+
+
+def test_siblings_join_a_hostdev_that_has_a_guest_address() -> None:
+    """P2."""
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
+    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    assert shown(placement) == {CARD[0]: "0000:05:00.0+", CARD[1]: "0000:05:00.1"}
+    assert placement.root_ports == ()
+
+
+def test_multifunction_stands_again_where_a_second_pass_has_lost_it() -> None:
+    """X2, P1: on function 0 of the slot that is shared, and said to be off of the others."""
+    facts = domain(hostdevs=[hostdev(at(CARD[1]), "0000:05:00.1"), hostdev(at(CARD[0]), "0000:05:00.0")])
+    placement = place([unit(*CARD, hostdevs={CARD[0]: 1, CARD[1]: 0})], facts)
+    assert {str(source): where.multifunction for source, where in placement.guests.items()} == {CARD[0]: True, CARD[1]: False}
+
+
+def test_a_function_that_is_alone_in_its_slot_keeps_its_address_and_shares_nothing() -> None:
+    """P2, P3."""
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
+    (where,) = place([unit(CARD[0], hostdevs={CARD[0]: 0})], facts).guests.values()
+    assert (str(where.address), where.multifunction) == ("0000:05:00.0", None)
+
+
+def test_a_slot_in_which_a_siblings_function_is_in_use_is_an_error() -> None:
+    """P2."""
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.0")], used=["0000:00:05.1"])
+    with pytest.raises(SlotTaken, match=r"slot 0000:00:05 can't take 0000:e1:00.1 .* 0000:00:05.1 is in use"):
+        place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+
+
+def test_a_slot_that_would_have_no_function_0_is_an_error() -> None:
+    """P1: guests look there first."""
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.3")])
+    with pytest.raises(SlotTaken, match="function 0"):
+        place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+
+
+def test_two_cards_never_get_one_guest_address() -> None:
+    """P2, where the document has put one function of each into one slot."""
+    first = [f"0000:e1:00.{number}" for number in (0, 1, 2)]
+    second = [f"0000:01:00.{number}" for number in (0, 1, 3)]
+    facts = domain(hostdevs=[hostdev(at(first[2]), "0000:05:00.2"), hostdev(at(second[2]), "0000:05:00.3")])
+    with pytest.raises(LauncherkitError, match="in use"):
+        place([unit(*first, hostdevs={first[2]: 0}), unit(*second, hostdevs={second[2]: 1})], facts)
+
+
+def test_functions_of_two_cards_in_one_unit_get_a_slot_a_card() -> None:
+    """P1, with siblings: group."""
+    placement = place([unit(*CARD, *OTHER)], domain())
+    assert list(shown(placement).values()) == ["0000:01:00.0+", "0000:01:00.1", "0000:02:00.0+", "0000:02:00.1"]
+
+
+def test_a_hostdev_that_says_it_is_nowhere_is_left_alone() -> None:
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), None, placed=True)])
+    assert place([unit(*CARD, hostdevs={CARD[0]: 0})], facts) == Placement({}, ())
+
+
+def test_a_new_card_keeps_clear_of_where_an_old_one_is() -> None:
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
+    placement = place([unit(*OTHER), unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    assert placement.root_ports == (6,)
+    assert len({where.address for where in placement.guests.values()}) == 4

@@ -1,0 +1,139 @@
+"""Aliases: valid, unique, the ones KubeVirt looks its devices up by (X1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.domain import DomainFacts, ExistingHostdev
+from launcherkit.model.plan import Attachment, Claim, Origin, Unit
+from launcherkit.model.policy import AliasPrefixes
+from launcherkit.model.request import Kind, Section
+from launcherkit.resolve.aliases import alias_of, assign_aliases
+from tests.support.facts import UUID, at
+
+GPU, SOUND = at("0000:e1:00.0"), at("0000:e1:00.1")
+
+
+def claim(source: HostAddress, name: str, section: Section = "gpus", origin: Origin = "vmi") -> Claim:
+    return Claim(origin, section, name, "x", "V", source)
+
+
+def part(source: HostAddress, asked: Claim | None, hostdev: int | None = None) -> Attachment:
+    return Attachment(source, "primary", "", asked, hostdev)
+
+
+def domain(aliases: Iterable[str] = (), hostdevs: Iterable[tuple[HostAddress | None, str | None]] = ()) -> DomainFacts:
+    present = tuple(ExistingHostdev("pci", source, alias, None, False, None, None, None) for source, alias in hostdevs)
+    return DomainFacts("pcie", "x86_64/q35", (), frozenset(), False, False, frozenset(aliases), present, frozenset(), False)
+
+
+def assign(*units: Unit, there: DomainFacts | None = None, prefixes: AliasPrefixes | None = None) -> list[str]:
+    given = assign_aliases(units, there or domain(), prefixes or AliasPrefixes())
+    return [given[attachment.source] for unit in units for attachment in unit.attachments]
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "expected"),
+    [
+        ("gpus", "pci", "ua-gpu-a"),
+        ("gpus", "mdev", "ua-gpu-a"),
+        ("hostDevices", "pci", "ua-hostdevice-a"),
+        ("hostDevices", "mdev", "ua-hostdevice-a"),
+        ("hostDevices", "usb", "ua-usb-host-a"),
+    ],
+)
+def test_an_alias_is_kubevirts(section: Section, kind: Kind, expected: str) -> None:
+    assert alias_of(section, "a", kind, AliasPrefixes()) == expected
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "a/b", "a'b", "a\u00e9", "a\0b", "a\ud800", "<a>", "a\N{ARABIC-INDIC DIGIT ONE}"])
+def test_characters_that_an_alias_can_not_have_become_dashes(name: str) -> None:
+    alias = alias_of("gpus", name, "pci", AliasPrefixes())
+    assert set(alias) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+    assert len(alias) == len("ua-gpu-") + len(name)
+
+
+def test_the_policys_prefixes_are_used() -> None:
+    prefixes = AliasPrefixes("ua-g-", "ua-h-", "ua-u-")
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), prefixes=prefixes) == ["ua-g-a"]
+    stick = UsbAddress(1, 2)
+    assert assign(Unit("usb", (part(stick, claim(stick, "a", "hostDevices")),)), prefixes=prefixes) == ["ua-u-a"]
+
+
+def test_a_sibling_is_named_after_its_primary_and_its_host_function() -> None:
+    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(PciAddress(0, 0xE1, 0, 3), None)))
+    assert assign(card) == ["ua-gpu-a", "ua-gpu-a-fn3"]
+
+
+def test_a_sibling_that_is_asked_for_by_name_has_that_name() -> None:
+    """C5."""
+    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(SOUND, claim(SOUND, "audio", "hostDevices"))))
+    assert assign(card) == ["ua-gpu-a", "ua-hostdevice-audio"]
+
+
+def test_names_that_become_alike_are_kept_apart() -> None:
+    other = MdevAddress(UUID)
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "a.b")),)), Unit("mdev", (part(other, claim(other, "a-b")),))) == [
+        "ua-gpu-a-b",
+        "ua-gpu-a-b-2",
+    ]
+
+
+def test_a_request_named_like_a_sibling_has_its_name_and_the_sibling_gives_way() -> None:
+    other = at("0000:01:00.0")
+    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(SOUND, None)))
+    assert assign(card, Unit("pci", (part(other, claim(other, "a-fn1")),))) == ["ua-gpu-a", "ua-gpu-a-fn1-2", "ua-gpu-a-fn1"]
+
+
+def test_aliases_of_other_devices_are_not_taken() -> None:
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), there=domain(["ua-gpu-a", "ua-gpu-a-2"])) == ["ua-gpu-a-3"]
+
+
+def test_a_valid_alias_of_the_document_stays_where_nobody_names_the_device() -> None:
+    """Q2, X2."""
+    there = domain(hostdevs=[(GPU, "ua-mine"), (SOUND, "ua-mine-too")])
+    card = Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0), part(SOUND, None, 1)))
+    assert assign(card, there=there) == ["ua-mine", "ua-mine-too"]
+
+
+@pytest.mark.parametrize("alias", ["hostdev0", "ua-", "ua-a b", "ua-\u00e9", "", None])
+def test_an_alias_that_libvirt_would_drop_is_replaced(alias: str | None) -> None:
+    there = domain(hostdevs=[(GPU, alias)])
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0),)), there=there) == ["ua-gpu-x"]
+
+
+def test_a_request_renames_the_hostdev_that_answers_it() -> None:
+    there = domain(hostdevs=[(GPU, "ua-mine")])
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "a"), 0),)), there=there) == ["ua-gpu-a"]
+
+
+def test_an_alias_that_stands_twice_in_the_document_is_kept_once() -> None:
+    there = domain(hostdevs=[(GPU, "ua-mine"), (SOUND, "ua-mine")])
+    aliases = assign(
+        Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0),)),
+        Unit("pci", (part(SOUND, claim(SOUND, "y", origin="domain"), 1),)),
+        there=there,
+    )
+    assert aliases == ["ua-mine", "ua-gpu-y"]
+
+
+def test_a_request_takes_its_name_from_a_hostdev_that_only_has_it_in_the_document() -> None:
+    """The VMI's names come first, or KubeVirt would look up another device."""
+    there = domain(hostdevs=[(SOUND, "ua-gpu-a")])
+    aliases = assign(
+        Unit("pci", (part(GPU, claim(GPU, "a")),)),
+        Unit("pci", (part(SOUND, claim(SOUND, "a", origin="domain"), 0),)),
+        there=there,
+    )
+    assert aliases == ["ua-gpu-a", "ua-gpu-a-2"]
+
+
+def test_hundreds_of_equal_names_are_kept_apart() -> None:
+    units = [
+        Unit("pci", (part(address, claim(address, "a")),))
+        for address in (PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(500))
+    ]
+    assert len(set(assign(*units))) == 500

@@ -1,0 +1,245 @@
+"""Whether the kernel would let QEMU have what is going to be attached (V1-V3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NodeMissing, VgpuPhysicalFunction
+from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
+from launcherkit.model.function import PciDetail, VgpuVf
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.note import Note
+from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from tests.support.facts import AUDIO, BRIDGE, UUID, at, card, detail, facts, function, mdev
+
+GPU = "0000:e1:00.0"
+MATE = "0000:e1:00.1"
+
+
+def problems(host: HostFacts, *attached: str, managed: bool = False, notes: list[Note] | None = None) -> list[LauncherkitError]:
+    errors = Collector()
+    groups = touched_groups([at(address) for address in attached], host)
+    check_viability(groups, lambda _: managed, host, errors, [] if notes is None else notes)
+    try:
+        errors.raise_if_any()
+    except LauncherkitError as raised:
+        return list(raised.leaves())
+    return []
+
+
+@pytest.mark.parametrize(
+    ("driver", "module"),
+    [
+        ("vfio-pci", None),
+        ("nvgrace_gpu_vfio_pci", None),
+        ("nvgrace-gpu-vfio-pci", None),
+        ("mlx5_vfio_pci", None),
+        ("hisi_acc_vfio_pci", None),
+        ("pds_vfio_pci", None),
+        ("qat_vfio_pci", None),
+        ("xe-vfio-pci", None),
+        ("some-driver", "some_vfio_pci"),
+        ("pci-stub", None),
+        (None, None),
+    ],
+)
+def test_a_member_on_a_vfio_driver_on_pci_stub_or_on_none_lets_the_group_pass(driver: str | None, module: str | None) -> None:
+    """V1."""
+    host = facts(function(GPU), function(MATE, AUDIO, driver=driver), details={MATE: detail(driver_module=module)})
+    assert problems(host, GPU) == []
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "snd_hda_intel", "nouveau", "vfio_pci_core", "vfio", "pcieport", "uio_pci_generic"])
+def test_a_member_on_another_driver_fails_with_device_group_driver_and_the_command_that_frees_it(driver: str) -> None:
+    """V1."""
+    (error,) = problems(facts(function(GPU, group=44), function(MATE, AUDIO, driver=driver, group=44)), GPU)
+    assert isinstance(error, GroupNotViable)
+    for part in ("group 44", f"{MATE} audio device 10de:1aef", GPU, driver):
+        assert part in error.message
+    for part in (f"/sys/bus/pci/devices/{MATE}/driver_override", f"echo {MATE} > /sys/bus/pci/drivers_probe"):
+        assert part in error.remedy
+
+
+def test_the_attached_function_itself_must_be_free_too() -> None:
+    """V1."""
+    (error,) = problems(facts(function(GPU, driver="nvidia")), GPU)
+    assert f"{GPU} display controller 10de:2204, which is to be attached, is bound to nvidia" in error.message
+
+
+def test_bridges_in_the_group_do_no_harm_by_class_or_by_header() -> None:
+    """V1."""
+    host = facts(
+        function(GPU),
+        function("0000:e0:00.0", BRIDGE, driver="pcieport"),
+        function("0000:e0:01.0", 0x088000, driver="switchtec"),
+        details={"0000:e0:01.0": detail(header_type=1)},
+    )
+    assert problems(host, GPU) == []
+
+
+def test_every_member_that_is_in_the_way_is_told() -> None:
+    """V1."""
+    functions = [function(f"0000:e1:00.{number}", AUDIO, driver="snd_hda_intel") for number in (1, 2, 3)]
+    assert len(problems(facts(function(GPU), *functions), GPU)) == 3
+
+
+def test_groups_that_are_not_touched_are_not_looked_at() -> None:
+    """V1."""
+    host = facts(function(GPU, group=1), function("0000:02:00.0", driver="nvidia", group=2))
+    assert problems(host, GPU) == []
+    assert [group.number for group in touched_groups([at(GPU)], host)] == [1]
+
+
+def test_a_touched_group_has_all_its_members_and_says_which_are_attached() -> None:
+    host = facts(*card("0000:e1:00", 44), function("0000:e0:00.0", BRIDGE, driver="pcieport", group=44))
+    (group,) = touched_groups([at(GPU)], host)
+    assert [(str(member.address), member.driver, member.attached, member.bridge) for member in group.members] == [
+        ("0000:e0:00.0", "pcieport", False, True),
+        (GPU, "vfio-pci", True, False),
+        (MATE, "vfio-pci", False, False),
+    ]
+
+
+def test_an_mdev_has_a_group_of_its_own() -> None:
+    assert [group.number for group in touched_groups([MdevAddress(UUID)], facts(mdevs=[mdev(group=90)]))] == [90]
+
+
+def test_a_typed_vgpu_vf_is_viable_on_its_vendors_driver_and_one_without_a_type_is_not() -> None:
+    """V1, G4."""
+
+    def host(current: int) -> HostFacts:
+        vf = function(GPU, driver="nvidia", physfn="0000:e1:00.4")
+        return facts(vf, details={GPU: detail(vgpu=VgpuVf(current, ((557, "A40-1B"),)))})
+
+    assert problems(host(557), GPU) == []
+    assert [type(error) for error in problems(host(0), GPU)] == [GroupNotViable]
+
+
+def test_managed_lets_libvirt_bind_what_is_attached_and_nothing_else() -> None:
+    """V1."""
+    host = facts(function(GPU, driver="nvidia"), function(MATE, AUDIO, driver="snd_hda_intel"))
+    assert [error.message.split(":")[1] for error in problems(host, GPU, managed=True)] != []
+    assert problems(host, GPU, MATE, managed=True) == []
+    assert len(problems(host, GPU, MATE, managed=False)) == 2
+
+
+def test_an_attached_function_without_a_driver_is_viable_but_noted_where_libvirt_does_not_bind_it() -> None:
+    """V1."""
+    notes: list[Note] = []
+    assert problems(facts(function(GPU, driver=None)), GPU, notes=notes) == []
+    assert [note.topic for note in notes] == ["no-driver"]
+    notes.clear()
+    assert problems(facts(function(GPU, driver=None)), GPU, managed=True, notes=notes) == []
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [(detail(power_state="D3cold"), DeviceAsleep), (detail(config_readable=False), DeviceGone)],
+)
+def test_an_attached_function_that_sleeps_or_is_gone_is_an_error(state: PciDetail, error: type[LauncherkitError]) -> None:
+    """V3; of what is not attached it doesn't matter."""
+    host = facts(*card("0000:e1:00", 44), details={GPU: state})
+    assert [type(each) for each in problems(host, GPU)] == [error]
+    assert problems(host, MATE) == []
+
+
+@pytest.mark.parametrize("state", ["D0", "D3hot", "unknown", None])
+def test_other_power_states_do_no_harm(state: str | None) -> None:
+    """V3."""
+    assert problems(facts(function(GPU), details={GPU: detail(power_state=state)}), GPU) == []
+
+
+def test_the_physical_function_of_a_vgpu_card_is_no_guests() -> None:
+    """V3."""
+    vf = "0000:e1:00.4"
+    functions = function(GPU), function(vf, physfn=GPU, group=2)
+    details = {GPU: detail(virtfns=(at(vf),)), vf: detail(vgpu=VgpuVf(0, ()))}
+    assert [type(error) for error in problems(facts(*functions, details=details), GPU)] == [VgpuPhysicalFunction]
+    plain_nic = details | {vf: detail()}
+    assert problems(facts(*functions, details=plain_nic), GPU) == []
+
+
+def nodes_of(host: HostFacts, *attached: HostAddress, iommufd: bool = False) -> tuple[str, ...]:
+    return needed_nodes(attached, host, iommufd).nodes
+
+
+def test_the_old_nodes_are_the_container_and_every_group_once() -> None:
+    """V2."""
+    host = facts(*card("0000:e1:00", 44), function("0000:01:00.0", group=12), mdevs=[mdev(group=90)])
+    attached = at(GPU), at(MATE), at("0000:01:00.0"), MdevAddress(UUID)
+    assert nodes_of(host, *attached) == ("/dev/vfio/vfio", "/dev/vfio/44", "/dev/vfio/12", "/dev/vfio/90")
+
+
+def test_a_usb_device_needs_its_own_node_alone() -> None:
+    assert nodes_of(NO_FACTS, UsbAddress(1, 4)) == ("/dev/bus/usb/001/004",)
+
+
+def test_nothing_needs_nothing() -> None:
+    assert nodes_of(NO_FACTS) == ()
+
+
+def cdev_host(nodes: Iterable[str] | None, *, mdevs: bool = False) -> HostFacts:
+    return facts(
+        function(GPU, group=44), details={GPU: detail(vfio_dev="vfio3")}, nodes=nodes, mdevs=[mdev(group=90)] if mdevs else []
+    )
+
+
+OLD = {"/dev/vfio/vfio", "/dev/vfio/44"}
+NEW = {"/dev/iommu", "/dev/vfio/devices/vfio3"}
+
+
+def test_a_domain_that_goes_through_iommufd_needs_the_character_devices() -> None:
+    """V2."""
+    needed = needed_nodes([at(GPU)], cdev_host(OLD | NEW), iommufd=True)
+    assert (set(needed.nodes), needed.iommufd) == (NEW, True)
+
+
+def test_where_only_the_character_devices_are_complete_the_domain_goes_through_iommufd() -> None:
+    """V2."""
+    needed = needed_nodes([at(GPU)], cdev_host(NEW | {"/dev/vfio/vfio"}), iommufd=False)
+    assert (set(needed.nodes), needed.iommufd) == (NEW, True)
+
+
+def test_where_neither_set_is_complete_the_old_one_is_asked_for() -> None:
+    """V2."""
+    needed = needed_nodes([at(GPU)], cdev_host(["/dev/iommu", "/dev/vfio/vfio"]), iommufd=False)
+    assert (set(needed.nodes), needed.iommufd) == (OLD, False)
+
+
+def test_with_both_sets_the_old_one_is_taken() -> None:
+    """V2."""
+    needed = needed_nodes([at(GPU)], cdev_host(OLD | NEW), iommufd=False)
+    assert (set(needed.nodes), needed.iommufd) == (OLD, False)
+
+
+def test_an_mdev_forces_the_old_set() -> None:
+    """V2: never a mix in one domain."""
+    for iommufd in (False, True):
+        found = needed_nodes([at(GPU), MdevAddress(UUID)], cdev_host(NEW, mdevs=True), iommufd)
+        assert (set(found.nodes), found.iommufd) == (OLD | {"/dev/vfio/90"}, False)
+
+
+def missing(nodes: Iterable[str], host: HostFacts) -> list[str]:
+    errors = Collector()
+    check_nodes(nodes, host, errors)
+    try:
+        errors.raise_if_any()
+    except LauncherkitError as raised:
+        assert all(isinstance(leaf, NodeMissing) for leaf in raised.leaves())
+        return [leaf.message.split()[3] for leaf in raised.leaves()]
+    return []
+
+
+def test_every_node_that_is_not_here_is_an_error() -> None:
+    """V2."""
+    assert missing(sorted(OLD), cdev_host(["/dev/vfio/44"])) == ["/dev/vfio/vfio"]
+    assert missing(sorted(OLD), cdev_host([])) == ["/dev/vfio/44", "/dev/vfio/vfio"]
+    assert missing(sorted(OLD), cdev_host(OLD)) == []
+
+
+def test_where_nodes_are_not_known_none_is_missing_and_usb_nodes_are_not_looked_for() -> None:
+    assert missing(OLD, cdev_host(None)) == []
+    assert missing(["/dev/bus/usb/001/004"], cdev_host([])) == []

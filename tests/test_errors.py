@@ -1,0 +1,108 @@
+"""Every error code has a page, the page is true to the code, and the table of all codes is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import EX_CONFIG, EX_DATAERR, Collector, LauncherkitError, SeveralErrors
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "errors"
+GOLDENS = ROOT / "tests" / "golden"
+CODES = LauncherkitError.codes()
+
+
+def page(code: str) -> str:
+    return (PAGES / f"{code}.md").read_text(encoding="utf-8")
+
+
+def title(code: str) -> str:
+    return page(code).splitlines()[0].removeprefix(f"# {code}: ")
+
+
+def table() -> dict[str, list[str]]:
+    """Code to the other cells of its row in the table of all codes."""
+    rows = re.findall(
+        r"^\| \[(\w+)\]\((\w+)\.md\) \| (.*) \|$", (PAGES / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    assert all(code == file for code, file, _ in rows)
+    return {code: cells.split(" | ") for code, _, cells in rows}
+
+
+def told_by_goldens() -> set[str]:
+    lines = (file.read_text(encoding="utf-8").splitlines() for file in GOLDENS.glob("*/expected.error"))
+    return {line for case in lines for line in case}
+
+
+def test_codes_are_of_two_letters_and_three_digits_and_belong_to_one_class_each() -> None:
+    assert all(re.fullmatch(r"LK\d{3}", code) for code in CODES)
+    leaves = [leaf for leaf in _all_subclasses(LauncherkitError) if leaf.code]
+    assert len(leaves) == len(CODES)
+
+
+def _all_subclasses(cls: type[LauncherkitError]) -> list[type[LauncherkitError]]:
+    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _all_subclasses(sub))]
+
+
+def test_the_table_has_every_code_in_order_and_no_other() -> None:
+    assert list(table()) == list(CODES)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_table_says_what_the_page_and_the_code_say(code: str) -> None:
+    assert table()[code] == [f"`{CODES[code].__name__}`", title(code), str(CODES[code].exit_code)]
+
+
+def test_there_is_no_page_without_a_code() -> None:
+    assert {file.stem for file in PAGES.glob("*.md")} == {"README", *CODES}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_page_has_its_parts_and_a_readable_length(code: str) -> None:
+    lines = page(code).splitlines()
+    assert lines[0] == f"# {code}: {title(code)}"
+    assert [line for line in lines if line.startswith("## ")] == ["## Example", "## What to do", "## See also"]
+    assert 15 <= len(lines) <= 40
+    assert page(code).count("```") % 2 == 0
+    assert f"Exit code: {CODES[code].exit_code}." in lines[-1]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_page_refers_to_codes_that_exist(code: str) -> None:
+    mentioned = set(re.findall(r"LK\d{3}", page(code)))
+    assert mentioned <= set(CODES)
+    assert len(mentioned) > 1
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_example_of_a_page_is_what_a_golden_case_gives(code: str) -> None:
+    """Where a message is changed, the page is stale: paste the new one from the case's ``expected.error``."""
+    shown = re.findall(r"^error\[(LK\d{3})\]: (.*)$", page(code), re.M)
+    assert shown
+    assert {shown_code for shown_code, _ in shown} == {code}
+    assert {f"{code}: {message}" for _, message in shown} <= told_by_goldens()
+    assert re.search(r"^help: .+", page(code), re.M)
+
+
+def test_exit_codes_tell_bad_input_from_bad_configuration() -> None:
+    assert {leaf.exit_code for leaf in CODES.values()} == {EX_DATAERR, EX_CONFIG}
+
+
+def test_errors_of_one_input_are_told_together_and_one_alone_as_itself() -> None:
+    first, second = (CODES["LK101"](message, "Mend it.") for message in ("the one", "the other"))
+    errors = Collector()
+    errors.raise_if_any()
+    errors.add(first)
+    with pytest.raises(CODES["LK101"]) as alone:
+        errors.raise_if_any()
+    assert alone.value is first
+    errors.add(second)
+    with pytest.raises(SeveralErrors) as together:
+        errors.raise_if_any()
+    assert list(together.value.leaves()) == [first, second]
+    assert together.value.exit_code == EX_DATAERR
+    assert "the one" in str(together.value)
+    assert "the other" in str(together.value)

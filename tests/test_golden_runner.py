@@ -1,0 +1,401 @@
+"""The golden runner: what makes a case pass, fail, or be updated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcherkit.cli.main import run
+from launcherkit.edge import guarded
+from launcherkit.errors import LauncherkitError
+from launcherkit.golden.case import find_cases
+from launcherkit.golden.run import check_case
+from launcherkit.golden.update import update_case
+
+DOMAIN = """\
+<domain type='kvm'>
+  <name>vm</name>
+  <os><type machine='q35'>hvm</type></os>
+  <devices>
+    <controller type='pci' index='0' model='pcie-root'/>
+  </devices>
+</domain>
+"""
+CASE = """\
+description: A function goes to the guest as the environment has it.
+env:
+  PCI_RESOURCE_EXAMPLE_COM_NIC: "0000:e1:00.0"
+"""
+ADDED = """\
+    <hostdev mode='subsystem' type='pci' managed='no'>
+      <source>
+        <address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/>
+      </source>
+      <alias name='ua-hostdevice-example_com_nic-0'/>
+    </hostdev>
+"""
+EXPECTED = DOMAIN.replace("  </devices>", ADDED + "  </devices>")
+BAD_ADDRESS = CASE.replace("e1:00.0", "e1:00.9")
+
+
+class Cases:
+    """A directory of cases, written file by file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, name: str = "nic", *, case: str = CASE, domain: str | None = DOMAIN, **files: str) -> Path:
+        """Write a case; ``expected_xml`` among the files is ``expected.xml``."""
+        directory = self.root / name
+        directory.mkdir(parents=True)
+        (directory / "case.yaml").write_text(case)
+        if domain is not None:
+            (directory / "domain.xml").write_text(domain)
+        for file, text in files.items():
+            (directory / file.replace("_", ".")).write_text(text)
+        return directory
+
+    def golden(self, *arguments: str, env: dict[str, str] | None = None) -> int:
+        """``launcherkit golden ACTION DIR ...`` as the command line runs it."""
+        action, *rest = arguments
+        variables = env or {}
+        return guarded(lambda: run(["golden", action, str(self.root), *rest], variables), variables)
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Cases:
+    return Cases(tmp_path / "golden")
+
+
+def problems(directory: Path) -> str:
+    return str(check_case(directory))
+
+
+class TestCheck:
+    def test_a_case_that_gives_what_is_expected_passes(self, cases: Cases) -> None:
+        result = check_case(cases(expected_xml=EXPECTED))
+        assert result.ok
+        assert result.description == "A function goes to the guest as the environment has it."
+
+    def test_nothing_is_written_to_the_case(self, cases: Cases) -> None:
+        directory = cases(expected_xml=EXPECTED)
+        before = sorted(os.listdir(directory))
+        check_case(directory)
+        assert sorted(os.listdir(directory)) == before
+
+    @pytest.mark.parametrize(
+        "spelt",
+        [
+            pytest.param(EXPECTED.replace("'", '"'), id="quotes"),
+            pytest.param(
+                EXPECTED.replace("type='pci' managed='no'", "managed='no' type='pci'"), id="order of attributes"
+            ),
+            pytest.param(EXPECTED.replace("<name>vm", "<name>&#118;m"), id="a character reference"),
+            pytest.param(
+                EXPECTED.replace("'pcie-root'/>", "'pcie-root'></controller>"), id="an empty element's long form"
+            ),
+            pytest.param("<?xml version='1.0'?>\n" + EXPECTED, id="a declaration"),
+        ],
+    )
+    def test_spelling_does_not_matter(self, cases: Cases, spelt: str) -> None:
+        assert check_case(cases(expected_xml=spelt)).ok
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            pytest.param(EXPECTED.replace("nic-0", "nic-1"), id="a value"),
+            pytest.param(EXPECTED.replace("    <hostdev", "  <hostdev"), id="white space between elements"),
+            pytest.param(EXPECTED.replace("  <devices>", "  <!-- ours -->\n  <devices>"), id="a comment"),
+            pytest.param(EXPECTED.replace(" managed='no'", ""), id="an attribute"),
+        ],
+    )
+    def test_everything_else_does_and_is_shown(self, cases: Cases, changed: str) -> None:
+        told = problems(cases(expected_xml=changed))
+        assert "nic: it gives another document" in told
+        assert "--- expected.xml" in told
+        assert "\n-" in told or "\n+" in told
+
+    def test_one_long_line_is_shown_by_elements(self, cases: Cases) -> None:
+        domain = "".join(map(str.strip, DOMAIN.splitlines()))
+        directory = cases(domain=domain)
+        update_case(directory)
+        expected = (directory / "expected.xml").read_text()
+        (directory / "expected.xml").write_text(expected.replace("nic-0", "nic-1"))
+        assert '\n+<alias name="ua-hostdevice-example_com_nic-0"/>' in problems(directory)
+
+    def test_a_missing_expectation_fails_and_names_the_switch(self, cases: Cases) -> None:
+        told = problems(cases())
+        assert f"golden update {cases.root} --case nic`" in told
+        assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in told
+
+    def test_two_expectations_fail(self, cases: Cases) -> None:
+        told = problems(cases(expected_xml=EXPECTED, expected_error="LK101: x\n"))
+        assert "expected.xml and expected.error are both there" in told
+
+    def test_an_expected_document_that_is_no_xml_fails(self, cases: Cases) -> None:
+        assert "expected.xml is not XML" in problems(cases(expected_xml="<domain>"))
+
+    def test_an_error_is_compared_by_code_and_message(self, cases: Cases) -> None:
+        directory = cases(case=BAD_ADDRESS)
+        update_case(directory)
+        told = (directory / "expected.error").read_text()
+        assert told.startswith("LK101: PCI_RESOURCE_EXAMPLE_COM_NIC, entry 1: ")
+        assert check_case(directory).ok
+        (directory / "expected.error").write_text(told.replace("LK101", "LK102"))
+        assert "it fails in another way" in problems(directory)
+
+    def test_paths_in_an_error_are_the_case_s_own(self, cases: Cases) -> None:
+        directory = cases(case=CASE + "flags: [--vmi, vm.json, --plan, x/plan.json]\n")
+        update_case(directory)
+        assert (directory / "expected.error").read_text() == "LK131: vm.json: No such file or directory\n"
+
+    def test_an_error_where_a_document_is_expected_is_told(self, cases: Cases) -> None:
+        told = problems(cases(case=BAD_ADDRESS, expected_xml=EXPECTED))
+        assert "it fails, where a document is expected\nLK101: " in told
+
+    def test_a_document_where_an_error_is_expected_is_told(self, cases: Cases) -> None:
+        assert "it gives a document, where an error is expected" in problems(cases(expected_error="LK101: x\n"))
+
+    def test_a_plan_is_compared_as_json(self, cases: Cases) -> None:
+        directory = cases(expected_xml=EXPECTED)
+        update_case(directory, plan=True)
+        plan = json.loads((directory / "expected.plan.json").read_text())
+        (directory / "expected.plan.json").write_text(json.dumps(plan))
+        assert check_case(directory).ok
+        plan["devices"][0]["kind"] = "usb"
+        (directory / "expected.plan.json").write_text(json.dumps(plan, indent=2))
+        assert '+      "kind": "pci",' in problems(directory)
+
+    def test_a_document_that_a_second_run_changes_fails(self, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+        from launcherkit.cli import translate
+
+        def appends_each_time(args: object, env: object) -> int:
+            Path(args.output).write_bytes(Path(args.domain).read_bytes() + b"<!-- again -->\n")  # type: ignore[attr-defined]
+            Path(args.plan).write_text("{}")  # type: ignore[attr-defined]
+            return 0
+
+        monkeypatch.setattr(translate, "run", appends_each_time)
+        told = problems(cases(expected_xml=DOMAIN + "<!-- again -->\n"))
+        assert "translating it once more changes it (X2)" in told
+        assert "+<!-- again -->" in told
+
+    def test_a_bug_is_told_with_its_case_and_can_not_be_expected(
+        self, cases: Cases, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from launcherkit.cli import translate
+
+        def breaks(args: object, env: object) -> int:
+            raise ZeroDivisionError("by zero")
+
+        monkeypatch.setattr(translate, "run", breaks)
+        directory = cases()
+        assert "nic: internal error, a bug in launcherkit: ZeroDivisionError: by zero" in problems(directory)
+        assert not update_case(directory).written
+
+
+class TestInputs:
+    def test_nothing_of_this_machine_has_a_part(self, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PCI_RESOURCE_EXAMPLE_COM_GPU", "0000:01:00.0")
+        monkeypatch.setenv("LAUNCHERKIT_MANAGED", "yes")
+        monkeypatch.setenv("LAUNCHERKIT_HOST", "/nowhere")
+        assert check_case(cases(expected_xml=EXPECTED)).ok
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            pytest.param("policy: {managed: yes}\n", id="a policy"),
+            pytest.param('flags: [--managed, "yes"]\n', id="flags"),
+            pytest.param('  LAUNCHERKIT_MANAGED: "yes"\n', id="a variable"),
+            pytest.param("flags: [--policy, policy.yaml]\n", id="a policy file of the case"),
+            pytest.param('  LAUNCHERKIT_POLICY: "policy.yaml"\n', id="a variable that names a file of the case"),
+        ],
+    )
+    def test_a_case_decides_as_a_command_line_does(self, cases: Cases, said: str) -> None:
+        expected = EXPECTED.replace("managed='no'", "managed='yes'")
+        assert check_case(cases(case=CASE + said, expected_xml=expected, policy_yaml="managed: true\n")).ok
+
+    def test_a_vmi_may_be_yaml(self, cases: Cases) -> None:
+        vmi = "spec: {domain: {devices: {hostDevices: [{name: nic1, deviceName: example.com/nic}]}}}\n"
+        directory = cases(vmi_yaml=vmi, expected_xml=EXPECTED.replace("example_com_nic-0", "nic1"))
+        assert check_case(directory).ok, problems(directory)
+
+    def test_an_environment_file_may_stand_for_the_variables(self, cases: Cases) -> None:
+        case = "description: The variables are in a file.\nflags: [--env-file, env.txt]\n"
+        directory = cases(case=case, env_txt="PCI_RESOURCE_EXAMPLE_COM_NIC=0000:e1:00.0\n", expected_xml=EXPECTED)
+        assert check_case(directory).ok
+
+    def test_a_large_domain_may_be_packed(self, cases: Cases) -> None:
+        directory = cases(domain=None, expected_xml=EXPECTED)
+        (directory / "domain.xml.gz").write_bytes(gzip.compress(DOMAIN.encode()))
+        assert check_case(directory).ok
+
+    def test_a_relative_output_never_lands_in_the_case(self, cases: Cases) -> None:
+        directory = cases(case=CASE + "flags: [--output, domain.xml, --plan, plan.json]\n", expected_xml=EXPECTED)
+        assert check_case(directory).ok
+        assert (directory / "domain.xml").read_text() == DOMAIN
+        assert not (directory / "plan.json").exists()
+
+    @pytest.mark.parametrize(
+        ("case", "told"),
+        [
+            pytest.param("description: short\n", "description: ", id="no sentence"),
+            pytest.param("env: {}\n", "description: ", id="no description"),
+            pytest.param(CASE + "host: none\n", "host: ", id="a key that there is not"),
+            pytest.param(CASE + "  USB_RESOURCE_X: 1:4\n", "put it in quotes", id="text that YAML takes for a number"),
+            pytest.param(CASE + "policy: {siblings: all}\n", "policy.siblings", id="a policy that is wrong"),
+            pytest.param(
+                CASE + "policy: {}\nflags: [--policy, p.yaml]\n", "a flag --policy besides", id="two policies"
+            ),
+            pytest.param(CASE + "flags: [--sibling]\n", "flags: ", id="a flag that there is not"),
+            pytest.param(CASE + "flags: [--diff]\n", "--diff makes no document", id="a diff"),
+            pytest.param(CASE + "flags: [--domain, '-']\n", "standard input", id="standard input"),
+            pytest.param(CASE + "libvirt: {minVersion: '11.0'}\n", "libvirt: ", id="a libvirt version and no reason"),
+            pytest.param(CASE + "libvirt: {minVersion: new, why: x}\n", "libvirt.minVersion", id="no libvirt version"),
+            pytest.param("- a\n- b\n", "case.yaml, the document", id="no mapping"),
+            pytest.param("a: [\n", "not YAML", id="no YAML"),
+        ],
+    )
+    def test_a_case_that_is_wrong_is_told(self, cases: Cases, case: str, told: str) -> None:
+        said = problems(cases(case=case, expected_xml=EXPECTED))
+        assert "LK404: case.yaml" in said
+        assert told in said
+
+    def test_two_vmis_are_one_too_many(self, cases: Cases) -> None:
+        assert "are both there" in problems(cases(vmi_json="{}", vmi_yaml="{}"))
+
+    def test_a_directory_with_no_case_file_is_a_case_that_is_wrong(self, cases: Cases) -> None:
+        directory = cases()
+        (directory / "case.yaml").unlink()
+        assert "LK404: case.yaml is not there" in problems(directory)
+
+
+class TestUpdate:
+    def test_it_writes_what_the_case_gives(self, cases: Cases) -> None:
+        directory = cases()
+        update = update_case(directory)
+        assert update.written == ("expected.xml",)
+        assert update.result.ok
+        assert (directory / "expected.xml").read_text() == EXPECTED
+        assert not (directory / "expected.plan.json").exists()
+
+    def test_it_leaves_what_says_the_same_as_it_is(self, cases: Cases) -> None:
+        spelt = EXPECTED.replace("'", '"')
+        directory = cases(expected_xml=spelt)
+        assert not update_case(directory).written
+        assert (directory / "expected.xml").read_text() == spelt
+
+    def test_it_keeps_up_a_plan_that_is_there(self, cases: Cases) -> None:
+        directory = cases(expected_xml=EXPECTED)
+        (directory / "expected.plan.json").touch()
+        assert update_case(directory).written == ("expected.plan.json",)
+        assert check_case(directory).ok
+
+    def test_it_removes_the_error_of_a_case_that_succeeds_now(self, cases: Cases) -> None:
+        directory = cases(expected_error="LK101: x\n")
+        update = update_case(directory)
+        assert (update.written, update.removed) == (("expected.xml",), ("expected.error",))
+        assert check_case(directory).ok
+
+    def test_it_removes_document_and_plan_of_a_case_that_fails_now(self, cases: Cases) -> None:
+        directory = cases(case=BAD_ADDRESS, expected_xml=EXPECTED)
+        (directory / "expected.plan.json").write_text("{}")
+        update = update_case(directory)
+        assert (update.written, update.removed) == (("expected.error",), ("expected.xml", "expected.plan.json"))
+        assert check_case(directory).ok
+
+    def test_a_case_that_is_wrong_gets_no_expectation_by_accident(self, cases: Cases) -> None:
+        directory = cases(case=CASE + "evn: {}\n", expected_xml=EXPECTED)
+        update = update_case(directory)
+        assert not update.written
+        assert not update.removed
+        assert "the case itself is wrong" in str(update.result)
+
+    def test_an_error_that_is_expected_of_a_wrong_case_is_kept_up(self, cases: Cases) -> None:
+        directory = cases(case="description: x\n", expected_error="")
+        assert update_case(directory).written == ("expected.error",)
+        assert check_case(directory).ok
+
+
+class TestCommandLine:
+    def test_check_says_what_became_of_each_case(self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+        cases("a", expected_xml=EXPECTED)
+        cases("b", expected_xml=DOMAIN)
+        assert cases.golden("check") == 1
+        out = capfdbinary.readouterr().out.decode()
+        assert out.startswith("ok       a\nDIFFERS  b: it gives another document\n--- expected.xml\n")
+        assert out.endswith("2 cases: 1 as expected, 1 not\n")
+        assert cases.golden("check", "--case", "a") == 0
+
+    def test_update_says_what_it_did(self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+        cases("a", expected_xml=EXPECTED)
+        cases("b", expected_error="LK101: x\n")
+        assert cases.golden("update") == 0
+        assert capfdbinary.readouterr().out.decode() == (
+            "left     a\nwrote    b: expected.xml\nremoved  b: expected.error\n"
+            "2 cases: 1 updated, 0 not as expected still\n"
+        )
+
+    @pytest.mark.parametrize("ci", ["true", "1"])
+    def test_update_refuses_in_ci(self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes], ci: str) -> None:
+        directory = cases()
+        assert cases.golden("update", env={"CI": ci}) == 2
+        out, err = capfdbinary.readouterr()
+        assert out == b""
+        assert b"help: Update on your own machine" in err
+        assert not (directory / "expected.xml").exists()
+
+    def test_update_runs_where_ci_is_off(self, cases: Cases) -> None:
+        cases()
+        assert cases.golden("update", env={"CI": "false"}) == 0
+
+    def test_list_has_a_line_a_case(self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+        cases("a")
+        cases("b", case="env: {}\n")
+        assert cases.golden("list") == 0
+        first, second = capfdbinary.readouterr().out.decode().splitlines()
+        assert first == "a\tA function goes to the guest as the environment has it."
+        assert second.startswith("b\t(")
+
+    def test_a_case_that_there_is_not_is_told_with_the_nearest(
+        self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes]
+    ) -> None:
+        cases("two-gpus")
+        assert cases.golden("check", "--case", "two-gpu") == 78
+        assert b"holds no case 'two-gpu'; the nearest is two-gpus" in capfdbinary.readouterr().err
+
+    def test_an_action_that_there_is_not_is_a_usage_error(self, cases: Cases) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            cases.golden("chekc")
+
+
+class TestFindCases:
+    def test_what_begins_with_a_dot_or_an_underscore_is_no_case(self, cases: Cases) -> None:
+        cases("b")
+        cases("a")
+        for other in (".git", "_hosts", "__pycache__"):
+            (cases.root / other).mkdir()
+        (cases.root / "README.md").touch()
+        assert find_cases(str(cases.root)) == ("a", "b")
+
+    @pytest.mark.parametrize(
+        ("make", "told"),
+        [
+            pytest.param(lambda root: root.mkdir(), "holds no case", id="an empty one"),
+            pytest.param(lambda root: None, "No such file or directory", id="none"),
+            pytest.param(
+                lambda root: Cases(root.parent)(root.name), "is a case, not a directory of cases", id="a case"
+            ),
+        ],
+    )
+    def test_a_directory_of_no_cases_is_an_error(
+        self, tmp_path: Path, make: Callable[[Path], object], told: str
+    ) -> None:
+        root = tmp_path / "golden"
+        make(root)
+        with pytest.raises(LauncherkitError, match=told):
+            find_cases(str(root))
