@@ -50,7 +50,7 @@ def phases(what: Sample) -> dict[str, Callable[[], object]]:
         "read VMI": lambda: read_vmi(what.vmi_json),
         "read domain": lambda: read_facts(read_document(what.domain_xml).root),
         "find elements": lambda: element_spans(document.data),
-        "write plan": lambda: write_plan(document, translation.plan, "no"),
+        "write plan": lambda: write_plan(document, translation.plan),
     }
 
 

@@ -5,7 +5,7 @@ The one way through the house, shared by every adapter and the public API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from launcherkit.domain.document import read_document
@@ -16,7 +16,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Shown, Unit
+from launcherkit.model.plan import Attachment, Plan, PlannedDevice, PlannedFunction, Shown, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Request
 from launcherkit.place.slots import Placement, place_units
@@ -84,7 +84,7 @@ def translate(
     notes: list[Note] = []
     domain = read_facts(document.root, name)
     plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, host, policy, notes)
-    written = write_plan(document, plan, "yes" if policy.managed else "no")
+    written = write_plan(document, plan)
     return Translation(written, plan, tuple(notes))
 
 
@@ -117,7 +117,8 @@ def _plan(
     notes += notes_about(units, left_alone, set(options), facts)
 
     groups = touched_groups(attached, facts)
-    check_viability(groups, _managed(domain, existing, policy), facts, errors, notes)
+    managed = _managed(units, domain, policy)
+    check_viability(groups, managed, facts, errors, notes)
     needed = needed_nodes(attached, facts, domain.iommufd)
     if needed.iommufd != domain.iommufd:
         notes.append(about_iommufd(domain.iommufd))
@@ -126,16 +127,20 @@ def _plan(
     errors.raise_if_any()
     there = set(attached)
     left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))
-    devices = tuple(_device(unit, aliases, placement, shown) for unit in units)
+    devices = tuple([_device(unit, aliases, placement, shown, managed) for unit in units])
     return Plan(devices, placement.root_ports, groups, needed.nodes, left, needed.iommufd)
 
 
 def _device(
-    unit: Unit, aliases: Mapping[HostAddress, str], placement: Placement, shown: Mapping[HostAddress, Shown]
+    unit: Unit,
+    aliases: Mapping[HostAddress, str],
+    placement: Placement,
+    shown: Mapping[HostAddress, Shown],
+    managed: Container[HostAddress],
 ) -> PlannedDevice:
     guests = placement.guests
     functions = [
-        PlannedFunction(attachment, aliases[source], guests.get(source), shown.get(source))
+        PlannedFunction(attachment, aliases[source], guests.get(source), shown.get(source), source in managed)
         for attachment in unit.attachments
         for source in (attachment.source,)
     ]
@@ -197,10 +202,15 @@ def _claims(
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
 
 
-def _managed(domain: DomainFacts, existing: Mapping[HostAddress, int], policy: Policy) -> Callable[[PciAddress], bool]:
-    def managed(address: PciAddress) -> bool:
-        index = existing.get(address)
-        said = None if index is None else domain.hostdevs[index].managed
-        return policy.managed if said is None else said == "yes"
+def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:
+    """What libvirt binds itself (X1): as the document says, as it says of the primary, or as the policy says."""
+    managed: set[HostAddress] = set()
+    for unit in units:
+        default = _said(unit.primary, domain, policy.managed)
+        managed.update([each.source for each in unit.attachments if _said(each, domain, default)])
+    return frozenset(managed)
 
-    return managed
+
+def _said(attachment: Attachment, domain: DomainFacts, default: bool) -> bool:
+    said = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].managed
+    return default if said is None else said == "yes"

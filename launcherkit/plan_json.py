@@ -55,6 +55,7 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
         "alias": function.alias,
         "guest": None if place is None else str(place.address),
         "multifunction": bool(place and place.multifunction),
+        "managed": function.managed,
         "present": attachment.hostdev is not None,
     }
     if attachment.role == "sibling":

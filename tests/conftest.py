@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(tier.name):
                 item.user_properties.append(("tier", tier.name))
                 if reason:
-                    item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see above"))
+                    item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see the tiers above"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _and_skipped(count: int) -> str:
-    return f", skipped {count} (reasons above)" if count else ""
+    return f", skipped {count} (reasons below)" if count else ""
 
 
 def _why_skipped(tier: Tier) -> str:

@@ -111,7 +111,8 @@ def test_every_page_is_reached_from_the_index() -> None:
         page = ahead.pop()
         if page.suffix == ".md" and page not in reached:
             reached.add(page)
-            ahead += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if "://" not in link and link[0] != "#"]
+            files = [link.partition("#")[0] for link in links(page) if "://" not in link]
+            ahead += [(page.parent / file).resolve() for file in files if file]
     assert sorted(map(name_of, set(DOCS.rglob("*.md")) - reached)) == []
     assert "docs/README.md" in links(ROOT / "README.md")
 
@@ -178,22 +179,18 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
+def flags_on(section: str) -> set[str]:
+    """The flags that the table in a section of the page of the commands is about."""
+    rows = re.findall(r"^\| (`-.*?) \|", sections(DOCS / "reference" / "cli.md")[section], re.MULTILINE)
+    return set(re.findall(r"`(--[a-z-]+)`", " ".join(rows)))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str) -> None:
-    told = set(re.findall(r"(?<![\w-])--[a-z-]+", sections(DOCS / "reference" / "cli.md")[f"launcherkit {command}"]))
-    known = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings if flag.startswith("--")}
-    shared = {flag for flag in known if flag in inputs_flags()}
-    if shared:  # told once for all commands that have them
-        told |= set(re.findall(r"(?<![\w-])--[a-z-]+", sections(DOCS / "reference" / "cli.md")["Inputs and policy"]))
-    assert told == known - {"--help"}
-
-
-def inputs_flags() -> set[str]:
-    from launcherkit.cli.inputs import add_input_arguments
-
-    parser = argparse.ArgumentParser()
-    add_input_arguments(parser, {})
-    return {flag for action in parser._actions for flag in action.option_strings}
+    flags = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings}
+    known = {flag for flag in flags if flag.startswith("--")} - {"--help"}
+    shared = flags_on("Inputs and policy") if "--domain" in known else set()  # told once for those that have them
+    assert flags_on(f"launcherkit {command}") | shared == known
 
 
 def known_variables() -> set[str]:
@@ -209,7 +206,8 @@ def known_variables() -> set[str]:
 
 
 def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> object:
-    return next(other.default for other in actions_of(parser_of(command, env)) if other.option_strings == action.option_strings)
+    others = actions_of(parser_of(command, env))
+    return next(other.default for other in others if other.option_strings == action.option_strings)
 
 
 def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
@@ -225,3 +223,35 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)
         assert set(re.findall(r"\bLK\d{3}\b", text)) <= codes, name_of(page)
+
+
+def code() -> str:
+    """All of the package's source."""
+    return "".join(path.read_text() for path in sorted((ROOT / "launcherkit").rglob("*.py")))
+
+
+def test_the_page_of_the_rules_has_every_number_that_the_code_cites() -> None:
+    cited = set(re.findall(r"\b[EQCSVPXKG][1-9]\b", code()))
+    assert cited <= set(re.findall(r"\b[EQCSVPXKG][1-9]\b", (DOCS / "reference" / "rules.md").read_text()))
+
+
+def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
+    from launcherkit import Host, translate
+    from launcherkit.plan_json import plan_document
+
+    page = (DOCS / "reference" / "plan.md").read_text()
+    topics = set(re.findall(r'\bNote\(\s*"([a-z-]+)"', code()))
+    told = page.partition("| topic |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z-]+)`", told)) == topics
+    domain = "<domain type='kvm'><devices/></domain>"
+    document = plan_document(translate(domain, env={"PCI_RESOURCE_A": "01:00.0,01:00.1"}, host=Host.none()))
+    (device,) = document["devices"]
+    for key in [*document, *device, *device["request"], *device["functions"][0], *device["functions"][1]]:
+        assert f"`{key}`" in page, key
+
+
+def test_the_page_of_the_library_has_every_name() -> None:
+    import launcherkit
+
+    page = (DOCS / "reference" / "python-api.md").read_text()
+    assert [name for name in launcherkit.__all__ if name not in page] == []

@@ -35,27 +35,21 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
         BadEncoding: its encoding is not based on ASCII.
         NotADomain: its root is not ``<domain>``.
     """
-    data = domain_xml.encode("utf-8", "surrogatepass") if isinstance(domain_xml, str) else domain_xml
+    data = _encoded(domain_xml, name) if isinstance(domain_xml, str) else domain_xml
     if len(data) > MAX_BYTES:
         raise DomainTooLarge(
             f"{name} has {len(data)} bytes, more than {MAX_BYTES}",
             "A domain document is a few kilobytes; look for what was put into it by mistake.",
         )
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _bad_encoding(name, "UTF-16")
-    root = _parse(data, name, "utf-8" if isinstance(domain_xml, str) else None)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
+        raise _bad_encoding(name, "UTF-16")  # lxml would read it and say nothing of it
+    root = _parse(data, name)
     info = root.getroottree().docinfo
     if info.internalDTD is not None or info.doctype:
         raise _forbidden(name, "it has a document type declaration")
     encoding = info.encoding or "utf-8"
     if not encoding.lower().startswith(_ASCII_BASED):
         raise _bad_encoding(name, encoding)
-    if isinstance(domain_xml, str) and encoding.lower() not in ("utf-8", "utf8"):
-        # Text that declares an encoding is given out in it, so that the bytes are what they say.
-        try:
-            return read_document(domain_xml.encode(encoding, "xmlcharrefreplace"), name)
-        except LookupError as problem:
-            raise _bad_encoding(name, encoding) from problem
     if root.tag != "domain":
         raise NotADomain(
             f"{name} has the root <{_local(root.tag)}>, not <domain>",
@@ -64,9 +58,23 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     return Document(data, root)
 
 
-def _parse(data: bytes, name: str, encoding: str | None) -> etree._Element:
+def _encoded(text: str, name: str) -> bytes:
+    """Text as bytes in the encoding that it declares, so that they are what they say; UTF-8 where it declares none."""
+    declaration = text[: text.find("?>")] if text.startswith("<?xml") else ""
+    _, found, rest = declaration.partition("encoding")
+    parts = rest.replace("'", '"').split('"')
+    encoding = parts[1] if found and len(parts) > 1 else "utf-8"
+    if not encoding.lower().startswith(_ASCII_BASED):
+        raise _bad_encoding(name, encoding)
     try:
-        return etree.fromstring(data, _parser(encoding))
+        return text.encode(encoding, "xmlcharrefreplace")
+    except LookupError as problem:
+        raise _bad_encoding(name, encoding) from problem
+
+
+def _parse(data: bytes, name: str) -> etree._Element:
+    try:
+        return etree.fromstring(data, _parser())
     except (etree.XMLSyntaxError, LookupError) as problem:
         text = " ".join(str(problem).split())
         if b"<!DOCTYPE" in data or "Entity '" in text:
@@ -80,7 +88,7 @@ def _bad_encoding(name: str, encoding: str) -> BadEncoding:
     return BadEncoding(f"{name} is in {encoding}, not in UTF-8", "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.")
 
 
-def _parser(encoding: str | None) -> etree.XMLParser:
+def _parser() -> etree.XMLParser:
     return etree.XMLParser(
         resolve_entities=False,
         no_network=True,
@@ -88,7 +96,6 @@ def _parser(encoding: str | None) -> etree.XMLParser:
         huge_tree=False,
         remove_comments=False,
         strip_cdata=False,
-        encoding=encoding,
     )
 
 

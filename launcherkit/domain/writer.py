@@ -33,13 +33,12 @@ class Style(NamedTuple):
     step: str
 
 
-def write_plan(document: Document, plan: Plan, managed: str) -> bytes:
+def write_plan(document: Document, plan: Plan) -> bytes:
     """The document with the plan's hostdevs and controllers in it; all other bytes as they were (X4).
 
     Args:
         document: from `read_document`.
         plan: from the pipeline, for this very document.
-        managed: ``yes`` or ``no`` for hostdevs that don't say.
     """
     places = Places(document)
     style = _style(places)
@@ -50,10 +49,10 @@ def write_plan(document: Document, plan: Plan, managed: str) -> bytes:
     for device in plan.devices:
         for function in device.functions:
             if function.attachment.hostdev is None:
-                added.append(_hostdev(function, managed, plan.iommufd, style))
+                added.append(_hostdev(function, plan.iommufd, style))
             else:
                 hostdev = hostdevs[function.attachment.hostdev]
-                edits += completion.edits(hostdev, function, managed, plan.iommufd)
+                edits += completion.edits(hostdev, function, plan.iommufd)
     if places.devices is None:
         edits.append(_append(document.data, places.spans[0], [_wrap(added, style)], style, depth=-1))
     elif added:
@@ -128,13 +127,13 @@ def _root_port(index: int, style: Style) -> str:
     return _tag("controller", (("type", "pci"), ("index", str(index)), ("model", "pcie-root-port")), style)
 
 
-def _hostdev(function: PlannedFunction, managed: str, iommufd: bool, style: Style) -> str:
+def _hostdev(function: PlannedFunction, iommufd: bool, style: Style) -> str:
     """A whole hostdev. Its values need no quoting: numbers, UUIDs, aliases and words of ours."""
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
     source = function.source
     driver = lead + _IOMMUFD if iommufd and isinstance(source, PciAddress) else ""
-    attributes = "".join([f" {name}='{value}'" for name, value in _hostdev_attributes(function, managed)])
+    attributes = "".join([f" {name}='{value}'" for name, value in _hostdev_attributes(function)])
     address = "" if function.guest is None else f"{lead}{_address(function.guest)}"
     text = (
         f"<hostdev{attributes}>{driver}{lead}<source>{deeper}<address {_source_attributes(source)}/>{lead}</source>"
@@ -155,8 +154,8 @@ def _address(place: GuestPlace) -> str:
     return f"<address type='pci' {_pci_attributes(place.address)}{multifunction}/>"
 
 
-def _hostdev_attributes(function: PlannedFunction, managed: str) -> list[tuple[str, str]]:
-    attributes = [("mode", "subsystem"), ("type", _type(function.source)), ("managed", managed)]
+def _hostdev_attributes(function: PlannedFunction) -> list[tuple[str, str]]:
+    attributes = [("mode", "subsystem"), ("type", _type(function.source)), ("managed", "yes" if function.managed else "no")]
     if function.shown is not None:
         attributes += [(name, value) for name, value in zip(Shown._fields, function.shown, strict=True) if value]
     return attributes
@@ -187,9 +186,9 @@ class _Completion:
         self._data = places.data
         self._style = style
 
-    def edits(self, hostdev: etree._Element, function: PlannedFunction, managed: str, iommufd: bool) -> list[Edit]:
+    def edits(self, hostdev: etree._Element, function: PlannedFunction, iommufd: bool) -> list[Edit]:
         """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
-        wanted = dict(_hostdev_attributes(function, managed))
+        wanted = dict(_hostdev_attributes(function))
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
                 wanted.pop(name, None)

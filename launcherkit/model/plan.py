@@ -78,6 +78,8 @@ class PlannedFunction(NamedTuple):
     guest: GuestPlace | None
     """The guest address that we give it or that it had; None leaves it to libvirt (P3)."""
     shown: Shown | None
+    managed: bool
+    """Whether libvirt binds it to vfio-pci and gives it back (X1)."""
 
     @property
     def source(self) -> HostAddress:

@@ -33,8 +33,8 @@ def assign_aliases(units: Sequence[Unit], domain: DomainFacts, prefixes: AliasPr
     Those that a VMI or the environment names come first, then valid ones that the document has, then siblings and the rest.
     """
     planned = {attachment.hostdev for unit in units for attachment in unit.attachments}
-    used = set(domain.aliases)
-    used.update(hostdev.alias for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias)
+    used = dict.fromkeys(domain.aliases, 1)
+    used |= {hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias}
     given: dict[HostAddress, str] = {}
     rest: list[tuple[Unit, Attachment]] = []
     for unit in units:
@@ -48,7 +48,7 @@ def assign_aliases(units: Sequence[Unit], domain: DomainFacts, prefixes: AliasPr
     for unit, attachment in rest:
         present = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].alias
         if present and _valid(present) and present not in used:
-            used.add(present)
+            used[present] = 1
             given[attachment.source] = present
         else:
             unnamed.append((unit, attachment))
@@ -67,10 +67,15 @@ def _valid(alias: str) -> bool:
     return alias.startswith("ua-") and len(alias) > 3 and _ALLOWED.issuperset(alias)
 
 
-def _unique(alias: str, used: set[str]) -> str:
-    candidate, count = alias, 1
+def _unique(alias: str, used: dict[str, int]) -> str:
+    """The alias, or the alias with the first number from 2 on that is free.
+
+    ``used`` has how often each alias was wanted, so that many equal names cost no search.
+    """
+    candidate, count = alias, used.get(alias, 0)
     while candidate in used:
         count += 1
         candidate = f"{alias}-{count}"
-    used.add(candidate)
+    used[alias] = max(count, 1)
+    used.setdefault(candidate, 1)
     return candidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from launcherkit.errors import (
@@ -47,7 +47,7 @@ def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[To
 
 def check_viability(
     groups: Iterable[TouchedGroup],
-    managed: Callable[[PciAddress], bool],
+    managed: Container[HostAddress],
     host: HostFacts,
     errors: Collector,
     notes: list[Note],
@@ -56,7 +56,7 @@ def check_viability(
 
     Args:
         groups: from `touched_groups`.
-        managed: whether libvirt itself binds an attached function to vfio-pci; its present driver doesn't matter then.
+        managed: what libvirt itself binds to vfio-pci; the present driver of these doesn't matter.
         host: facts about all members.
         errors: takes `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep`, `DeviceGone`.
         notes: takes what libvirt will object to although the kernel would not.
@@ -64,7 +64,7 @@ def check_viability(
     for group in groups:
         for member in group.members:
             function = host.functions[member.address]
-            bound_by_libvirt = member.attached and managed(member.address)
+            bound_by_libvirt = member.address in managed
             if member.attached:
                 _check_attached(function, host, errors)
                 if member.driver is None and not bound_by_libvirt:

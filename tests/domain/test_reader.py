@@ -85,8 +85,10 @@ def test_controllers_and_addresses_in_use_are_found() -> None:
 
 def test_graphics_and_a_ramfb_video_are_seen() -> None:
     """X3."""
-    assert facts("<graphics type='vnc'/>", "<video><model type='ramfb'/></video>")[5:7] == (True, True)
-    assert facts("<video><model type='virtio'/></video>", "<video/>")[5:7] == (False, False)
+    both = facts("<graphics type='vnc'/>", "<video><model type='ramfb'/></video>")
+    assert (both.has_graphics, both.video_ramfb) == (True, True)
+    neither = facts("<video><model type='virtio'/></video>", "<video/>")
+    assert (neither.has_graphics, neither.video_ramfb) == (False, False)
 
 
 def test_hostdevs_of_our_kinds_are_read_whole() -> None:

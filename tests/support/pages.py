@@ -3,14 +3,16 @@
 A fenced block may be told about by HTML comments right above it:
 
     <!-- file: policy.yaml -->     put the block's text into this file of the page's folder
-    <!-- in: checkout -->          run it there, or in a folder of the page; the default is where the last command left off
+    <!-- in: checkout -->          run it there, or in a folder of the page; else where the last command left off
     <!-- runs: in a cluster -->    don't run it here; only the places of `ELSEWHERE`
     <!-- needs: /sys/bus/pci -->   run it only where this path is
     <!-- exits: 65 -->             its last command ends so; the default is 0
     <!-- prints -->                what the Python block above it prints
+    <!-- policy -->                a policy; a YAML file with that word in its name is one anyhow
 
-Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams, compared
-exactly; a line ``...`` stands for any lines, and within a line for anything. Where nothing follows, the output may be anything.
+Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams,
+compared exactly; a line ``...`` stands for any lines, and within a line for anything. Where nothing follows, the
+output may be anything.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ ELSEWHERE = {
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)\s*$")
 _COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z]+)(?:: (?P<value>.*?))? -->\s*$")
+_SCRIPTS = {"launcherkit": "launcherkit.cli.main", "onDefineDomain": "launcherkit.adapters.exec_hook"}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.*)$")
 
@@ -93,7 +96,7 @@ def blocks(page: Path) -> list[Block]:
             told[comment["key"]] = comment["value"] or ""
         elif line.strip():
             told = {}
-    assert opened is None, f"{name_of(page)}: the block of line {opened and opened[0]} has no end"
+    assert opened is None, f"{name_of(page)}: the last block has no end"
     return found
 
 
@@ -169,9 +172,10 @@ class Shell:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(ROOT),
         }
-        for name, module in (("launcherkit", "launcherkit.cli.main"), ("onDefineDomain", "launcherkit.adapters.exec_hook")):
+        for name, module in _SCRIPTS.items():
+            call = f"import sys, {module} as it; sys.exit(it.main())"
             stand_in = aside / name  # found only where the project is not installed
-            stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys, {module} as it; sys.exit(it.main())" "$@"\n')
+            stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{call}" "$@"\n')
             stand_in.chmod(0o755)
 
     def run(self, command: str, where: str | None = None) -> Outcome:

@@ -1,0 +1,132 @@
+"""The policy as people write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, SeveralErrors, UnreadableFile
+from launcherkit.sources.policy_file import read_policy_annotation, read_policy_file
+from launcherkit.sources.settings import Layer, policy_of
+
+FULL = """\
+siblings: group
+pairing: positional
+managed: true
+aliasPrefixes:
+  gpu: ua-g-
+extraPrefixes: [PCIDEVICE_]
+sysfsRoot: /host
+nodeCheck: always
+"""
+
+
+def read(tmp_path: Path, text: str) -> Layer:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    return read_policy_file(str(path))
+
+
+def test_every_key_says_its_part(tmp_path: Path) -> None:
+    assert read(tmp_path, FULL) == {
+        "siblings": "group",
+        "pairing": "positional",
+        "managed": True,
+        "gpu": "ua-g-",
+        "extra_prefixes": ("PCIDEVICE",),
+        "sysfs_root": "/host",
+        "node_check": "always",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{}", "null", "# nothing\n", "siblings:\naliasPrefixes:\n", "aliasPrefixes: {gpu: null}"])
+def test_what_is_not_said_is_left_to_the_defaults(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == {}
+    assert policy_of(read(tmp_path, text)).siblings == "slot"
+
+
+def test_json_is_yaml(tmp_path: Path) -> None:
+    assert read(tmp_path, '{"siblings": "none", "aliasPrefixes": {"usb": "ua-u-"}}') == {"siblings": "none", "usb": "ua-u-"}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("sibling: slot", "sibling: there is no such key"),
+        ("siblings: Slot", "siblings: .*'slot', 'group', 'listed' or 'none'; found 'Slot'"),
+        ("managed: maybe", "managed: .*found 'maybe'"),
+        ("aliasPrefixes: {gpu: gpu-}", "aliasPrefixes.gpu: .*ua-"),
+        ("aliasPrefixes: {gpus: ua-}", "aliasPrefixes.gpus: there is no such key"),
+        ("extraPrefixes: PCIDEVICE", "extraPrefixes: "),
+        ("extraPrefixes: [pcidevice]", "extraPrefixes.0: "),
+        ("sysfsRoot: ''", "sysfsRoot: "),
+        ("- siblings", "the document: "),
+        ("siblings", "the document: "),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_path_and_value(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(BadPolicy, match=f"policy.yaml, {part}") as raised:
+        read(tmp_path, text)
+    assert raised.value.exit_code == 78
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SeveralErrors) as raised:
+        read(tmp_path, "siblings: x\npairing: y\nbogus: z")
+    assert len(raised.value.errors) == 3
+
+
+HOSTILE = [
+    "a: &x [1]\nb: *x",
+    "&x a: *x",
+    "siblings: slot\nsiblings: none",
+    "[" * 100_000,
+    "{" * 5_000,
+    "managed: 0x" + "f" * 5_000,
+    "? 0x" + "f" * 5_000 + "\n: 1",
+    "managed: " + "9" * 5_000,
+    "managed: !!bool foo",
+    "managed: !!int ''",
+    "managed: !!float x",
+    "managed: !!timestamp x",
+    "managed: 2001-99-99",
+    "managed: !!binary x",
+    "managed: !!python/object/apply:os.system ['true']",
+    "? [1]\n: 2",
+    "? {a: b}\n: 2",
+    "1: 2",
+    "? !!binary aGVsbG8=\n: 1",
+    '"\\ud800": 1',
+    'siblings: "\\ud800"',
+    "<<: 5",
+    "\tsiblings: slot",
+    "%YAML 9.9\n---\nsiblings: slot\n---\n",
+    "a: b: c",
+    "'",
+    "siblings: " + "x" * 2_000_000,
+    "\0",
+    "\x85: \u2028",
+    "!!set {siblings}",
+    "!!omap [siblings: slot]",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse(text: str) -> None:
+    with pytest.raises(LauncherkitError) as raised:
+        read_policy_annotation(text)
+    for leaf in raised.value.leaves():
+        assert isinstance(leaf, BadAnnotation)
+        assert "\n" not in leaf.message
+        assert len(leaf.message) < 400
+
+
+def test_a_vm_may_not_say_where_the_hosts_files_are() -> None:
+    with pytest.raises(BadAnnotation, match="sysfsRoot: '/evil'"):
+        read_policy_annotation("sysfsRoot: /evil")
+
+
+def test_a_policy_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(UnreadableFile, match="/no/such/policy"):
+        read_policy_file("/no/such/policy.yaml")

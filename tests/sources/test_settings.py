@@ -1,0 +1,130 @@
+"""Where decisions come from, and which come first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import BadSetting, UnreadableFile
+from launcherkit.model.address import PciAddress
+from launcherkit.model.policy import AliasPrefixes, Policy
+from launcherkit.sources.settings import VARIABLES, host_of, is_alias_prefix, is_variable_prefix, policy_of, resolve_policy
+from launcherkit.sources.vmi import Vmi
+from tests.support.hosttree import HostTree
+
+NOTHING = Vmi((), {})
+
+
+def annotated(text: str) -> Vmi:
+    return Vmi((), {"launcherkit.io/policy": text})
+
+
+def test_with_nothing_said_the_defaults_hold() -> None:
+    assert resolve_policy({}, {}, None, None) == resolve_policy({}, {}, NOTHING, None) == Policy()
+
+
+def test_flags_come_before_variables_before_the_annotation_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("siblings: group\npairing: positional\nmanaged: true\nnodeCheck: never\n")
+    env = {"LAUNCHERKIT_SIBLINGS": "listed", "LAUNCHERKIT_MANAGED": "no"}
+    vmi = annotated("siblings: slot\nmanaged: true\npairing: class")
+    assert resolve_policy({}, {}, None, str(file)) == Policy("group", "positional", True, node_check="never")
+    assert resolve_policy({}, {}, vmi, str(file)) == Policy("slot", "class", True, node_check="never")
+    assert resolve_policy({}, env, vmi, str(file)) == Policy("listed", "class", False, node_check="never")
+    assert resolve_policy({"siblings": "none"}, env, vmi, str(file)) == Policy("none", "class", False, node_check="never")
+
+
+def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    first.write_text(json.dumps({"siblings": "none"}))
+    second.write_text(json.dumps({"siblings": "group"}))
+    env = {"LAUNCHERKIT_POLICY": str(first)}
+    assert resolve_policy({}, env, None, None).siblings == "none"
+    assert resolve_policy({}, env, None, str(second)).siblings == "group"
+    with pytest.raises(UnreadableFile, match="nowhere"):
+        resolve_policy({}, {"LAUNCHERKIT_POLICY": "/nowhere.yaml"}, None, None)
+
+
+def test_every_variable_says_its_part() -> None:
+    env = {
+        "LAUNCHERKIT_SIBLINGS": "none",
+        "LAUNCHERKIT_PAIRING": "positional",
+        "LAUNCHERKIT_MANAGED": "yes",
+        "LAUNCHERKIT_NODE_CHECK": "always",
+        "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
+        "LAUNCHERKIT_SYSFS_ROOT": "/host",
+        "LAUNCHERKIT_ALIAS_PREFIX_GPU": "ua-g-",
+        "LAUNCHERKIT_ALIAS_PREFIX_HOSTDEVICE": "ua-h-",
+        "LAUNCHERKIT_ALIAS_PREFIX_USB": "ua-u-",
+    }
+    assert set(env) == set(VARIABLES)
+    assert resolve_policy({}, env, None, None) == Policy(
+        "none", "positional", True, AliasPrefixes("ua-g-", "ua-h-", "ua-u-"), ("PCIDEVICE", "VFIO"), "/host", "always"
+    )
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert resolve_policy({}, dict.fromkeys(VARIABLES, ""), None, None) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LAUNCHERKIT_SIBLINGS", "Slot"),
+        ("LAUNCHERKIT_PAIRING", "first"),
+        ("LAUNCHERKIT_MANAGED", "true"),
+        ("LAUNCHERKIT_NODE_CHECK", "yes"),
+        ("LAUNCHERKIT_EXTRA_PREFIXES", "PCIDEVICE,pci"),
+        ("LAUNCHERKIT_EXTRA_PREFIXES", "A=B"),
+        ("LAUNCHERKIT_ALIAS_PREFIX_GPU", "gpu-"),
+        ("LAUNCHERKIT_ALIAS_PREFIX_GPU", "ua-'/>"),
+        ("LAUNCHERKIT_ALIAS_PREFIX_USB", "ua-\u00e9"),
+    ],
+)
+def test_a_variable_that_holds_what_it_can_not_is_named_with_its_value(variable: str, value: str) -> None:
+    with pytest.raises(BadSetting, match=variable) as raised:
+        resolve_policy({}, {variable: value}, None, None)
+    assert raised.value.exit_code == 78
+
+
+def test_one_alias_prefix_leaves_the_others_alone() -> None:
+    assert policy_of({"usb": "ua-u-"}).alias_prefixes == AliasPrefixes(usb="ua-u-")
+
+
+@pytest.mark.parametrize(("text", "good"), [("ua-", True), ("ua-a_1-", True), ("ua", False), ("", False), ("ua-a b", False)])
+def test_alias_prefixes_are_what_libvirt_keeps(text: str, good: bool) -> None:
+    assert is_alias_prefix(text) == good
+
+
+@pytest.mark.parametrize(("text", "good"), [("A", True), ("A_1", True), ("1A", False), ("_A", False), ("", False), ("a", False), ("\u00c9", False)])
+def test_variable_prefixes_are_names_in_upper_case(text: str, good: bool) -> None:
+    assert is_variable_prefix(text) == good
+
+
+def test_the_host_is_named_by_flag_variable_or_policy(tmp_path: Path) -> None:
+    policy = Policy(sysfs_root="/policy")
+    assert host_of("/flag", {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/flag"
+    assert host_of(None, {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/variable"
+    assert host_of(None, {"LAUNCHERKIT_HOST": ""}, policy).text == "/policy"
+
+
+def test_a_host_is_opened_only_when_it_is_asked(tmp_path: Path) -> None:
+    nowhere = host_of("/no/such/host", {}, Policy())
+    with pytest.raises(UnreadableFile):
+        nowhere.facts([PciAddress(0, 1, 0, 0)])
+    HostTree(tmp_path).card("0000:e1:00", group=44)
+    facts = host_of(str(tmp_path), {}, Policy()).facts([PciAddress(0, 0xE1, 0, 0)])
+    assert len(facts.functions) == 2
+
+
+def test_without_file_and_annotation_neither_pydantic_nor_yaml_is_imported() -> None:
+    code = (
+        "import sys; from launcherkit.sources.settings import resolve_policy;"
+        "resolve_policy({}, {'LAUNCHERKIT_SIBLINGS': 'none'}, None, None);"
+        "sys.exit(bool({'pydantic', 'yaml', 'argparse', 'logging', 'pathlib', 'dataclasses'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
