@@ -1,6 +1,7 @@
 """The exec hook as a process, against ``python -I -c 'import lxml.etree'``; and its memory.
 
-Ratios are medians of interleaved pairs. The targets: at most 1.25 for 8 devices, at most 1.10 from 8 to 64, at most 19 MB.
+Ratios are medians of interleaved pairs. The targets: at most 1.25 for 8 devices, at most 1.10 from 8 to 64, and at
+most 19 MB.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ def host_tree(directory: Path, count: int, functions: int) -> str:
     tree = HostTree(directory)
     for address, function in sample(count, functions).facts.functions.items():
         tree.function(
-            str(address), device=function.device, class_code=function.class_code, driver="vfio-pci", group=function.iommu_group
+            str(address),
+            device=function.device,
+            class_code=function.class_code,
+            driver="vfio-pci",
+            group=function.iommu_group,
         )
     return str(directory)
 
@@ -73,7 +78,10 @@ def measure(functions: int, pairs: int, directory: Path | None) -> None:
         for count, (command, env) in commands.items():
             runs[count].append(run(command, env))
     where = "no host facts" if directory is None else "facts from a sysfs tree"
-    print(f"devices of {functions} function(s), {where}; floor {1000 * statistics.median(r.seconds for r in floors):.1f} ms")
+    print(
+        f"devices of {functions} function(s), {where}; floor "
+        f"{1000 * statistics.median(r.seconds for r in floors):.1f} ms"
+    )
     for count in COUNTS:
         ratio = statistics.median(r.seconds / floor.seconds for r, floor in zip(runs[count], floors, strict=True))
         print(f"  {count:3} devices: {ratio:.2f} of the floor, peak {max(r.peak for r in runs[count]):.1f} MB")

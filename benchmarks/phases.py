@@ -78,7 +78,10 @@ def main() -> None:
             floor = result["round trip"]
             print(f"{count} devices of {functions} function(s)")
             for name, milliseconds in result.items():
-                print(f"  {name:14} {milliseconds:7.3f} ms   {milliseconds / floor:5.2f} of lxml's round trip of the result")
+                print(
+                    f"  {name:14} {milliseconds:7.3f} ms   {milliseconds / floor:5.2f} of lxml's round trip of "
+                    "the result"
+                )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """launcherkit: from a device plugin's allocation to the hostdevs of a libvirt domain.
 
-    from launcherkit import Host, translate
+from launcherkit import Host, translate
 
-    translation = translate(domain_xml, env=os.environ, host=Host.from_sysfs(), vmi=vmi_json)
-    connection.defineXML(translation.domain_xml.decode())
+translation = translate(domain_xml, env=os.environ, host=Host.from_sysfs(), vmi=vmi_json)
+connection.defineXML(translation.domain_xml.decode())
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOME = {
     "translate": "launcherkit.pipeline",
 }
 
-__all__ = [  # noqa: PLE0604  # the names above, which mypy and readers see
+__all__ = [  # the names above, which mypy and readers see
     "AliasPrefixes",
     "Host",
     "LauncherkitError",

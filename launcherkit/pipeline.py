@@ -69,8 +69,8 @@ def translate(
         name: what messages call the domain document, its file for example.
 
     Returns:
-        The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing the
-        document is the one that came, byte for byte (Q3).
+        The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing
+        the document is the one that came, byte for byte (Q3).
 
     Raises:
         LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. Where several
@@ -150,7 +150,7 @@ def _device(
 def _allocations(
     environment: Environment, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
 ) -> dict[str, Allocation]:
-    """The variables that are used, by the resource that they answer, or by their ``<R>`` where there is no VMI (Q1, Q2)."""
+    """The variables that are used, by the resource that they answer, or by name where there is no VMI (Q1, Q2)."""
     errors = Collector()
     allocations: dict[str, Allocation] = {}
     if not environment.variables:

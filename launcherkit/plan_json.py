@@ -74,7 +74,8 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
         {
             "number": group.number,
             "members": [
-                {"host": str(member.address), "driver": member.driver, "attached": member.attached} for member in group.members
+                {"host": str(member.address), "driver": member.driver, "attached": member.attached}
+                for member in group.members
             ],
         }
         for group in plan.groups

@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(tier.name):
                 item.user_properties.append(("tier", tier.name))
                 if reason:
-                    item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see the tiers above"))
+                    item.add_marker(
+                        pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see the tiers above")
+                    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -179,6 +179,16 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_every_command_in_the_text_of_a_page_is_one(page: Path) -> None:
+    for words in map(str.split, re.findall(r"`(launcherkit [a-z][^`]*)`", page.read_text())):
+        command, rest = words[1], words[2:]
+        assert command in COMMANDS, f"{name_of(page)}: {' '.join(words)}"
+        known = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings}
+        flags = {word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"}
+        assert flags <= known, f"{name_of(page)}: {' '.join(words)}"
+
+
 def flags_on(section: str) -> set[str]:
     """The flags that the table in a section of the page of the commands is about."""
     rows = re.findall(r"^\| (`-.*?) \|", sections(DOCS / "reference" / "cli.md")[section], re.MULTILINE)

@@ -1,7 +1,7 @@
 """The exec hook ``onDefineDomain``, as KubeVirt's sidecar-shim calls it.
 
-``onDefineDomain --vmi <VMI JSON> --domain <domain XML>``: the new domain goes to stdout, whole or not at all; messages go
-to stderr; an exit code other than 0 fails the VM. It may be called any number of times on its own output (X2).
+``onDefineDomain --vmi <VMI JSON> --domain <domain XML>``: the new domain goes to stdout, whole or not at all; messages
+go to stderr; an exit code other than 0 fails the VM. It may be called any number of times on its own output (X2).
 
 Every VM start waits for this process, so it imports no more than it uses: its two options are read by hand.
 """
@@ -108,4 +108,6 @@ def _as_given(argument: str) -> bytes:
 
 
 def _shown(arguments: Sequence[str]) -> str:
-    return " ".join(argument if len(argument) <= 40 else argument[:37] + "..." for argument in arguments) or "no arguments"
+    return (
+        " ".join(argument if len(argument) <= 40 else argument[:37] + "..." for argument in arguments) or "no arguments"
+    )

@@ -16,7 +16,7 @@ from launcherkit.errors import EX_USAGE, Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation
-from launcherkit.pipeline import HostSource, Translation, translate
+from launcherkit.pipeline import HostSource
 from launcherkit.plan_json import plan_document
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.files import read_file

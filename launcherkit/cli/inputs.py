@@ -41,7 +41,9 @@ def switch_from(flag: str, env: Mapping[str, str]) -> bool:
     """The default of an on/off flag from its variable, ``yes`` or ``no``."""
     text = env.get(variable_of(flag)) or "no"
     if text not in ("yes", "no"):
-        raise BadSetting(f"{variable_of(flag)}={text!r} is none of yes, no", f"Set {variable_of(flag)} to one of them, or unset it.")
+        raise BadSetting(
+            f"{variable_of(flag)}={text!r} is none of yes, no", f"Set {variable_of(flag)} to one of them, or unset it."
+        )
     return text == "yes"
 
 
@@ -50,7 +52,9 @@ def text_from(flag: str, env: Mapping[str, str]) -> str | None:
     return env.get(variable_of(flag)) or None
 
 
-def add_input_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True) -> None:
+def add_input_arguments(
+    parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True
+) -> None:
     """Declare ``--domain``, ``--vmi``, ``--env-file``, ``--host`` and the policy's flags."""
     group = parser.add_argument_group("inputs")
     domain = text_from("--domain", env)
@@ -65,7 +69,8 @@ def add_input_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
         "--vmi",
         metavar="FILE",
         default=text_from("--vmi", env),
-        help="the VirtualMachineInstance as JSON, or as YAML in a file *.yaml; without it every device in the environment is asked for",
+        help="the VirtualMachineInstance as JSON, or as YAML in a file *.yaml; without it every device in the "
+        "environment is asked for",
     )
     group.add_argument(
         "--env-file",
@@ -80,15 +85,23 @@ def add_input_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
         help="where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, a umockdev "
         "recording, or none; default: this machine",
     )
-    group = parser.add_argument_group("policy", "Flags come before variables, the VMI's annotation and the policy file.")
+    group = parser.add_argument_group(
+        "policy", "Flags come before variables, the VMI's annotation and the policy file."
+    )
     group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (docs/reference/policy.md)")
     group.add_argument(
-        "--siblings", choices=SIBLINGS, help="which sibling functions come along (default: slot, all functions of the card)"
+        "--siblings",
+        choices=SIBLINGS,
+        help="which sibling functions come along (default: slot, all functions of the card)",
     )
     group.add_argument(
-        "--pairing", choices=PAIRING, help="how addresses answer requests (default: class; positional is KubeVirt's own way)"
+        "--pairing",
+        choices=PAIRING,
+        help="how addresses answer requests (default: class; positional is KubeVirt's own way)",
     )
-    group.add_argument("--managed", choices=("yes", "no"), help="whether libvirt binds the devices itself (default: no)")
+    group.add_argument(
+        "--managed", choices=("yes", "no"), help="whether libvirt binds the devices itself (default: no)"
+    )
     checks = group.add_mutually_exclusive_group()
     checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must be there (default: auto)")
     checks.add_argument(

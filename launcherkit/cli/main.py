@@ -33,7 +33,8 @@ examples:
   launcherkit snapshot -o host.json
 
 Every option can be set by a variable: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE.
-exit codes: 0 done, 1 a golden case differs, 2 usage, 65 bad input, 69 a service is not there, 70 a bug, 78 configuration"""
+exit codes: 0 done, 1 a golden case differs, 2 usage, 65 bad input, 69 a service is not there, 70 a bug,
+78 configuration"""
 
 
 def main() -> int:

@@ -34,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="root of the file system with the host's sys/ and dev/ (default: /), or a recording *.umockdev",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default=text_from("--output", env), help="write there, whole or not at all (default: stdout)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=text_from("--output", env),
+        help="write there, whole or not at all (default: stdout)",
     )
     parser.add_argument(
         "--all",

@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_input_arguments(parser, env)
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--output", "-o", metavar="FILE", default=text_from("--output", env), help="write there, by rename, not to standard output"
+        "--output",
+        "-o",
+        metavar="FILE",
+        default=text_from("--output", env),
+        help="write there, by rename, not to standard output",
     )
     group.add_argument("--plan", metavar="FILE", default=text_from("--plan", env), help="write the plan there as JSON")
     group.add_argument(

@@ -80,12 +80,16 @@ def _parse(data: bytes, name: str) -> etree._Element:
         if b"<!DOCTYPE" in data or "Entity '" in text:
             raise _forbidden(name, text) from problem
         raise NotXml(
-            f"{name} is not well-formed XML: {text.partition(' (<string>')[0]}", "See the line and column named; `xmllint --noout FILE` shows it too."
+            f"{name} is not well-formed XML: {text.partition(' (<string>')[0]}",
+            "See the line and column named; `xmllint --noout FILE` shows it too.",
         ) from problem
 
 
 def _bad_encoding(name: str, encoding: str) -> BadEncoding:
-    return BadEncoding(f"{name} is in {encoding}, not in UTF-8", "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.")
+    return BadEncoding(
+        f"{name} is in {encoding}, not in UTF-8",
+        "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.",
+    )
 
 
 def _parser() -> etree.XMLParser:

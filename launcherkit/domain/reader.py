@@ -93,7 +93,11 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
 
 def hostdev_elements(root: etree._Element) -> list[etree._Element]:
     """The elements behind `DomainFacts.hostdevs`, in the same order."""
-    return [device for device in _devices(root) if device.tag == "hostdev" and _kind(device, device.find("source")) is not None]
+    return [
+        device
+        for device in _devices(root)
+        if device.tag == "hostdev" and _kind(device, device.find("source")) is not None
+    ]
 
 
 def _devices(root: etree._Element) -> list[etree._Element]:
@@ -150,9 +154,7 @@ def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostde
     )
 
 
-def _source_address(
-    kind: Kind, source: etree._Element | None, name: str, errors: Collector
-) -> HostAddress | None:
+def _source_address(kind: Kind, source: etree._Element | None, name: str, errors: Collector) -> HostAddress | None:
     address = None if source is None else source.find("address")
     if address is None:
         if kind == "usb":

@@ -49,7 +49,7 @@ def element_spans(data: bytes) -> list[Span]:
         if second == _SLASH:
             index, opening, open_end = opened.pop()
             spans[index] = _span((opening, open_end, start, end))
-        elif second != _BANG and second != _QUESTION:
+        elif second not in _NO_ELEMENT:
             if data[end - 2] == _SLASH:
                 spans.append(_span((start, end, end, end)))
             else:
@@ -60,7 +60,8 @@ def element_spans(data: bytes) -> list[Span]:
 
 _span = Span._make
 _OPEN = Span(0, 0, 0, 0)
-_SLASH, _BANG, _QUESTION = b"/!?"
+_SLASH = ord("/")
+_NO_ELEMENT = frozenset(b"!?")
 _QUOTES = b"\"'"
 
 

@@ -155,7 +155,11 @@ def _address(place: GuestPlace) -> str:
 
 
 def _hostdev_attributes(function: PlannedFunction) -> list[tuple[str, str]]:
-    attributes = [("mode", "subsystem"), ("type", _type(function.source)), ("managed", "yes" if function.managed else "no")]
+    attributes = [
+        ("mode", "subsystem"),
+        ("type", _type(function.source)),
+        ("managed", "yes" if function.managed else "no"),
+    ]
     if function.shown is not None:
         attributes += [(name, value) for name, value in zip(Shown._fields, function.shown, strict=True) if value]
     return attributes
@@ -223,7 +227,12 @@ class _Completion:
         wanted: dict[str, str] = {}
         if guest_address(address) is None:
             domain, bus, slot, function = place.address
-            wanted = {"domain": f"0x{domain:04x}", "bus": f"0x{bus:02x}", "slot": f"0x{slot:02x}", "function": f"0x{function:x}"}
+            wanted = {
+                "domain": f"0x{domain:04x}",
+                "bus": f"0x{bus:02x}",
+                "slot": f"0x{slot:02x}",
+                "function": f"0x{function:x}",
+            }
         if place.multifunction:
             wanted["multifunction"] = "on"
         elif place.multifunction is False and address.get("multifunction") == "on":

@@ -28,7 +28,8 @@ def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, n
     Args:
         units: in order.
         domain: the machine's topology and what is in use.
-        errors: takes `SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free.
+        errors: takes `SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing
+            is free.
         notes: takes what is left to libvirt although it has several functions.
     """
     room = _Room(domain)
@@ -73,7 +74,9 @@ def _place_card(
         errors.add(_no_room(card, domain))
         return
     domain_, bus, slot, _ = base
-    functions = {guests[attachment.source].function for attachment in fixed if guests[attachment.source][:3] == base[:3]}
+    functions = {
+        guests[attachment.source].function for attachment in fixed if guests[attachment.source][:3] == base[:3]
+    }
     for source, number in _guest_numbers(card):
         if source in guests:
             continue
@@ -84,7 +87,9 @@ def _place_card(
         room.taken.add(guest)
         guests[source] = guest
     if 0 not in functions:
-        errors.add(_slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first"))
+        errors.add(
+            _slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first")
+        )
 
 
 def _fixed(attachment: Attachment, domain: DomainFacts) -> bool:
@@ -107,7 +112,8 @@ def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, G
         slot = guest[:3]
         mates[slot] = mates.get(slot, 0) + 1
     return {
-        source: GuestPlace(guest, guest.function == 0 if mates[guest[:3]] > 1 else None) for source, guest in guests.items()
+        source: GuestPlace(guest, guest.function == 0 if mates[guest[:3]] > 1 else None)
+        for source, guest in guests.items()
     }
 
 
@@ -159,7 +165,8 @@ def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:
     slot = str(base).rpartition(".")[0]
     return SlotTaken(
         f"the guest slot {slot} can't take {source} with its siblings: {why}",
-        "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use siblings: none.",
+        "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
+        "siblings: none.",
     )
 
 

@@ -30,11 +30,13 @@ def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes) -
 def assign_aliases(units: Sequence[Unit], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The alias of every function.
 
-    Those that a VMI or the environment names come first, then valid ones that the document has, then siblings and the rest.
+    Those that a VMI or the environment names come first, then valid ones that the document has, then the rest.
     """
     planned = {attachment.hostdev for unit in units for attachment in unit.attachments}
     used = dict.fromkeys(domain.aliases, 1)
-    used |= {hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias}
+    used |= {
+        hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
+    }
     given: dict[HostAddress, str] = {}
     rest: list[tuple[Unit, Attachment]] = []
     for unit in units:

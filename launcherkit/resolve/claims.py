@@ -142,7 +142,9 @@ class _Pools:
         self._claimed: set[HostAddress] = set(taken)
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
 
-    def pop(self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]) -> HostAddress | None:
+    def pop(
+        self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]
+    ) -> HostAddress | None:
         """The next primary of a variable that answers no other request (C5); ``wanted`` if it is one of them."""
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
@@ -177,9 +179,7 @@ class _Pools:
         return _primaries(variable, entries, self._host, self._notes)
 
 
-def _primaries(
-    variable: str, entries: Sequence[HostAddress], host: HostFacts, notes: list[Note]
-) -> list[HostAddress]:
+def _primaries(variable: str, entries: Sequence[HostAddress], host: HostFacts, notes: list[Note]) -> list[HostAddress]:
     slots: dict[HostAddress | tuple[int, int, int], list[PciAddress]] = {}
     for entry in entries:
         if isinstance(entry, PciAddress):
@@ -192,13 +192,16 @@ def _primaries(
     if not host.known and any(isinstance(entry, PciAddress) for entry in entries):
         chosen = ", ".join(str(entry) for entry in entries if entry in primaries)
         notes.append(
-            Note("guess", f"{variable}: without host facts the lowest function of a slot is taken for the primary: {chosen}")
+            Note(
+                "guess",
+                f"{variable}: without host facts the lowest function of a slot is taken for the primary: {chosen}",
+            )
         )
     return [entry for entry in entries if entry in primaries or not isinstance(entry, PciAddress)]
 
 
 def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
-    """The best class, then the lowest function, and all with that one's vendor:device (C2); a guess without facts (C3)."""
+    """The best class, then the lowest function, with all of its vendor:device (C2); a guess without facts (C3)."""
     functions = [function for function in map(host.functions.get, mates) if function is not None]
     if not functions:
         return [min(mates)]
@@ -221,7 +224,8 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
             errors.add(
                 NotOnHost(
                     f"{allocation.variable}: {what} {entry} is not on this host",
-                    f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. Restart the plugin and the pod.",
+                    f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
+                    "Restart the plugin and the pod.",
                 )
             )
 
@@ -239,7 +243,8 @@ def _too_few(
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
-        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].resource}. Audio and other companions of a GPU "
+        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].resource}. Audio and other "
+        "companions of a GPU "
         "don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
     )
 

@@ -40,7 +40,9 @@ def decide_displays(
     decided: dict[HostAddress, Shown] = {}
     for unit in units:
         primary = unit.primary
-        if unit.kind == "usb" or (unit.kind == "pci" and primary.hostdev is None and not _has_block(primary, options_of)):
+        if unit.kind == "usb" or (
+            unit.kind == "pci" and primary.hostdev is None and not _has_block(primary, options_of)
+        ):
             continue
         shown, said = _wanted(unit, options_of, nobody_said and unit is first, domain)
         if unit.kind == "mdev":
@@ -74,7 +76,7 @@ def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
 def _wanted(
     unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_default: bool, domain: DomainFacts
 ) -> tuple[Shown, str | None]:
-    """What is asked for; the second is not None where the document says it, so that it must be said otherwise to change."""
+    """What is asked for; the second is not None where the document says it, and must say otherwise to change it."""
     claim, hostdev = unit.primary.claim, unit.primary.hostdev
     if hostdev is not None:
         existing = domain.hostdevs[hostdev]

@@ -32,7 +32,9 @@ def check_requests(requests: Sequence[Request], errors: Collector) -> None:
             )
 
 
-def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> LauncherkitError:
+def variable_missing(
+    askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]
+) -> LauncherkitError:
     """The error for a request that no variable answers.
 
     Args:
@@ -46,9 +48,9 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     nearest = difflib.get_close_matches(expected[1] if len(expected) > 1 else expected[0], present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     return VariableMissing(
-        f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; "
-        f"present: {there}{hint}",
-        f"Check that deviceName is what the device plugin advertises (kubectl describe node) and that {askers[0].resource} "
+        f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {there}{hint}",
+        "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
+        f"{askers[0].resource} "
         "is in the limits of the container that runs this.",
     )
 
@@ -59,7 +61,8 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> LauncherkitErro
     return VariableMissing(
         f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set and the domain has "
         f"{hostdevs} hostdev(s)",
-        "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the container that got "
+        "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "
+        "container that got "
         "the devices, or give its variables with --env-file.",
     )
 

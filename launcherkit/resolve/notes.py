@@ -47,8 +47,10 @@ def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: Host
     elif attachment.role == "sibling" and claim is not None and _misnamed(claim, function, gpus):
         yield Note(
             "companion",
-            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the guest gets "
-            "one GPU there, not two. Use a device plugin that lists primaries alone, or translate where the variables are",
+            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: "
+            "the guest gets "
+            "one GPU there, not two. Use a device plugin that lists primaries alone, or translate where the "
+            "variables are",
         )
 
 
@@ -60,8 +62,12 @@ def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> boo
 def about_iommufd(was_asked: bool) -> Note:
     """What to know where the way to VFIO is not the one that the document had (V2)."""
     if was_asked:
-        return Note("iommufd", "the domain goes through iommufd, which an mdev can't: what is added goes through the group nodes")
+        return Note(
+            "iommufd",
+            "the domain goes through iommufd, which an mdev can't: what is added goes through the group nodes",
+        )
     return Note(
         "iommufd",
-        "only the nodes of iommufd are here, so the hostdevs have <driver iommufd='yes'/>, which needs libvirt 12.2 or later",
+        "only the nodes of iommufd are here, so the hostdevs have <driver iommufd='yes'/>, which needs libvirt "
+        "12.2 or later",
     )

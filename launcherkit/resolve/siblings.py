@@ -67,21 +67,23 @@ def _kind(address: HostAddress) -> Kind:
     return "pci" if isinstance(address, PciAddress) else "mdev" if isinstance(address, MdevAddress) else "usb"
 
 
-def _attachment(
-    source: HostAddress, role: Role, why: str, claim: Claim | None, situation: Situation
-) -> Attachment:
+def _attachment(source: HostAddress, role: Role, why: str, claim: Claim | None, situation: Situation) -> Attachment:
     return Attachment(source, role, why, claim, situation.existing.get(source))
 
 
 def _asked(claim: Claim) -> str:
     if claim.origin == "domain":
         return "it is in the domain"
-    asked = f"asked for as {claim.section} {claim.name!r}" if claim.origin == "vmi" else "every device of a variable is a request"
+    asked = (
+        f"asked for as {claim.section} {claim.name!r}"
+        if claim.origin == "vmi"
+        else "every device of a variable is a request"
+    )
     return f"{asked}, answered by {claim.variable}"
 
 
 def _best_of_slot_first(claims: Sequence[Claim], host: HostFacts) -> list[Claim]:
-    """Claims in order, but those of one slot by class and function, so that a GPU takes its audio and not the reverse."""
+    """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
     slots = [claim.primary[:3] for claim in claims]
     if len(set(slots)) == len(slots):
         return list(claims)
@@ -135,14 +137,12 @@ def _candidates(
 
 
 def _own_device(primary: PciAddress, asked_for: PciAddress, host: HostFacts) -> bool:
-    """Another slot's device that was asked for, or another port of the same card, stays a device of its own (C2, C5)."""
+    """What was asked for in another slot, or is another port of the same card, stays a device of its own (C2, C5)."""
     own, mate = host.functions.get(primary), host.functions.get(asked_for)
     return primary.slot != asked_for.slot or (own is not None and mate is not None and own.model == mate.model)
 
 
-def _decide(
-    primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation
-) -> tuple[bool, str]:
+def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation) -> tuple[bool, str]:
     """Whether a candidate comes, and why (S2)."""
     host = situation.host
     if candidate in situation.taken:

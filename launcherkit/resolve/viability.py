@@ -69,17 +69,22 @@ def check_viability(
                 _check_attached(function, host, errors)
                 if member.driver is None and not bound_by_libvirt:
                     notes.append(
-                        Note("no-driver", f"{describe(function)} has no driver; libvirt wants it bound to vfio-pci or managed='yes'")
+                        Note(
+                            "no-driver",
+                            f"{describe(function)} has no driver; libvirt wants it bound to vfio-pci or managed='yes'",
+                        )
                     )
             if not bound_by_libvirt and not _viable(member, function, host):
                 errors.add(_not_viable(group, member, function))
 
 
+_VIABLE = ("vfio-pci", "pci-stub")
+
+
 def _viable(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
     return (
         member.driver is None
-        or member.driver == "vfio-pci"
-        or member.driver == "pci-stub"
+        or member.driver in _VIABLE
         or member.bridge
         or bound_to_vfio(function, host.details.get(member.address))
     )
@@ -90,9 +95,14 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction)
     path = f"/sys/bus/pci/devices/{member.address}"
     what = "which is to be attached" if member.attached else f"which shares it with {attached}"
     # A member that nobody asked for may be what the node runs from; to unbind it isn't the first thing to say.
-    first = "Free it on the node:" if member.attached else (
-        "Put the cards into groups of their own, by another PCIe slot or ACS, or allocate another device. If the node can do "
-        f"without {member.address}, free it there:"
+    first = (
+        "Free it on the node:"
+        if member.attached
+        else (
+            "Put the cards into groups of their own, by another PCIe slot or ACS, or allocate another device. "
+            "If the node can do "
+            f"without {member.address}, free it there:"
+        )
     )
     return GroupNotViable(
         f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}",
@@ -106,25 +116,30 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
     detail = host.details.get(function.address)
     if detail is None:
         return
-    if detail.virtfns and any((vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns):
+    if detail.virtfns and any(
+        (vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns
+    ):
         errors.add(
             VgpuPhysicalFunction(
                 f"{describe(function)} is the physical function of an SR-IOV vGPU card",
-                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card through.",
+                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the "
+                "whole card through.",
             )
         )
     if detail.power_state == "D3cold":
         errors.add(
             DeviceAsleep(
                 f"{describe(function)} is in power state D3cold",
-                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot powered.",
+                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and "
+                "keep its slot powered.",
             )
         )
     if not detail.config_readable:
         errors.add(
             DeviceGone(
                 f"{describe(function)} has fallen off the bus: its config space reads all ones",
-                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan it.",
+                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove "
+                "and rescan it.",
             )
         )
 
@@ -179,4 +194,3 @@ def _group_of(source: HostAddress, host: HostFacts) -> int | None:
         mdev = host.mdevs.get(source.uuid)
         return None if mdev is None else mdev.iommu_group
     return None
-

@@ -1,1 +1,1 @@
-"""Rooms that read the world: environment, VMI, sysfs, snapshots, recordings. Each error names the file, the key and the value."""
+"""What reads the world: environment, VMI, sysfs, snapshots, recordings. Errors name the file, the key and the value."""

@@ -10,7 +10,7 @@ def read_env_file(path: str) -> dict[str, str]:
     """The variables in a file.
 
     Lines are ``NAME=VALUE``; empty ones and those that begin with ``#`` are passed over. A name may hold dashes and
-    anything else but ``=``; a value is taken as it stands, quotes and all. Entries may end in NUL instead of a line break.
+    anything else but ``=``; a value is taken as it stands, quotes and all. Entries may end in NUL, not in a line break.
 
     Raises:
         UnreadableFile: the file can't be read.

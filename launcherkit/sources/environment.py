@@ -55,8 +55,8 @@ class Environment:
         prefix, kind = next(item for item in self._kinds.items() if variable.startswith(item[0] + "_"))
         parse, error, expected = _PARSE[kind]
         entries: dict[HostAddress, int] = {}
-        for position, text in enumerate(self._env[variable].split(","), start=1):
-            text = text.strip()
+        for position, entry in enumerate(self._env[variable].split(","), start=1):
+            text = entry.strip()
             if not text:
                 continue
             try:

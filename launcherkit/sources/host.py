@@ -82,9 +82,9 @@ class Host:
 
         From sysfs it is: the functions named, those in their slots, every member of the IOMMU groups of both, for a
         physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
-        Functions and mdevs that are not there are left out. What no rule decides by is not read: numa_node is None, and of the details revision,
-        driver_override, parents, resources, has_rom and reset_methods stay empty, and vfio_dev does where there is a
-        ``dev/`` without ``iommu``; `scan` reads them.
+        Functions and mdevs that are not there are left out. What no rule decides by is not read: numa_node is None, of
+        the details revision, driver_override, parents, resources, has_rom and reset_methods stay empty, and so does
+        vfio_dev where there is a ``dev/`` without ``iommu``; `scan` reads them.
         From a snapshot or a recording it is all that it holds.
         """
         if self._root is None:

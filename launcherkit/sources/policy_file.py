@@ -52,7 +52,8 @@ class WrittenPolicy(_Written):
 
     siblings: Siblings | None = Field(
         None,
-        description="Which sibling functions come along: all of the card's slot, all of the IOMMU group, those that the "
+        description="Which sibling functions come along: all of the card's slot, all of the IOMMU group, those "
+        "that the "
         "environment lists, or none. Default: slot",
     )
     pairing: Pairing | None = Field(
@@ -73,7 +74,8 @@ class WrittenPolicy(_Written):
     node_check: NodeCheck | None = Field(
         None,
         alias="nodeCheck",
-        description="Whether the VFIO device nodes must be there; auto where the environment holds the devices, for there "
+        description="Whether the VFIO device nodes must be there; auto where the environment holds the "
+        "devices, for there "
         "the VM runs. Default: auto",
     )
 

@@ -63,4 +63,3 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise what was noted: one error as itself, several together."""
         self._collected.raise_if_any()
-

@@ -1,7 +1,7 @@
 """Where decisions come from: flags, variables ``LAUNCHERKIT_*``, the VMI's annotation, a policy file, defaults.
 
-In this order; each layer says only what it has to say. The policy file and the annotation are read by pydantic, which is
-imported only where there is one, so that the exec hook without them stays quick.
+In this order; each layer says only what it has to say. The policy file and the annotation are read by pydantic,
+which is imported only where there is one, so that the exec hook without them stays quick.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def variables_layer(env: Mapping[str, str]) -> Layer:
 def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
     def read(variable: str, text: str) -> str:
         if text not in choices:
-            raise BadSetting(f"{variable}={text!r} is none of {', '.join(choices)}", f"Set {variable} to one of them, or unset it.")
+            raise BadSetting(
+                f"{variable}={text!r} is none of {', '.join(choices)}", f"Set {variable} to one of them, or unset it."
+            )
         return text
 
     return read
@@ -116,7 +118,10 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
     prefixes = tuple(filter(None, (prefix.strip().rstrip("_") for prefix in text.split(","))))
     for prefix in prefixes:
         if not is_variable_prefix(prefix):
-            raise BadSetting(f"{variable}: {prefix!r} is no prefix of a variable", "Name prefixes such as PCIDEVICE, with commas between.")
+            raise BadSetting(
+                f"{variable}: {prefix!r} is no prefix of a variable",
+                "Name prefixes such as PCIDEVICE, with commas between.",
+            )
     return prefixes
 
 
@@ -125,7 +130,7 @@ def is_variable_prefix(text: str) -> bool:
     return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()
 
 
-def _text(variable: str, text: str) -> str:
+def _text(_variable: str, text: str) -> str:
     return text
 
 

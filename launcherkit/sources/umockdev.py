@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcherkit.errors import BadRecording
+from launcherkit.errors import BadRecording, shown
 from launcherkit.model.address import PciAddress
-from launcherkit.errors import shown
-from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.identity import base_name, group_number
+from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.tree import Directory, MemoryTree
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or mend that line."

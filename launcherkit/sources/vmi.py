@@ -10,7 +10,10 @@ from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.request import DisplayOptions, Request, Section
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
-_REMEDY = "Give the whole VirtualMachineInstance as KubeVirt hands it to hooks, or what `kubectl get vmi NAME -o json` prints."
+_REMEDY = (
+    "Give the whole VirtualMachineInstance as KubeVirt hands it to hooks, or what "
+    "`kubectl get vmi NAME -o json` prints."
+)
 
 
 class Vmi(NamedTuple):

@@ -16,7 +16,7 @@ class _Loader(yaml.SafeLoader):
     """Safe, and stricter: no key twice, no aliases, which can make a short text very large."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
@@ -41,7 +41,15 @@ def parse_written(text: str | bytes, name: str, error: type[LauncherkitError], r
         raise error(f"{name}: more than {MAX_BYTES} bytes", remedy)
     try:
         loaded = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError, LookupError, OverflowError) as problem:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        OverflowError,
+    ) as problem:
         raise error(f"{name}: not YAML: {' '.join(str(problem).split())}", remedy) from problem
     return {} if loaded is None else loaded
 

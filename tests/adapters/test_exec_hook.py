@@ -13,7 +13,12 @@ import pytest
 
 from tests.support.hosttree import HostTree
 
-HOOK = (sys.executable, "-I", "-c", "import sys; sys.path.insert(0, {root!r}); from launcherkit.adapters.exec_hook import main; main()")
+HOOK = (
+    sys.executable,
+    "-I",
+    "-c",
+    "import sys; sys.path.insert(0, {root!r}); from launcherkit.adapters.exec_hook import main; main()",
+)
 ROOT = str(Path(__file__).parents[2])
 
 VMI = json.dumps({"spec": {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": "nvidia.com/GA102"}]}}}})
@@ -37,7 +42,9 @@ def tree(tmp_path: Path) -> HostTree:
 
 def hook(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
     command = [part.format(root=ROOT) if "{root" in part else part for part in HOOK]
-    return subprocess.run([*command, *arguments], env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [*command, *arguments], env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 def test_a_sidecar_completes_the_hostdevs_that_are_there_with_no_variables(tree: HostTree) -> None:

@@ -23,7 +23,17 @@ LAUGHS = "".join(f"<!ENTITY a{level} '{f'&a{level - 1};' * 10}'>" for level in r
         "<!DOCTYPE domain [<!ATTLIST domain type CDATA 'kvm'>]><domain/>",
         "<domain>&undefined;</domain>",
     ],
-    ids=["empty", "system", "public", "entity", "external-entity", "parameter-entity", "laughs", "attlist", "undefined"],
+    ids=[
+        "empty",
+        "system",
+        "public",
+        "entity",
+        "external-entity",
+        "parameter-entity",
+        "laughs",
+        "attlist",
+        "undefined",
+    ],
 )
 def test_document_types_and_entities_are_refused(text: str) -> None:
     for document in (text, text.encode()):
@@ -88,7 +98,9 @@ def test_a_document_of_8_mib_is_read_and_one_byte_more_is_refused() -> None:
         read_document("<domain><!--" + "\u00e9" * (MAX_BYTES // 2) + "--></domain>")
 
 
-@pytest.mark.parametrize("text", ["<domstatus/>", "<Domain/>", "<domain xmlns='http://x'/>", "<x:domain xmlns:x='u'/>", "<domains/>"])
+@pytest.mark.parametrize(
+    "text", ["<domstatus/>", "<Domain/>", "<domain xmlns='http://x'/>", "<x:domain xmlns:x='u'/>", "<domains/>"]
+)
 def test_another_root_is_refused_by_name(text: str) -> None:
     with pytest.raises(NotADomain, match="has the root <"):
         read_document(text)

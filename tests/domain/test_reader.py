@@ -67,7 +67,7 @@ def test_a_domain_with_no_os_and_no_devices_is_read_too() -> None:
 
 def test_controllers_and_addresses_in_use_are_found() -> None:
     found = facts(
-        "<controller type='pci' index='0x2' model='pcie-root-port'><address type='pci' bus='0' slot='2' function='1'/></controller>",
+        "<controller model='pcie-root-port' type='pci' index='0x2'><address function='1' slot='2' type='pci'/></controller>",
         "<controller type='usb' index='7'/>",
         "<controller type='pci' index='x' model='pcie-root-port'/>",
         "<disk><address type='pci' domain='0x0000' bus='0x10' slot='0x1f' function='0x7'/></disk>",
@@ -105,13 +105,23 @@ def test_hostdevs_of_our_kinds_are_read_whole() -> None:
         UsbModel("0x46d:0xc52b"),
     ]
     first = found[0]
-    assert (first.alias, first.guest, first.placed, first.display, first.ramfb) == ("ua-a", GuestAddress(0, 5, 0, 0), True, "on", "off")
+    assert (first.alias, first.guest, first.placed, first.display, first.ramfb) == (
+        "ua-a",
+        GuestAddress(0, 5, 0, 0),
+        True,
+        "on",
+        "off",
+    )
     assert [each.managed for each in found] == ["no", "yes", None, None]
 
 
 @pytest.mark.parametrize(
     ("source", "kind"),
-    [("<address bus='1' slot='2'/>", "pci"), (f"<address uuid='{UUID}'/>", "mdev"), ("<address bus='1' device='2'/>", "usb")],
+    [
+        ("<address bus='1' slot='2'/>", "pci"),
+        (f"<address uuid='{UUID}'/>", "mdev"),
+        ("<address bus='1' device='2'/>", "usb"),
+    ],
 )
 def test_a_hostdev_without_a_type_is_known_by_its_source(source: str, kind: str) -> None:
     (hostdev,) = facts(f"<hostdev><source>{source}</source></hostdev>").hostdevs
@@ -145,8 +155,8 @@ def test_other_hostdevs_are_not_ours(hostdev: str) -> None:
 )
 def test_only_children_of_devices_are_devices(hidden: str) -> None:
     assert facts(hidden).hostdevs == ()
-    elsewhere = f"<domain type='kvm'><metadata><devices>{pci_hostdev('0000:01:00.0')}</devices></metadata>{hidden}<devices/></domain>"
-    assert read(elsewhere).hostdevs == ()
+    metadata = f"<metadata><devices>{pci_hostdev('0000:01:00.0')}</devices></metadata>"
+    assert read(f"<domain type='kvm'>{metadata}{hidden}<devices/></domain>").hostdevs == ()
 
 
 def test_the_devices_of_every_devices_element_count() -> None:
@@ -209,7 +219,12 @@ def test_what_is_no_such_number_is_an_error_that_shows_it(attribute: str, text: 
 
 @pytest.mark.parametrize(
     "source",
-    ["", "<source/>", "<source><vendor id='1'/></source>", "<source><address/></source><source><address bus='1'/></source>"],
+    [
+        "",
+        "<source/>",
+        "<source><vendor id='1'/></source>",
+        "<source><address/></source><source><address bus='1'/></source>",
+    ],
 )
 def test_an_mdev_needs_a_uuid(source: str) -> None:
     with pytest.raises(BadHostdev):
@@ -218,13 +233,20 @@ def test_an_mdev_needs_a_uuid(source: str) -> None:
 
 def test_all_bad_hostdevs_are_told_at_once() -> None:
     with pytest.raises(SeveralErrors) as raised:
-        facts("<hostdev type='pci'/>", pci_hostdev("0000:01:00.0"), "<hostdev type='mdev'><source><address uuid='x'/></source></hostdev>")
-    assert [leaf.message.partition(":")[0] for leaf in raised.value.leaves()] == ["vm.xml, hostdev 1", "vm.xml, hostdev 3"]
+        facts(
+            "<hostdev type='pci'/>",
+            pci_hostdev("0000:01:00.0"),
+            "<hostdev type='mdev'><source><address uuid='x'/></source></hostdev>",
+        )
+    assert [leaf.message.partition(":")[0] for leaf in raised.value.leaves()] == [
+        "vm.xml, hostdev 1",
+        "vm.xml, hostdev 3",
+    ]
 
 
 def test_one_source_twice_is_an_error_that_names_both() -> None:
     """X2: the source is the identity; libvirt refuses to start such a domain."""
-    with pytest.raises(BadHostdev, match="0000:01:00.0"):
+    with pytest.raises(BadHostdev, match=r"0000:01:00\.0"):
         facts(pci_hostdev("0000:01:00.0"), "<hostdev type='pci'><source><address bus='1'/></source></hostdev>")
 
 
@@ -268,7 +290,11 @@ def test_a_hostdev_through_iommufd_is_seen() -> None:
 
 
 def test_an_address_that_is_no_pci_address_places_a_hostdev_too() -> None:
-    (nowhere,) = facts("<hostdev type='pci'><source><address bus='1'/></source><address type='unassigned'/></hostdev>").hostdevs
+    (nowhere,) = facts(
+        "<hostdev type='pci'><source><address bus='1'/></source><address type='unassigned'/></hostdev>"
+    ).hostdevs
     assert (nowhere.placed, nowhere.guest) == (True, None)
-    (nothing,) = facts("<hostdev type='pci'><source><address bus='1'/></source><address type='pci'/></hostdev>").hostdevs
+    (nothing,) = facts(
+        "<hostdev type='pci'><source><address bus='1'/></source><address type='pci'/></hostdev>"
+    ).hostdevs
     assert (nothing.placed, nothing.guest) == (False, None)

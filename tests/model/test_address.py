@@ -86,7 +86,16 @@ def test_an_mdev_is_a_uuid_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", UUID[:-1], UUID + "0", UUID.replace("-", ""), "{" + UUID + "}", UUID.replace("8", "g", 1), UUID.replace("8", "\u0668")]
+    "text",
+    [
+        "",
+        UUID[:-1],
+        UUID + "0",
+        UUID.replace("-", ""),
+        "{" + UUID + "}",
+        UUID.replace("8", "g", 1),
+        UUID.replace("8", "\u0668"),
+    ],
 )
 def test_what_is_no_uuid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a UUID"):
@@ -99,7 +108,10 @@ def test_a_usb_address_is_decimal_and_leading_zeros_mean_nothing() -> None:
     assert UsbAddress(1, 10).node == "/dev/bus/usb/001/010"
 
 
-@pytest.mark.parametrize("text", ["", ":", "1", "1:", ":1", "1:2:3", "0x1:2", "a:1", "1:1000", "-1:2", "+1:2", "1: 2", "\u00b2:1", "\u0661:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "1", "1:", ":1", "1:2:3", "0x1:2", "a:1", "1:1000", "-1:2", "+1:2", "1: 2", "\u00b2:1", "\u0661:1"],
+)
 def test_what_is_no_usb_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="bus:device"):
         UsbAddress.parse(text)

@@ -30,7 +30,9 @@ def unit(*sources: str, hostdevs: dict[str, int] | None = None) -> Unit:
 
 def hostdev(source: HostAddress, place: str | None, *, placed: bool | None = None) -> ExistingHostdev:
     address = None if place is None else guest(place)
-    return ExistingHostdev("pci", source, None, address, address is not None if placed is None else placed, "no", None, None)
+    return ExistingHostdev(
+        "pci", source, None, address, address is not None if placed is None else placed, "no", None, None
+    )
 
 
 def domain(
@@ -42,7 +44,18 @@ def domain(
 ) -> DomainFacts:
     there = tuple(hostdevs)
     addresses = {guest(text) for text in used} | {each.guest for each in there if each.guest is not None}
-    return DomainFacts(topology, "x86_64/m", tuple(controllers), frozenset(addresses), True, False, frozenset(), there, frozenset(), False)
+    return DomainFacts(
+        topology,
+        "x86_64/m",
+        tuple(controllers),
+        frozenset(addresses),
+        True,
+        False,
+        frozenset(),
+        there,
+        frozenset(),
+        False,
+    )
 
 
 def root_port(index: int, place: str | None = None) -> Controller:
@@ -58,7 +71,10 @@ def place(units: Iterable[Unit], facts: DomainFacts, notes: list[Note] | None = 
 
 def shown(placement: Placement) -> dict[str, str]:
     """Host address to guest address; ``+`` where multifunction stands."""
-    return {str(source): f"{where.address}{'+' if where.multifunction else ''}" for source, where in placement.guests.items()}
+    return {
+        str(source): f"{where.address}{'+' if where.multifunction else ''}"
+        for source, where in placement.guests.items()
+    }
 
 
 def test_a_card_takes_one_slot_behind_a_root_port_of_its_own() -> None:
@@ -82,12 +98,18 @@ def test_guest_functions_are_the_hosts_numbers_where_the_lowest_is_0() -> None:
 def test_guest_functions_are_counted_from_0_where_the_lowest_is_another() -> None:
     """P1, whatever the order of the functions."""
     placement = place([unit("0000:e1:00.5", "0000:e1:00.2", "0000:e1:00.3")], domain())
-    assert shown(placement) == {"0000:e1:00.2": "0000:01:00.0+", "0000:e1:00.3": "0000:01:00.1", "0000:e1:00.5": "0000:01:00.2"}
+    assert shown(placement) == {
+        "0000:e1:00.2": "0000:01:00.0+",
+        "0000:e1:00.3": "0000:01:00.1",
+        "0000:e1:00.5": "0000:01:00.2",
+    }
 
 
 def test_a_single_function_is_left_to_libvirt() -> None:
     """P3."""
-    placement = place([unit(CARD[0]), Unit("mdev", (Attachment(MdevAddress(UUID), "primary", "", None, None),))], domain())
+    placement = place(
+        [unit(CARD[0]), Unit("mdev", (Attachment(MdevAddress(UUID), "primary", "", None, None),))], domain()
+    )
     assert placement == Placement({}, ())
 
 
@@ -169,7 +191,10 @@ def test_multifunction_stands_again_where_a_second_pass_has_lost_it() -> None:
     """X2, P1: on function 0 of the slot that is shared, and said to be off of the others."""
     facts = domain(hostdevs=[hostdev(at(CARD[1]), "0000:05:00.1"), hostdev(at(CARD[0]), "0000:05:00.0")])
     placement = place([unit(*CARD, hostdevs={CARD[0]: 1, CARD[1]: 0})], facts)
-    assert {str(source): where.multifunction for source, where in placement.guests.items()} == {CARD[0]: True, CARD[1]: False}
+    assert {str(source): where.multifunction for source, where in placement.guests.items()} == {
+        CARD[0]: True,
+        CARD[1]: False,
+    }
 
 
 def test_a_function_that_is_alone_in_its_slot_keeps_its_address_and_shares_nothing() -> None:

@@ -27,7 +27,9 @@ def part(source: HostAddress, asked: Claim | None, hostdev: int | None = None) -
 
 def domain(aliases: Iterable[str] = (), hostdevs: Iterable[tuple[HostAddress | None, str | None]] = ()) -> DomainFacts:
     present = tuple(ExistingHostdev("pci", source, alias, None, False, None, None, None) for source, alias in hostdevs)
-    return DomainFacts("pcie", "x86_64/q35", (), frozenset(), False, False, frozenset(aliases), present, frozenset(), False)
+    return DomainFacts(
+        "pcie", "x86_64/q35", (), frozenset(), False, False, frozenset(aliases), present, frozenset(), False
+    )
 
 
 def assign(*units: Unit, there: DomainFacts | None = None, prefixes: AliasPrefixes | None = None) -> list[str]:
@@ -49,7 +51,9 @@ def test_an_alias_is_kubevirts(section: Section, kind: Kind, expected: str) -> N
     assert alias_of(section, "a", kind, AliasPrefixes()) == expected
 
 
-@pytest.mark.parametrize("name", ["a b", "a.b", "a/b", "a'b", "a\u00e9", "a\0b", "a\ud800", "<a>", "a\N{ARABIC-INDIC DIGIT ONE}"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a.b", "a/b", "a'b", "a\u00e9", "a\0b", "a\ud800", "<a>", "a\N{ARABIC-INDIC DIGIT ONE}"]
+)
 def test_characters_that_an_alias_can_not_have_become_dashes(name: str) -> None:
     alias = alias_of("gpus", name, "pci", AliasPrefixes())
     assert set(alias) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -85,11 +89,17 @@ def test_names_that_become_alike_are_kept_apart() -> None:
 def test_a_request_named_like_a_sibling_has_its_name_and_the_sibling_gives_way() -> None:
     other = at("0000:01:00.0")
     card = Unit("pci", (part(GPU, claim(GPU, "a")), part(SOUND, None)))
-    assert assign(card, Unit("pci", (part(other, claim(other, "a-fn1")),))) == ["ua-gpu-a", "ua-gpu-a-fn1-2", "ua-gpu-a-fn1"]
+    assert assign(card, Unit("pci", (part(other, claim(other, "a-fn1")),))) == [
+        "ua-gpu-a",
+        "ua-gpu-a-fn1-2",
+        "ua-gpu-a-fn1",
+    ]
 
 
 def test_aliases_of_other_devices_are_not_taken() -> None:
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), there=domain(["ua-gpu-a", "ua-gpu-a-2"])) == ["ua-gpu-a-3"]
+    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), there=domain(["ua-gpu-a", "ua-gpu-a-2"])) == [
+        "ua-gpu-a-3"
+    ]
 
 
 def test_a_valid_alias_of_the_document_stays_where_nobody_names_the_device() -> None:

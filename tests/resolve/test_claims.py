@@ -43,7 +43,9 @@ def answers(
 ) -> tuple[list[str], list[str]]:
     """What answers each request, and what is left alone."""
     errors = Collector()
-    found = claim_requested(requests, allocations, host, pairing, wanted or {}, taken, errors, [] if notes is None else notes)
+    found = claim_requested(
+        requests, allocations, host, pairing, wanted or {}, taken, errors, [] if notes is None else notes
+    )
     errors.raise_if_any()
     return [str(claim.primary) for claim in found.claims], [str(primary) for _, primary in found.left_alone]
 
@@ -64,8 +66,14 @@ def test_gpus_answer_requests_and_audio_never_does_wherever_it_stands_in_the_lis
 
 def test_the_order_of_the_primaries_is_the_order_of_the_answers() -> None:
     """C1: as KubeVirt pops them."""
-    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:01:00.0")})[0] == ["0000:e1:00.0", "0000:01:00.0"]
-    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:01:00.0", "0000:e1:00.0")})[0] == ["0000:01:00.0", "0000:e1:00.0"]
+    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:01:00.0")})[0] == [
+        "0000:e1:00.0",
+        "0000:01:00.0",
+    ]
+    assert answers([gpu("a"), gpu("b")], {"x": holds("0000:01:00.0", "0000:e1:00.0")})[0] == [
+        "0000:01:00.0",
+        "0000:e1:00.0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,9 @@ def test_the_best_class_of_a_slot_is_the_primary_whatever_its_function_number(cl
 def test_among_equals_of_other_models_the_lowest_function_is_the_primary() -> None:
     """C2."""
     host = facts(*(function(f"0000:01:00.{number}", AUDIO, device=number + 1) for number in (1, 2, 3)))
-    assert answers([gpu("a")], {"x": holds("0000:01:00.3", "0000:01:00.2", "0000:01:00.1")}, host)[0] == ["0000:01:00.1"]
+    assert answers([gpu("a")], {"x": holds("0000:01:00.3", "0000:01:00.2", "0000:01:00.1")}, host)[0] == [
+        "0000:01:00.1"
+    ]
 
 
 def test_a_dual_port_nic_is_two_primaries() -> None:
@@ -108,7 +118,11 @@ def test_vfs_are_devices_of_their_own_and_their_physical_function_is_not_their_m
         function("0000:01:00.2", NIC, physfn="0000:01:00.0", group=3),
     )
     every = holds("0000:01:00.1", "0000:01:00.0", "0000:01:00.2")
-    assert answers([gpu("a"), gpu("b"), gpu("c")], {"x": every}, host)[0] == ["0000:01:00.1", "0000:01:00.0", "0000:01:00.2"]
+    assert answers([gpu("a"), gpu("b"), gpu("c")], {"x": every}, host)[0] == [
+        "0000:01:00.1",
+        "0000:01:00.0",
+        "0000:01:00.2",
+    ]
 
 
 def test_without_host_facts_the_lowest_function_of_a_slot_is_taken_and_a_note_says_that_it_is_a_guess() -> None:
@@ -125,7 +139,12 @@ def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
     with pytest.raises(TooFewDevices) as raised:
         answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:e1:00.1")})
     message = raised.value.message
-    for part in ("PCI_RESOURCE_X", "1 device(s) for 2 request(s)", "gpus 'a', gpus 'b'", "0000:e1:00.1 audio device 10de:1aef"):
+    for part in (
+        "PCI_RESOURCE_X",
+        "1 device(s) for 2 request(s)",
+        "gpus 'a', gpus 'b'",
+        "0000:e1:00.1 audio device 10de:1aef",
+    ):
         assert part in message
 
 
@@ -134,7 +153,7 @@ def test_too_few_in_two_variables_are_two_errors() -> None:
     two = {"x": holds(), "y": holds("0000:e1:00.0", variable="PCI_RESOURCE_Y")}
     errors = Collector()
     claim_requested([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, (), errors, [])
-    with pytest.raises(Exception, match="PCI_RESOURCE_X.*holds: nothing.*PCI_RESOURCE_Y"):
+    with pytest.raises(Exception, match=r"PCI_RESOURCE_X.*holds: nothing.*PCI_RESOURCE_Y"):
         errors.raise_if_any()
 
 
@@ -147,7 +166,10 @@ def test_what_is_more_than_was_asked_for_is_left_alone() -> None:
 def test_positional_pairing_takes_every_entry_as_kubevirt_does() -> None:
     """C4."""
     every = holds("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0")
-    assert answers([gpu("a"), gpu("b")], {"x": every}, pairing="positional") == (["0000:e1:00.0", "0000:e1:00.1"], ["0000:01:00.0"])
+    assert answers([gpu("a"), gpu("b")], {"x": every}, pairing="positional") == (
+        ["0000:e1:00.0", "0000:e1:00.1"],
+        ["0000:01:00.0"],
+    )
 
 
 def test_one_resource_under_gpus_and_host_devices_gives_two_devices() -> None:
@@ -263,7 +285,9 @@ def test_with_no_host_facts_nothing_is_missing_from_the_host() -> None:
 def test_a_bridge_that_was_allocated_is_no_better_than_any_other_class() -> None:
     """C2: `rest`."""
     host = facts(function("0000:01:00.0", BRIDGE), function("0000:01:00.1", USB), function("0000:01:00.2", NIC))
-    assert answers([gpu("a")], {"x": holds("0000:01:00.0", "0000:01:00.1", "0000:01:00.2")}, host)[0] == ["0000:01:00.2"]
+    assert answers([gpu("a")], {"x": holds("0000:01:00.0", "0000:01:00.1", "0000:01:00.2")}, host)[0] == [
+        "0000:01:00.2"
+    ]
 
 
 def test_ten_thousand_entries_are_claimed_without_walking_the_list_for_each() -> None:

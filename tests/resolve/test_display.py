@@ -28,8 +28,12 @@ def unit(source: HostAddress, name: str = "a", section: Section = "gpus", hostde
     return Unit(kind, (Attachment(source, "primary", "asked for", claim, hostdev),))
 
 
-def domain(*, graphics: bool = True, video_ramfb: bool = False, hostdevs: tuple[ExistingHostdev, ...] = ()) -> DomainFacts:
-    return DomainFacts("pcie", "x86_64/q35", (), frozenset(), graphics, video_ramfb, frozenset(), hostdevs, frozenset(), False)
+def domain(
+    *, graphics: bool = True, video_ramfb: bool = False, hostdevs: tuple[ExistingHostdev, ...] = ()
+) -> DomainFacts:
+    return DomainFacts(
+        "pcie", "x86_64/q35", (), frozenset(), graphics, video_ramfb, frozenset(), hostdevs, frozenset(), False
+    )
 
 
 def there(source: HostAddress, display: str | None, ramfb: str | None) -> ExistingHostdev:

@@ -64,7 +64,9 @@ def test_every_function_of_the_slot_comes_and_the_primary_stands_first() -> None
 
 def test_functions_of_other_slots_do_not_come_by_default() -> None:
     """S1: slot is domain, bus and device."""
-    host = facts(*card("0000:e1:00", 7), function("0000:e1:01.1", AUDIO, group=7), function("0001:e1:00.1", AUDIO, group=7))
+    host = facts(
+        *card("0000:e1:00", 7), function("0000:e1:01.1", AUDIO, group=7), function("0001:e1:00.1", AUDIO, group=7)
+    )
     assert sources(assemble(host, GPU)) == [[GPU, "0000:e1:00.1"]]
 
 
@@ -93,12 +95,14 @@ def test_a_vf_brings_nothing() -> None:
     """S1, C2."""
     host = facts(function(GPU, NIC), function("0000:e1:00.1", AUDIO), function("0000:e1:00.2", NIC, physfn=GPU))
     for policy in ("slot", "group"):
-        assert sources(assemble(host, "0000:e1:00.2", siblings=policy)) == [["0000:e1:00.2"]]  # type: ignore[arg-type]
+        assert sources(assemble(host, "0000:e1:00.2", siblings=policy)) == [["0000:e1:00.2"]]
 
 
 def test_group_brings_every_endpoint_of_the_group_cards_of_the_same_model_too() -> None:
     """S1."""
-    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7), function("0000:e0:00.0", BRIDGE, driver="pcieport", group=7))
+    host = facts(
+        *card("0000:e1:00", 7), *card("0000:e2:00", 7), function("0000:e0:00.0", BRIDGE, driver="pcieport", group=7)
+    )
     assert sources(assemble(host, GPU, siblings="group")) == [[GPU, "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]]
 
 
@@ -182,7 +186,7 @@ def test_two_ports_that_are_both_asked_for_are_two_devices() -> None:
     """C2, C5."""
     host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC))
     for policy in ("slot", "group"):
-        assert sources(assemble(host, "0000:e1:00.1", GPU, siblings=policy)) == [["0000:e1:00.1"], [GPU]]  # type: ignore[arg-type]
+        assert sources(assemble(host, "0000:e1:00.1", GPU, siblings=policy)) == [["0000:e1:00.1"], [GPU]]
 
 
 def test_with_group_a_card_that_is_asked_for_itself_is_a_device_of_its_own_with_its_own_audio() -> None:

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NodeMissing, VgpuPhysicalFunction
+from launcherkit.errors import (
+    Collector,
+    DeviceAsleep,
+    DeviceGone,
+    GroupNotViable,
+    LauncherkitError,
+    NodeMissing,
+    VgpuPhysicalFunction,
+)
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.function import PciDetail, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -18,16 +26,22 @@ GPU = "0000:e1:00.0"
 MATE = "0000:e1:00.1"
 
 
-def problems(host: HostFacts, *attached: str, managed: bool = False, notes: list[Note] | None = None) -> list[LauncherkitError]:
-    errors = Collector()
-    groups = touched_groups([at(address) for address in attached], host)
-    bound_by_libvirt = {at(address) for address in attached} if managed else set()
-    check_viability(groups, bound_by_libvirt, host, errors, [] if notes is None else notes)
+def told_by(errors: Collector) -> list[LauncherkitError]:
     try:
         errors.raise_if_any()
     except LauncherkitError as raised:
         return list(raised.leaves())
     return []
+
+
+def problems(
+    host: HostFacts, *attached: str, managed: bool = False, notes: list[Note] | None = None
+) -> list[LauncherkitError]:
+    errors = Collector()
+    groups = touched_groups([at(address) for address in attached], host)
+    bound_by_libvirt = {at(address) for address in attached} if managed else set()
+    check_viability(groups, bound_by_libvirt, host, errors, [] if notes is None else notes)
+    return told_by(errors)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +60,17 @@ def problems(host: HostFacts, *attached: str, managed: bool = False, notes: list
         (None, None),
     ],
 )
-def test_a_member_on_a_vfio_driver_on_pci_stub_or_on_none_lets_the_group_pass(driver: str | None, module: str | None) -> None:
+def test_a_member_on_a_vfio_driver_on_pci_stub_or_on_none_lets_the_group_pass(
+    driver: str | None, module: str | None
+) -> None:
     """V1."""
     host = facts(function(GPU), function(MATE, AUDIO, driver=driver), details={MATE: detail(driver_module=module)})
     assert problems(host, GPU) == []
 
 
-@pytest.mark.parametrize("driver", ["nvidia", "snd_hda_intel", "nouveau", "vfio_pci_core", "vfio", "pcieport", "uio_pci_generic"])
+@pytest.mark.parametrize(
+    "driver", ["nvidia", "snd_hda_intel", "nouveau", "vfio_pci_core", "vfio", "pcieport", "uio_pci_generic"]
+)
 def test_a_member_on_another_driver_fails_with_device_group_driver_and_the_command_that_frees_it(driver: str) -> None:
     """V1."""
     (error,) = problems(facts(function(GPU, group=44), function(MATE, AUDIO, driver=driver, group=44)), GPU)
@@ -141,7 +159,9 @@ def test_an_attached_function_without_a_driver_is_viable_but_noted_where_libvirt
     ("state", "error"),
     [(detail(power_state="D3cold"), DeviceAsleep), (detail(config_readable=False), DeviceGone)],
 )
-def test_an_attached_function_that_sleeps_or_is_gone_is_an_error(state: PciDetail, error: type[LauncherkitError]) -> None:
+def test_an_attached_function_that_sleeps_or_is_gone_is_an_error(
+    state: PciDetail, error: type[LauncherkitError]
+) -> None:
     """V3; of what is not attached it doesn't matter."""
     host = facts(*card("0000:e1:00", 44), details={GPU: state})
     assert [type(each) for each in problems(host, GPU)] == [error]
@@ -185,7 +205,10 @@ def test_nothing_needs_nothing() -> None:
 
 def cdev_host(nodes: Iterable[str] | None, *, mdevs: bool = False) -> HostFacts:
     return facts(
-        function(GPU, group=44), details={GPU: detail(vfio_dev="vfio3")}, nodes=nodes, mdevs=[mdev(group=90)] if mdevs else []
+        function(GPU, group=44),
+        details={GPU: detail(vfio_dev="vfio3")},
+        nodes=nodes,
+        mdevs=[mdev(group=90)] if mdevs else [],
     )
 
 
@@ -225,18 +248,17 @@ def test_an_mdev_forces_the_old_set() -> None:
 
 
 def missing(nodes: Iterable[str], host: HostFacts) -> list[str]:
+    """The nodes that an error names."""
     errors = Collector()
     check_nodes(nodes, host, errors)
-    try:
-        errors.raise_if_any()
-    except LauncherkitError as raised:
-        assert all(isinstance(leaf, NodeMissing) for leaf in raised.leaves())
-        return [leaf.message.split()[3] for leaf in raised.leaves()]
-    return []
+    return [error.message.split()[3] for error in told_by(errors)]
 
 
 def test_every_node_that_is_not_here_is_an_error() -> None:
     """V2."""
+    errors = Collector()
+    check_nodes(OLD, cdev_host([]), errors)
+    assert {type(error) for error in told_by(errors)} == {NodeMissing}
     assert missing(sorted(OLD), cdev_host(["/dev/vfio/44"])) == ["/dev/vfio/vfio"]
     assert missing(sorted(OLD), cdev_host([])) == ["/dev/vfio/44", "/dev/vfio/vfio"]
     assert missing(sorted(OLD), cdev_host(OLD)) == []

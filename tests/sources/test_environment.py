@@ -63,7 +63,9 @@ def test_all_bad_entries_are_told_at_once() -> None:
     assert [leaf.message.partition(":")[0] for leaf in raised.value.leaves()] == [f"{X}, entry 1", f"{X}, entry 3"]
 
 
-@pytest.mark.parametrize("entry", ["9" * 100_000, "\0", "\ud800", "0000:e1:00.\u0661", "\N{RIGHT-TO-LEFT OVERRIDE}", "a\nb"])
+@pytest.mark.parametrize(
+    "entry", ["9" * 100_000, "\0", "\ud800", "0000:e1:00.\u0661", "\N{RIGHT-TO-LEFT OVERRIDE}", "a\nb"]
+)
 def test_a_hostile_entry_is_an_error_of_one_short_line(entry: str) -> None:
     with pytest.raises(BadPciAddress) as raised:
         read(X, entry)
@@ -94,7 +96,9 @@ def test_each_kind_has_an_error_of_its_own(name: str, error: type[LauncherkitErr
 
 
 def test_other_variables_are_not_looked_at() -> None:
-    environment = Environment({"PATH": "/bin", "PCI_RESOURCEX": "a", "XPCI_RESOURCE_A": "a", "pci_resource_a": "a", "PCIDEVICE_A": "a"})
+    environment = Environment(
+        {"PATH": "/bin", "PCI_RESOURCEX": "a", "XPCI_RESOURCE_A": "a", "pci_resource_a": "a", "PCIDEVICE_A": "a"}
+    )
     assert environment.variables == ()
 
 

@@ -40,14 +40,19 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "{}", "null", "# nothing\n", "siblings:\naliasPrefixes:\n", "aliasPrefixes: {gpu: null}"])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "null", "# nothing\n", "siblings:\naliasPrefixes:\n", "aliasPrefixes: {gpu: null}"]
+)
 def test_what_is_not_said_is_left_to_the_defaults(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == {}
     assert policy_of(read(tmp_path, text)).siblings == "slot"
 
 
 def test_json_is_yaml(tmp_path: Path) -> None:
-    assert read(tmp_path, '{"siblings": "none", "aliasPrefixes": {"usb": "ua-u-"}}') == {"siblings": "none", "usb": "ua-u-"}
+    assert read(tmp_path, '{"siblings": "none", "aliasPrefixes": {"usb": "ua-u-"}}') == {
+        "siblings": "none",
+        "usb": "ua-u-",
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ import pytest
 from launcherkit.errors import BadSetting, UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import AliasPrefixes, Policy
-from launcherkit.sources.settings import VARIABLES, host_of, is_alias_prefix, is_variable_prefix, policy_of, resolve_policy
+from launcherkit.sources.settings import (
+    VARIABLES,
+    host_of,
+    is_alias_prefix,
+    is_variable_prefix,
+    policy_of,
+    resolve_policy,
+)
 from launcherkit.sources.vmi import Vmi
 from tests.support.hosttree import HostTree
 
@@ -35,7 +42,9 @@ def test_flags_come_before_variables_before_the_annotation_before_the_file(tmp_p
     assert resolve_policy({}, {}, None, str(file)) == Policy("group", "positional", True, node_check="never")
     assert resolve_policy({}, {}, vmi, str(file)) == Policy("slot", "class", True, node_check="never")
     assert resolve_policy({}, env, vmi, str(file)) == Policy("listed", "class", False, node_check="never")
-    assert resolve_policy({"siblings": "none"}, env, vmi, str(file)) == Policy("none", "class", False, node_check="never")
+    assert resolve_policy({"siblings": "none"}, env, vmi, str(file)) == Policy(
+        "none", "class", False, node_check="never"
+    )
 
 
 def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path) -> None:
@@ -95,12 +104,17 @@ def test_one_alias_prefix_leaves_the_others_alone() -> None:
     assert policy_of({"usb": "ua-u-"}).alias_prefixes == AliasPrefixes(usb="ua-u-")
 
 
-@pytest.mark.parametrize(("text", "good"), [("ua-", True), ("ua-a_1-", True), ("ua", False), ("", False), ("ua-a b", False)])
+@pytest.mark.parametrize(
+    ("text", "good"), [("ua-", True), ("ua-a_1-", True), ("ua", False), ("", False), ("ua-a b", False)]
+)
 def test_alias_prefixes_are_what_libvirt_keeps(text: str, good: bool) -> None:
     assert is_alias_prefix(text) == good
 
 
-@pytest.mark.parametrize(("text", "good"), [("A", True), ("A_1", True), ("1A", False), ("_A", False), ("", False), ("a", False), ("\u00c9", False)])
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("A", True), ("A_1", True), ("1A", False), ("_A", False), ("", False), ("a", False), ("\u00c9", False)],
+)
 def test_variable_prefixes_are_names_in_upper_case(text: str, good: bool) -> None:
     assert is_variable_prefix(text) == good
 

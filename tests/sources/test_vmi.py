@@ -43,7 +43,14 @@ def test_text_bytes_and_mappings_are_alike() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [{}, {"spec": None}, {"spec": {"domain": None}}, vmi(), vmi(gpus=None, hostDevices=[]), {"metadata": {"annotations": None}}],
+    [
+        {},
+        {"spec": None},
+        {"spec": {"domain": None}},
+        vmi(),
+        vmi(gpus=None, hostDevices=[]),
+        {"metadata": {"annotations": None}},
+    ],
 )
 def test_a_vmi_that_asks_for_nothing_is_well(document: dict[str, Any]) -> None:
     assert read_vmi(document) == Vmi((), {})
@@ -89,7 +96,10 @@ def test_host_devices_have_no_display_options() -> None:
         (vmi(hostDevices=[{"name": "g"}]), r"hostDevices\[0\].deviceName"),
         (vmi(hostDevices=[{"name": "g", "claimName": "c"}]), r"hostDevices\[0\].deviceName"),
         (vmi(gpus=[{"name": "g", "deviceName": 5}]), r"gpus\[0\].deviceName"),
-        (vmi(gpus=[{"name": "g", "deviceName": "x", "virtualGPUOptions": {"display": {"enabled": "yes"}}}]), r"display.enabled"),
+        (
+            vmi(gpus=[{"name": "g", "deviceName": "x", "virtualGPUOptions": {"display": {"enabled": "yes"}}}]),
+            r"display.enabled",
+        ),
         ({"metadata": []}, "metadata"),
     ],
 )
@@ -107,7 +117,17 @@ def test_all_faults_are_told_together() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "\0", b"\xff\xfe\xfd", "[" * 100_000, "{" * 100_000, '{"spec":' + "9" * 5000 + "}", '{"a":1}x', "\ufeff{}"],
+    [
+        "",
+        "{",
+        "\0",
+        b"\xff\xfe\xfd",
+        "[" * 100_000,
+        "{" * 100_000,
+        '{"spec":' + "9" * 5000 + "}",
+        '{"a":1}x',
+        "\ufeff{}",
+    ],
     ids=["empty", "cut", "NUL", "bytes", "nested", "nested-objects", "giant-number", "trailing", "bom"],
 )
 def test_what_is_not_json_is_an_error_that_says_so(text: str | bytes) -> None:

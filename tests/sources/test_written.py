@@ -61,7 +61,9 @@ def test_every_fault_has_its_path() -> None:
     assert "found 'many'" in messages[0]
 
 
-@pytest.mark.parametrize("value", ["x" * 100_000, 10**5_000, [10**5_000], {"x": 1}], ids=["text", "int", "nested-int", "mapping"])
+@pytest.mark.parametrize(
+    "value", ["x" * 100_000, 10**5_000, [10**5_000], {"x": 1}], ids=["text", "int", "nested-int", "mapping"]
+)
 def test_a_giant_value_is_shown_cut_short(value: object) -> None:
     with pytest.raises(BadPolicy) as raised:
         validate_written(Shelf, {"books": 1, "names": value}, "shelf.yaml", BadPolicy, "Mend it.")

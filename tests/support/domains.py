@@ -29,7 +29,9 @@ def pci_hostdev(host: str, *, guest: str | None = None, alias: str | None = None
 
 def mdev_hostdev(uuid: str, *, alias: str = "", attributes: str = "") -> str:
     named = f"<alias name='{alias}'/>" if alias else ""
-    return f"<hostdev mode='subsystem' type='mdev'{attributes}><source><address uuid='{uuid}'/></source>{named}</hostdev>"
+    return (
+        f"<hostdev mode='subsystem' type='mdev'{attributes}><source><address uuid='{uuid}'/></source>{named}</hostdev>"
+    )
 
 
 def _attributes(address: str) -> str:
@@ -60,7 +62,8 @@ def _read(element: etree._Element) -> Hostdev:
     assert source is not None
     alias, guest = element.find("alias"), element.find("address")
     return Hostdev(
-        source=source.get("uuid") or (_bdf(source) if source.get("slot") else f"{source.get('bus')}:{source.get('device')}"),
+        source=source.get("uuid")
+        or (_bdf(source) if source.get("slot") else f"{source.get('bus')}:{source.get('device')}"),
         alias=None if alias is None else alias.get("name"),
         guest=None if guest is None else _bdf(guest),
         multifunction=None if guest is None else guest.get("multifunction"),

@@ -85,7 +85,9 @@ def detail(**changed: Any) -> PciDetail:
     return _DETAIL._replace(**changed)
 
 
-def mdev(uuid: str = UUID, *, group: int = 90, device_api: str | None = "vfio-pci", parent: str = "0000:3b:00.0") -> Mdev:
+def mdev(
+    uuid: str = UUID, *, group: int = 90, device_api: str | None = "vfio-pci", parent: str = "0000:3b:00.0"
+) -> Mdev:
     return Mdev(uuid, parent, "nvidia-222", "GRID T4-1Q", device_api, group)
 
 

@@ -12,7 +12,9 @@ def integrator(domain_xml: bytes, env: Mapping[str, str]) -> bytes:
     assert_type(Host.from_snapshot("host.json"), Host)
     assert_type(Host.from_umockdev("host.umockdev"), Host)
     assert_type(Host.none(), Host)
-    translation = translate(domain_xml, env=env, host=host, vmi={"spec": {}}, policy=Policy(siblings="group", managed=True))
+    translation = translate(
+        domain_xml, env=env, host=host, vmi={"spec": {}}, policy=Policy(siblings="group", managed=True)
+    )
     assert_type(translation, Translation)
     assert_type(translation.domain_xml, bytes)
     assert_type(translation.plan, Plan)

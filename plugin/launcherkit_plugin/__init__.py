@@ -1,0 +1,1 @@
+"""The device plugin. It depends on `launcherkit`, never the other way round."""

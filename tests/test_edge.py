@@ -1,0 +1,130 @@
+"""The process edge: messages on stderr, the result on stdout, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcherkit.edge import guarded, tell, tell_notes, write_stdout
+from launcherkit.errors import BadPciAddress, BadPolicy, LauncherkitError, SeveralErrors
+from launcherkit.model.note import Note
+
+ROOT = Path(__file__).parents[1]
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def run() -> int:
+        raise error
+
+    return run
+
+
+def test_a_command_that_ends_well_keeps_its_code() -> None:
+    assert guarded(lambda: 7, {}) == 7
+
+
+def test_an_error_is_its_code_a_line_and_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(raising(BadPciAddress("a is\n wrong", "Mend\tit.")), {}) == 65
+    assert capsys.readouterr() == ("", "error[LK101]: a is wrong\nhelp: Mend it.\n")
+
+
+def test_several_errors_are_all_told_and_the_first_decides_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(raising(SeveralErrors([BadPolicy("a", "b"), BadPciAddress("c", "d")])), {}) == 78
+    assert capsys.readouterr().err == "error[LK401]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n"
+
+
+def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    env = {"LAUNCHERKIT_LOG_FORMAT": "json"}
+    guarded(raising(BadPciAddress("a\nb", "c")), env)
+    tell_notes([Note("repeat", "d")], env)
+    assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
+        {"level": "error", "code": "LK101", "message": "a\nb", "help": "c"},
+        {"level": "note", "message": "d"},
+    ]
+
+
+def test_a_note_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("note", "a\nerror[LK101]: b", {})
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("bug", [KeyError("x"), RecursionError(), MemoryError(), AssertionError()])
+def test_a_bug_is_told_as_one_without_a_traceback(bug: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(raising(bug), {}) == 70
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: internal error: {type(bug).__name__}")
+    assert "Traceback" not in told
+
+
+def test_whoever_looks_for_the_bug_gets_the_traceback() -> None:
+    with pytest.raises(KeyError):
+        guarded(raising(KeyError("x")), {"LAUNCHERKIT_DEBUG": "1"})
+
+
+def test_an_interrupt_is_130() -> None:
+    assert guarded(raising(KeyboardInterrupt()), {}) == 130
+
+
+def test_what_cannot_be_encoded_is_told_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    tell("note", "a\ud800b", {})
+    assert "a" in capfd.readouterr().err
+
+
+def test_every_error_has_a_code_of_its_own_and_a_documented_exit_code() -> None:
+    codes = LauncherkitError.codes()
+    assert len(codes) == len({id(error) for error in codes.values()})
+    assert {error.exit_code for error in codes.values()} <= {2, 65, 69, 70, 78}
+
+
+def python(code: str, redirect: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run code with streams as the shell redirects them."""
+    command = f'exec "$0" -c "$1" {redirect}'
+    return subprocess.run(
+        ["bash", "-c", command, sys.executable, code], input=stdin, capture_output=True, cwd=ROOT, check=False
+    )
+
+
+FAIL = (
+    "import sys; from launcherkit.edge import guarded; from launcherkit.errors import BadVmi\n"
+    "def run(): raise BadVmi('a', 'b')\n"
+    "sys.exit(guarded(run, {}))"
+)
+WRITE = "import sys; from launcherkit.edge import *; sys.exit(guarded(lambda: write_stdout(b'x' * 1_000_000) or 0, {}))"
+
+
+def test_with_stderr_closed_nothing_of_a_message_gets_to_stdout() -> None:
+    done = python(FAIL, "2>&-")
+    assert (done.returncode, done.stdout) == (65, b"")
+
+
+def test_with_stderr_full_the_exit_code_stays() -> None:
+    assert python(FAIL, "2>/dev/full").returncode == 65
+
+
+@pytest.mark.parametrize("redirect", [">&-", ">/dev/full"])
+def test_a_result_that_cannot_be_written_is_an_error(redirect: str) -> None:
+    done = python(WRITE, redirect)
+    assert done.returncode == 65
+    assert done.stderr.startswith(b"error[LK132]")
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    done = python(WRITE, "| true; exit ${PIPESTATUS[0]}")
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_large_result_goes_out_whole() -> None:
+    assert python(WRITE, "").stdout == b"x" * 1_000_000
+
+
+def test_what_was_printed_before_comes_before(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    sys.stdout.write("a")
+    write_stdout(b"b")
+    os.write(1, b"c")
+    assert capfdbinary.readouterr().out == b"abc"
