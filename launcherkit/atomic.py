@@ -4,8 +4,32 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 
 from launcherkit.errors import UnwritableFile
+
+
+def write_all_atomically(files: Mapping[str, bytes]) -> None:
+    """Write several files, none of them if one can't be.
+
+    Raises:
+        UnwritableFile: names the file and the reason; nothing has been replaced.
+    """
+    for path in files:
+        directory = os.path.dirname(os.path.realpath(path))
+        if not os.path.isdir(directory) or os.path.isdir(path) or not os.access(directory, os.W_OK):
+            raise UnwritableFile(f"{path}: {_reason(path)}", _REMEDY)
+    for path, data in files.items():
+        write_atomically(path, data)
+
+
+_REMEDY = "Check that the directory is there and may be written to."
+
+
+def _reason(path: str) -> str:
+    if os.path.isdir(path):
+        return "Is a directory"
+    return "Permission denied" if os.path.isdir(os.path.dirname(os.path.realpath(path))) else "No such file or directory"
 
 
 def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
@@ -24,7 +48,7 @@ def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
             _replace(os.path.realpath(path), data, mode)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnwritableFile(f"{path}: {reason}", "Check that the directory is there and may be written to.") from None
+        raise UnwritableFile(f"{path}: {reason}", _REMEDY) from None
 
 
 def _replace(path: str, data: bytes, mode: int) -> None:

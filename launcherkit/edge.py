@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from launcherkit.errors import EX_SOFTWARE, LauncherkitError, UnwritableFile
+from launcherkit.errors import EX_SOFTWARE, BadSetting, LauncherkitError, UnwritableFile
 from launcherkit.model.note import Note
 
 LOG_FORMAT = "LAUNCHERKIT_LOG_FORMAT"
+LOG_FORMATS = ("text", "json")
 
 
 def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
     """Run a command and turn what it raises into messages on stderr and an exit code; never a traceback."""
     try:
+        _check_log_format(env)
         return run()
     except LauncherkitError as error:
-        for leaf in error.leaves():
-            _report(leaf, env)
+        _report(list(error.leaves()), env)
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone, as `| head` does; nothing to tell, and nothing more to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EX_SOFTWARE
+        return EX_PIPE
     except KeyboardInterrupt:
         return 130
     except Exception as bug:
@@ -35,25 +36,38 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         return EX_SOFTWARE
 
 
+EX_PIPE = 141
+"""What a shell says of a process that wrote to a pipe which nobody reads."""
+
+
+def _check_log_format(env: Mapping[str, str]) -> None:
+    chosen = env.get(LOG_FORMAT) or LOG_FORMATS[0]
+    if chosen not in LOG_FORMATS:
+        raise BadSetting(f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}", f"Set {LOG_FORMAT} to one of them.")
+
+
 def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
     """Notes go to stderr, where KubeVirt's shim logs them line by line."""
     for note in notes:
-        tell("note", note.text, env)
+        tell("note", note.text, env, topic=note.topic)
 
 
-def tell(level: str, text: str, env: Mapping[str, str]) -> None:
-    """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``)."""
+def tell(level: str, text: str, env: Mapping[str, str], **more: str) -> None:
+    """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``), which has ``more`` too."""
     if env.get(LOG_FORMAT) == "json":
-        _line({"level": level, "message": text})
+        _line({"level": level, **more, "message": text})
     else:
         _print(f"{level}: {_one_line(text)}")
 
 
-def _report(error: LauncherkitError, env: Mapping[str, str]) -> None:
-    if env.get(LOG_FORMAT) == "json":
-        _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy})
-    else:
-        _print(f"error[{error.code}]: {_one_line(error.message)}\nhelp: {_one_line(error.remedy)}")
+def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
+    for error, following in zip(errors, (*errors[1:], None), strict=True):
+        if env.get(LOG_FORMAT) == "json":
+            _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy})
+            continue
+        _print(f"error[{error.code}]: {_one_line(error.message)}")
+        if following is None or following.remedy != error.remedy:  # errors of one kind have one help
+            _print(f"help: {_one_line(error.remedy)}")
 
 
 def _one_line(text: str) -> str:

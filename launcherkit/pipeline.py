@@ -18,12 +18,10 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Plan, PlannedDevice, PlannedFunction, Shown, Unit
 from launcherkit.model.policy import Policy
-from launcherkit.model.request import Allocation, Request
+from launcherkit.model.request import Allocation, DisplayOptions, Request
 from launcherkit.place.slots import Placement, place_units
 from launcherkit.resolve.aliases import alias_of, assign_aliases
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
-from launcherkit.resolve.display import decide_displays
-from launcherkit.resolve.missing import check_requests, not_in_domain, variable_missing
 from launcherkit.resolve.notes import about_iommufd, notes_about
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
@@ -111,7 +109,7 @@ def _plan(
     attached = [attachment.source for unit in units for attachment in unit.attachments]
 
     options = {request.name: request.display for request in requests if request.section == "gpus"}
-    shown = decide_displays(units, options, domain, facts, notes)
+    shown = _displays(units, options, domain, facts, notes)
     aliases = assign_aliases(units, domain, policy.alias_prefixes)
     placement = place_units(units, domain, errors, notes)
     notes += notes_about(units, left_alone, set(options), facts)
@@ -129,6 +127,22 @@ def _plan(
     left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))
     devices = tuple([_device(unit, aliases, placement, shown, managed) for unit in units])
     return Plan(devices, placement.root_ports, groups, needed.nodes, left, needed.iommufd)
+
+
+def _displays(
+    units: Sequence[Unit],
+    options: Mapping[str, DisplayOptions | None],
+    domain: DomainFacts,
+    facts: HostFacts,
+    notes: list[Note],
+) -> dict[HostAddress, Shown]:
+    """Most VMs have GPUs that are passed through whole and shown nowhere; the others pay for the import."""
+    said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
+    if not said and not any(options.values()) and all(unit.kind != "mdev" for unit in units):
+        return {}
+    from launcherkit.resolve.display import decide_displays
+
+    return decide_displays(units, options, domain, facts, notes)
 
 
 def _device(
@@ -150,25 +164,33 @@ def _device(
 def _allocations(
     environment: Environment, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
 ) -> dict[str, Allocation]:
-    """The variables that are used, by the resource that they answer, or by name where there is no VMI (Q1, Q2)."""
+    """The variables that are used, by the resource that they answer, or by name where there is no VMI (Q1, Q2).
+
+    What is wrong is worked out in `launcherkit.resolve.missing`, which is imported when something is.
+    """
     errors = Collector()
-    allocations: dict[str, Allocation] = {}
     if not environment.variables:
+        if vmi is None and not domain.hostdevs:
+            notes.append(Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"))
         if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
+            from launcherkit.resolve.missing import not_in_domain
+
             raise not_in_domain(vmi.requests, len(domain.hostdevs))
         return {}
     if vmi is None:
         read = {name: environment.read(name, errors, notes) for name in environment.variables}
         errors.raise_if_any()
         return read
-    check_requests(vmi.requests, errors)
-    for resource in dict.fromkeys(request.resource for request in vmi.requests if request.resource is not None):
-        variable = environment.variable_for(resource)
-        if variable is None:
-            askers = [request for request in vmi.requests if request.resource == resource]
-            errors.add(variable_missing(askers, environment.names_for(resource), environment.counts()))
-        else:
-            allocations[resource] = environment.read(variable, errors, notes)
+    variable_of = {request.resource: environment.variable_for(request.resource or "") for request in vmi.requests}
+    if None in variable_of or len(set(variable_of.values()) - {None}) < len(variable_of):
+        from launcherkit.resolve.missing import check_requests
+
+        check_requests(vmi.requests, variable_of, environment, errors)
+    allocations = {
+        resource: environment.read(variable, errors, notes)
+        for resource, variable in variable_of.items()
+        if resource is not None and variable is not None
+    }
     errors.raise_if_any()
     return allocations
 
@@ -196,7 +218,8 @@ def _claims(
     wanted: dict[Request, HostAddress] = {}
     for request in requests if there else ():
         kind = allocations[request.resource or ""].kind
-        source = there.get(alias_of(request.section, request.name, kind, policy.alias_prefixes))
+        # Two names may make one alias; the first that has it keeps it.
+        source = there.pop(alias_of(request.section, request.name, kind, policy.alias_prefixes), None)
         if source is not None:
             wanted[request] = source
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)

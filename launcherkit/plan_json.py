@@ -20,6 +20,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         "rootPorts": list(plan.root_ports),
         "groups": _groups(plan),
         "nodes": list(plan.nodes),
+        "iommufd": plan.iommufd,
         "leftAlone": [str(address) for address in plan.left_alone],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }

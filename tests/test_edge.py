@@ -45,7 +45,7 @@ def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> 
     tell_notes([Note("repeat", "d")], env)
     assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
         {"level": "error", "code": "LK101", "message": "a\nb", "help": "c"},
-        {"level": "note", "message": "d"},
+        {"level": "note", "topic": "repeat", "message": "d"},
     ]
 
 

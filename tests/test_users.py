@@ -127,6 +127,43 @@ def test_users_3_iommufd_that_a_second_pass_has_lost_comes_back() -> None:
     assert [element.get("iommufd") for element in etree.fromstring(again).iterfind("devices/hostdev/driver")] == ["yes"]
 
 
+def twice(document: str, env: dict[str, str], host: FixedHost, requests: dict[str, Any] | None) -> list[list[str]]:
+    """What is attached after the first and after the second run."""
+    first = translate(document, env=env, host=host, vmi=requests)
+    second = translate(first.domain_xml, env=env, host=host, vmi=requests)
+    return [sources(first), sources(second)]
+
+
+def test_users_3_a_sibling_that_came_along_never_leads_the_next_run() -> None:
+    """X2: functions of one class; the one that was asked for is not the lowest."""
+    host = FixedHost(
+        *(function(f"0000:e1:00.{number}", AUDIO, device=model) for number, model in ((1, 1), (6, 2), (7, 2)))
+    )
+    first, second = twice(domain(), {VARIABLE: "0000:e1:00.7"}, host, vmi("a"))
+    assert first == ["0000:e1:00.7", "0000:e1:00.1"]
+    assert second == first
+
+
+def test_users_3_a_sibling_of_a_better_class_never_leads_the_next_run_of_a_sidecar() -> None:
+    """X2, S2: what the display's group has is no business of the audio that was asked for."""
+    host = FixedHost(
+        function("0000:e1:00.3", AUDIO, group=13),
+        function("0000:e1:00.6", group=3),
+        function("0000:e1:00.7", USB, driver=None, group=3),
+        nodes=["/dev/vfio/3", "/dev/vfio/13", "/dev/vfio/vfio"],
+    )
+    first, second = twice(domain(pci_hostdev("0000:e1:00.3", alias="ua-gpu-a")), {}, host, None)
+    assert first == ["0000:e1:00.3", "0000:e1:00.6"]
+    assert second == first
+
+
+def test_users_3_a_gpu_leads_its_audio_whatever_kubevirt_has_called_them() -> None:
+    """C1: by position the audio has the second request's name."""
+    document = domain(pci_hostdev(AUD0, alias="ua-gpu-b"), pci_hostdev(GPU0, alias="ua-gpu-a"))
+    translation = translate(document, env={}, host=TWO_CARDS, vmi=vmi("a", "b"))
+    assert [(str(device.primary.source), len(device.functions)) for device in translation.plan.devices] == [(GPU0, 2)]
+
+
 def test_users_4_a_sidecar_completes_what_is_in_the_document_without_any_variable() -> None:
     document = domain(pci_hostdev(GPU0, alias="ua-gpu-a"), pci_hostdev(GPU1, alias="ua-gpu-b", guest="0000:07:00.0"))
     translation = translate(document, env={}, host=TWO_CARDS, vmi=vmi("a", "b"))
@@ -323,6 +360,20 @@ def test_users_22_a_second_ramfb_that_kubevirt_has_written_is_turned_off() -> No
         "<graphics type='vnc'/>", mdev_hostdev(UUID, attributes=shown), mdev_hostdev(UUID2, attributes=shown)
     )
     assert displays(translate(document, env={}, host=host)) == [("on", "on"), ("on", "off")]
+
+
+def test_users_22_a_sibling_has_no_second_ramfb_either() -> None:
+    """X3: KubeVirt pairs by position, so that a gpu's display may stand on an audio function."""
+    shown = " display='on' ramfb='on'"
+    hostdevs_there = [
+        pci_hostdev(GPU0, alias="ua-gpu-a", attributes=shown),
+        pci_hostdev(AUD0, alias="ua-gpu-b", attributes=shown),
+    ]
+    with_graphics = domain("<graphics type='vnc'/>", *hostdevs_there)
+    found = displays(translate(with_graphics, env={}, host=TWO_CARDS, vmi=vmi("a", "b")))
+    assert [ramfb for _, ramfb in found].count("on") == 1
+    without = displays(translate(domain(*hostdevs_there), env={}, host=TWO_CARDS, vmi=vmi("a", "b")))
+    assert not [display for display, _ in without if display == "on"]
 
 
 def test_users_closing_a_sibling_that_another_request_asks_for_is_attached_once() -> None:

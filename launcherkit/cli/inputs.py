@@ -85,6 +85,11 @@ def add_input_arguments(
         help="where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, a umockdev "
         "recording, or none; default: this machine",
     )
+    add_policy_arguments(parser)
+
+
+def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--policy`` and the flags of what a policy says."""
     group = parser.add_argument_group(
         "policy", "Flags come before variables, the VMI's annotation and the policy file."
     )
@@ -117,7 +122,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs:
     """
     variables = read_env_file(args.env_file) if args.env_file else env
     vmi = _read_vmi(args.vmi) if args.vmi else None
-    policy = resolve_policy(_flags(args, env), env, vmi, args.policy)
+    policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     name = "standard input" if args.domain == "-" else args.domain
     return Inputs(read_file(args.domain), name, variables, host_of(args.host, env, policy), vmi, policy)
 
@@ -133,7 +138,8 @@ def _read_vmi(path: str) -> Vmi:
     return read_vmi(parse_written(data, path, BadVmi, remedy), path)
 
 
-def _flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
+def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
+    """What the flags of `add_policy_arguments` say."""
     layer: Layer = {}
     if args.siblings:
         layer["siblings"] = args.siblings

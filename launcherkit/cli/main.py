@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from launcherkit import __version__
-from launcherkit.edge import guarded
+from launcherkit.edge import LOG_FORMAT, LOG_FORMATS, guarded
 
 COMMANDS = {
     "translate": "put the allocated devices into a domain document",
@@ -32,15 +32,29 @@ examples:
   launcherkit explain LK204
   launcherkit snapshot -o host.json
 
-Every option can be set by a variable: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE.
+Options can be set by variables: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE, and so on.
 exit codes: 0 done, 1 a golden case differs, 2 usage, 65 bad input, 69 a service is not there, 70 a bug,
 78 configuration"""
 
 
 def main() -> int:
     """The console script."""
-    arguments, env = sys.argv[1:], os.environ
+    arguments = sys.argv[1:]
+    env = {**os.environ, **_log_format(arguments)}
     return guarded(lambda: run(arguments, env), env)
+
+
+def _log_format(arguments: Sequence[str]) -> dict[str, str]:
+    """The flag ``--log-format`` as its variable: it must be known before anything can go wrong."""
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--log-format":
+            following = arguments[position + 1] if position + 1 < len(arguments) else ""
+            chosen = value if equals else following
+            return {LOG_FORMAT: chosen} if chosen in LOG_FORMATS else {}
+        if not argument.startswith("-"):
+            break
+    return {}
 
 
 def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
@@ -53,8 +67,11 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"launcherkit {__version__}")
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, help="how errors and notes are written to standard error (default: text)"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    wanted = next((argument for argument in arguments if argument in COMMANDS), None)
     for name, text in COMMANDS.items():
         command = commands.add_parser(
             name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import write_all_atomically
 from launcherkit.cli.inputs import add_input_arguments, read_inputs, switch_from, text_from
 from launcherkit.diff import unified_diff
 from launcherkit.edge import tell_notes, write_stdout
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     result = translation.domain_xml
     if args.diff:
         result = unified_diff(inputs.domain_xml, result, inputs.domain_name)
+    files = {args.output: result} if args.output else {}
     if args.plan:
-        write_atomically(args.plan, (json.dumps(plan_document(translation), indent=2) + "\n").encode())
+        files[args.plan] = (json.dumps(plan_document(translation), indent=2) + "\n").encode()
+    write_all_atomically(files)
     tell_notes(translation.notes, env)
-    if args.output:
-        write_atomically(args.output, result)
-    else:
+    if not args.output:
         write_stdout(result)
     return 0

@@ -43,6 +43,7 @@ def xml_difference(expected: bytes, actual: bytes, name: str) -> str | None:
     if before == after:
         return None
     # A document may be one long line; but where white space is all that differs, it must be shown.
+    before, after = before + b"\n", after + b"\n"
     diff = unified_diff(_lines(before), _lines(after), name, "actual") or unified_diff(before, after, name, "actual")
     return diff.decode("utf-8", "surrogateescape")
 

@@ -63,7 +63,11 @@ def _place_card(
 ) -> None:
     """Put all functions of a card that have no place yet into one slot, at their numbers (P1)."""
     fixed = [attachment for attachment in card if _fixed(attachment, domain)]
-    if len(card) < 2 or len(fixed) == len(card) or any(attachment.source not in guests for attachment in fixed):
+    if len(card) < 2 or len(fixed) == len(card):
+        return
+    elsewhere = next((attachment.source for attachment in fixed if attachment.source not in guests), None)
+    if elsewhere is not None:
+        notes.append(Note("not-placed", f"{elsewhere} has no PCI address in the guest, so its siblings can't join it"))
         return
     if domain.topology == "other":
         names = ", ".join(str(attachment.source) for attachment in card)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from launcherkit.errors import Collector, NotOnHost, TooFewDevices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import ExistingHostdev
-from launcherkit.model.host import HostFacts
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import Pairing
@@ -123,13 +124,18 @@ _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
 def _section_of(address: HostAddress, host: HostFacts) -> Section:
     """Where a request with no VMI belongs: GPUs, and mdevs whose parent is one, under ``gpus``."""
     if isinstance(address, MdevAddress):
-        mdev = host.mdevs.get(address.uuid)
-        parent = host.mdev_parents.get(mdev.parent) if mdev else None
-        address_of_parent = parent.address if parent else None
-        function = host.functions.get(address_of_parent) if address_of_parent else None
+        function = _parent_of(host.mdevs.get(address.uuid), host)
     else:
         function = host.functions.get(address) if isinstance(address, PciAddress) else None
     return "gpus" if function is not None and is_gpu(function) else "hostDevices"
+
+
+def _parent_of(mdev: Mdev | None, host: HostFacts) -> PciFunction | None:
+    """The function that an mdev was made on; None where that is no PCI device."""
+    try:
+        return None if mdev is None else host.functions.get(PciAddress.parse(mdev.parent))
+    except ValueError:
+        return None
 
 
 class _Pools:

@@ -21,7 +21,7 @@ def decide_displays(
     host: HostFacts,
     notes: list[Note],
 ) -> dict[HostAddress, Shown]:
-    """Decide ``model``, ``display`` and ``ramfb`` of each unit's primary.
+    """Decide ``model``, ``display`` and ``ramfb`` of each function that has them; siblings only what the document says of them.
 
     KubeVirt: a mediated gpu whose ``display`` block says on or is silent has display and ramfb; if no gpu of the VMI
     has such a block, the first mediated one has both; a PCI gpu only where ``enabled`` is true; hostDevices never.
@@ -39,27 +39,27 @@ def decide_displays(
     holder = _ramfb_holder(domain)
     decided: dict[HostAddress, Shown] = {}
     for unit in units:
-        primary = unit.primary
-        if unit.kind == "usb" or (
-            unit.kind == "pci" and primary.hostdev is None and not _has_block(primary, options_of)
-        ):
-            continue
-        shown, said = _wanted(unit, options_of, nobody_said and unit is first, domain)
-        if unit.kind == "mdev":
-            shown = shown._replace(model=_model(primary, host))
-            if shown.model != _DISPLAYED_MODEL:
-                shown = Shown(shown.model)
-        if shown.display == "on" and not domain.has_graphics:
-            notes.append(Note("no-display", f"{primary.source}: no display, for the domain has no graphics device"))
-            shown = Shown(shown.model, said and "off", said and shown.ramfb and "off")
-        if shown.ramfb == "on":
-            if holder not in (None, primary.source):
-                notes.append(Note("no-ramfb", f"{primary.source}: no ramfb, for {holder} has the one of this domain"))
-                shown = shown._replace(ramfb=said and "off")
-            else:
-                holder = primary.source
-        if shown != _NOT_SHOWN:
-            decided[primary.source] = shown
+        for attachment in unit.attachments:
+            source = attachment.source
+            shown = said = _said(attachment, domain)
+            if said is None:
+                by_default = nobody_said and unit is first
+                shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
+            if unit.kind == "mdev":
+                model = _model(attachment, host)
+                shown = (shown or _NOT_SHOWN)._replace(model=model) if model == _DISPLAYED_MODEL else Shown(model)
+            if shown is None:
+                continue
+            if shown.display == "on" and not domain.has_graphics:
+                notes.append(Note("no-display", f"{source}: no display, for the domain has no graphics device"))
+                shown = Shown(shown.model, said and "off", said and said.ramfb and "off")
+            if shown.ramfb == "on":
+                if holder not in (None, source):
+                    notes.append(Note("no-ramfb", f"{source}: no ramfb, for {holder} has the one of this domain"))
+                    shown = shown._replace(ramfb=said and "off")
+                else:
+                    holder = source
+            decided[source] = shown
     return decided
 
 
@@ -73,23 +73,27 @@ def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
     return next((hostdev.source for hostdev in domain.hostdevs if hostdev.ramfb == "on"), None)
 
 
-def _wanted(
-    unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_default: bool, domain: DomainFacts
-) -> tuple[Shown, str | None]:
-    """What is asked for; the second is not None where the document says it, and must say otherwise to change it."""
-    claim, hostdev = unit.primary.claim, unit.primary.hostdev
-    if hostdev is not None:
-        existing = domain.hostdevs[hostdev]
-        if existing.display is not None or existing.ramfb is not None:
-            return Shown(None, existing.display, existing.ramfb), "said"
+def _said(attachment: Attachment, domain: DomainFacts) -> Shown | None:
+    """What the document says of a hostdev that it has; to change it, it must be said otherwise."""
+    if attachment.hostdev is None:
+        return None
+    existing = domain.hostdevs[attachment.hostdev]
+    if existing.display is None and existing.ramfb is None:
+        return None
+    return Shown(None, existing.display, existing.ramfb)
+
+
+def _asked(unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_default: bool) -> Shown | None:
+    """What is asked for a unit's primary."""
+    claim = unit.primary.claim
     if claim is None or not _is_gpu(claim, options_of):
-        return _NOT_SHOWN, None
+        return None
     options = options_of.get(claim.name)
     if unit.kind == "mdev":
-        return Shown(None, *_of_mdev(options, by_default)), None
-    if options is not None and options.enabled:
-        return Shown(None, "on", "on" if options.ramfb else None), None
-    return _NOT_SHOWN, None
+        return Shown(None, *_of_mdev(options, by_default))
+    if unit.kind == "pci" and options is not None and options.enabled:
+        return Shown(None, "on", "on" if options.ramfb else None)
+    return None
 
 
 def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]) -> bool:
@@ -97,10 +101,6 @@ def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]
     if claim is None or claim.section != "gpus":
         return False
     return claim.origin != "domain" or claim.name in options_of
-
-
-def _has_block(primary: Attachment, options_of: Mapping[str, DisplayOptions | None]) -> bool:
-    return primary.claim is not None and options_of.get(primary.claim.name) is not None
 
 
 def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | None, str | None]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from launcherkit.errors import ClaimNotRead, Collector, LauncherkitError, VariableClash, VariableMissing
-from launcherkit.model.request import Request
-from launcherkit.model.variable import resource_suffix
+from launcherkit.model.request import Request, resource_suffix
 
 
-def check_requests(requests: Sequence[Request], errors: Collector) -> None:
-    """Add `ClaimNotRead` for requests that a DRA claim answers, `VariableClash` for two resources with one variable."""
+def check_requests(
+    requests: Sequence[Request], variable_of: Mapping[str | None, str | None], present: Presence, errors: Collector
+) -> None:
+    """Add what keeps requests from being answered by variables.
+
+    Args:
+        requests: all of a VMI's.
+        variable_of: the variable that answers each requested resource, None where there is none.
+        present: the variables that there are.
+        errors: takes `ClaimNotRead` for requests that a DRA claim answers, `VariableClash` for two resources with one
+            variable, `VariableMissing` for a resource with none.
+    """
     resource_of: dict[str, Request] = {}
     for request in requests:
         if request.resource is None:
@@ -30,6 +40,22 @@ def check_requests(requests: Sequence[Request], errors: Collector) -> None:
                     "Rename one of the resources in the device plugin's configuration: / and . both become _.",
                 )
             )
+    for resource, variable in variable_of.items():
+        if resource is not None and variable is None:
+            askers = [request for request in requests if request.resource == resource]
+            errors.add(variable_missing(askers, present.names_for(resource), present.counts()))
+
+
+class Presence(Protocol):
+    """What `launcherkit.sources.environment.Environment` tells of the variables."""
+
+    def names_for(self, resource: str) -> list[str]:
+        """The variables that may hold a resource."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Every variable that is there with the number of its entries."""
+        ...
 
 
 def variable_missing(

@@ -35,10 +35,11 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
-    claimed_slots = {claim.primary[:3] for claim in claims}
+    riders = _riders(claims)
+    claimed_slots = {claim.primary[:3] for claim in claims if claim.primary not in riders}
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
-    for claim in _best_of_slot_first(claims, situation.host):
+    for claim in _best_of_slot_first(claims, riders, situation.host):
         if claim.primary in attached:
             continue
         attached.add(claim.primary)
@@ -51,7 +52,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                 if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
-                if other is not None and _own_device(claim.primary, candidate, situation.host):
+                if other is not None and candidate not in riders and _own_device(claim.primary, candidate, situation.host):
                     continue
                 comes, why = _decide(claim.primary, candidate, other, situation)
                 if not comes:
@@ -82,21 +83,36 @@ def _asked(claim: Claim) -> str:
     return f"{asked}, answered by {claim.variable}"
 
 
-def _best_of_slot_first(claims: Sequence[Claim], host: HostFacts) -> list[Claim]:
+def _riders(claims: Sequence[Claim]) -> set[HostAddress]:
+    """Hostdevs of the document that came along with another one in an earlier run, as their aliases say (X1, X2).
+
+    They lead nothing, or a second run would judge siblings from another primary than the first.
+    """
+    if all(claim.origin != "domain" for claim in claims):
+        return set()
+    names = {claim.name for claim in claims}
+    return {
+        claim.primary
+        for claim in claims
+        if claim.origin == "domain" and "-fn" in claim.name and claim.name.rpartition("-fn")[0] in names
+    }
+
+
+def _best_of_slot_first(claims: Sequence[Claim], riders: set[HostAddress], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
     slots = [claim.primary[:3] for claim in claims]
-    if len(set(slots)) == len(slots):
+    if len(set(slots)) == len(slots) and not riders:
         return list(claims)
     first: dict[tuple[object, ...], int] = {}
 
-    def key(position_and_claim: tuple[int, Claim]) -> tuple[int, int, HostAddress]:
+    def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, int, int, HostAddress]:
         position, claim = position_and_claim
         address = claim.primary
         if not isinstance(address, PciAddress):
-            return position, 0, address
+            return False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return first.setdefault(address[:3], position), rank, address
+        return address in riders, first.setdefault(address[:3], position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
@@ -123,7 +139,9 @@ def _candidates(
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
-        mates: Iterable[PciFunction] = [member for member in members if member is not None]
+        found = [member for member in members if member is not None]
+        # The card itself first, so that -fn1 is its own function 1 and not another card's (X1).
+        mates: Iterable[PciFunction] = sorted(found, key=lambda mate: mate.address.slot != primary.slot)
     else:
         mates = host.slot_functions(primary)
     for mate in mates:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.note import Note
-from launcherkit.model.request import Allocation, Kind
-from launcherkit.model.variable import kinds_of_prefixes, resource_suffix
+from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
 
 _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {
     "pci": (PciAddress.parse, BadPciAddress, "a PCI address such as 0000:e1:00.0"),

@@ -94,6 +94,8 @@ class _NeedReader:
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
                 self._take(str(detail.virtfns[0]))
         found = self._mdevs(mdevs)
+        for mdev in found.values():
+            self._take(mdev.parent)  # what it is decides whether the mdev counts as a GPU (Q1)
         return HostFacts(True, self._functions, self._details, self._groups, found, {}, self._nodes(found))
 
     def _take(self, name: str) -> PciFunction | None:

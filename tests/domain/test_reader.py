@@ -67,7 +67,8 @@ def test_a_domain_with_no_os_and_no_devices_is_read_too() -> None:
 
 def test_controllers_and_addresses_in_use_are_found() -> None:
     found = facts(
-        "<controller model='pcie-root-port' type='pci' index='0x2'><address function='1' slot='2' type='pci'/></controller>",
+        "<controller type='pci' index='0x2' model='pcie-root-port'>"
+        "<address type='pci' slot='2' function='1'/></controller>",
         "<controller type='usb' index='7'/>",
         "<controller type='pci' index='x' model='pcie-root-port'/>",
         "<disk><address type='pci' domain='0x0000' bus='0x10' slot='0x1f' function='0x7'/></disk>",

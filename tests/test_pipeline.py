@@ -1,0 +1,143 @@
+"""The pipeline from end to end: what no single room decides (Q1-Q3, X1, C4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcherkit import LauncherkitError, Policy, translate
+from launcherkit.errors import BadHostdev, NotOnHost, SeveralErrors, VariableClash
+from tests.support.domains import domain, hostdevs, pci_hostdev
+from tests.support.facts import AUDIO, NIC, FixedHost, card, function
+
+GPU0, AUD0, GPU1, AUD1 = "0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1"
+TWO_CARDS = FixedHost(*card("0000:e1:00", 44), *card("0000:01:00", 12))
+X = "PCI_RESOURCE_X"
+
+
+def vmi(**requests: str) -> dict[str, Any]:
+    """Gpus by name and resource."""
+    gpus = [{"name": name, "deviceName": resource} for name, resource in requests.items()]
+    return {"spec": {"domain": {"devices": {"gpus": gpus}}}}
+
+
+class NoHost:
+    """A host that must not be asked."""
+
+    def facts(self, *_: object) -> Any:
+        raise AssertionError("nobody needs to know")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<domain/>",
+        domain(pci_hostdev(GPU0)),
+        "<domain><devices><hostdev type='pci'/></devices></domain>",
+        "<?xml version='1.0'?>\n<domain>\r\n</domain>  ",
+    ],
+)
+def test_a_vmi_that_asks_for_nothing_gets_its_document_back_byte_for_byte(document: str) -> None:
+    """Q3: bad hostdevs, missing devices and all."""
+    translation = translate(document, env={X: "nonsense"}, host=NoHost(), vmi={"spec": {}})
+    assert (translation.domain_xml, translation.plan.devices, translation.notes) == (document.encode(), (), ())
+
+
+def test_what_is_no_document_is_refused_even_then() -> None:
+    """X5."""
+    with pytest.raises(LauncherkitError):
+        translate("<domain>", env={}, host=NoHost(), vmi={})
+
+
+def test_with_no_vmi_every_device_of_every_variable_is_attached() -> None:
+    """Q1."""
+    translation = translate(domain(), env={X: f"{GPU0},{AUD0}", "PCI_RESOURCE_Y": GPU1}, host=TWO_CARDS)
+    assert [(each.source, each.alias) for each in hostdevs(translation.domain_xml)] == [
+        (GPU0, "ua-gpu-x-0"),
+        (AUD0, "ua-gpu-x-0-fn1"),
+        (GPU1, "ua-gpu-y-0"),
+        (AUD1, "ua-gpu-y-0-fn1"),
+    ]
+
+
+def test_a_document_without_devices_gets_them() -> None:
+    """X5."""
+    assert translate("<domain/>", env={}, host=NoHost()).domain_xml == b"<domain><devices/></domain>"
+
+
+def test_what_is_more_than_was_asked_for_is_told() -> None:
+    """C4."""
+    translation = translate(domain(), env={X: f"{GPU0},{GPU1}"}, host=TWO_CARDS, vmi=vmi(a="x"))
+    assert [note.text for note in translation.notes if note.topic == "left-alone"] == [
+        f"{X} holds more than was asked for; left alone: {GPU1}"
+    ]
+
+
+def test_what_stays_behind_is_told_with_the_reason() -> None:
+    """S2."""
+    host = FixedHost(function(GPU0, group=1), function(AUD0, AUDIO, driver="snd_hda_intel", group=2))
+    translation = translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"))
+    (note,) = (note for note in translation.notes if note.topic == "stayed")
+    assert note.text.startswith(f"{AUD0} does not come with {GPU0}: it is in IOMMU group 2, bound to snd_hda_intel")
+
+
+def test_a_hostdev_that_is_not_on_this_host_is_told_and_left_to_libvirt() -> None:
+    """Q2."""
+    translation = translate(domain(pci_hostdev("0000:99:00.0")), env={}, host=TWO_CARDS)
+    assert [note.topic for note in translation.notes] == ["not-on-host"]
+    assert len(hostdevs(translation.domain_xml)) == 1
+
+
+def test_what_was_allocated_but_is_not_on_this_host_is_an_error() -> None:
+    with pytest.raises(NotOnHost, match=r"0000:99:00\.0"):
+        translate(domain(), env={X: "0000:99:00.0"}, host=TWO_CARDS, vmi=vmi(a="x"))
+
+
+@pytest.mark.parametrize(("said", "policy", "expected"), [("yes", False, "yes"), ("no", True, "no")])
+def test_siblings_are_managed_as_the_document_says_of_their_primary(said: str, policy: bool, expected: str) -> None:
+    """X1: libvirt binds a card whole or not at all."""
+    there = pci_hostdev(GPU0).replace("managed='no'", f"managed='{said}'")
+    translation = translate(domain(there), env={}, host=TWO_CARDS, policy=Policy(managed=policy))
+    assert [each.attributes["managed"] for each in hostdevs(translation.domain_xml)] == [expected, expected]
+
+
+def test_managed_of_the_policy_frees_a_card_from_its_drivers_viability() -> None:
+    """V1, X1."""
+    host = FixedHost(*card("0000:e1:00", 44, driver="nvidia"))
+    translation = translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"), policy=Policy(managed=True))
+    assert {each.attributes["managed"] for each in hostdevs(translation.domain_xml)} == {"yes"}
+    with pytest.raises(LauncherkitError, match="not viable"):
+        translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"))
+
+
+def test_errors_of_several_rooms_are_told_together() -> None:
+    """Slot taken and not viable: both, before anything is written."""
+    host = FixedHost(function(GPU0, group=1), function(AUD0, AUDIO, driver="snd_hda_intel", group=1))
+    document = domain(
+        pci_hostdev(GPU0, guest="0000:00:05.0"), "<disk><address type='pci' slot='5' function='1'/></disk>"
+    )
+    with pytest.raises(SeveralErrors) as raised:
+        translate(document, env={}, host=host)
+    assert [leaf.code for leaf in raised.value.leaves()] == ["LK301", "LK204"]
+
+
+def test_two_resources_with_one_variable_are_refused_although_there_would_be_enough() -> None:
+    """E2."""
+    with pytest.raises(VariableClash):
+        translate(domain(), env={"PCI_RESOURCE_X_A": f"{GPU0},{GPU1}"}, host=TWO_CARDS, vmi=vmi(a="x/a", b="x.a"))
+
+
+def test_a_document_is_called_by_its_name() -> None:
+    with pytest.raises(BadHostdev, match=r"vm\.xml, hostdev 1"):
+        translate("<domain><devices><hostdev type='pci'/></devices></domain>", env={}, host=NoHost(), name="vm.xml")
+
+
+def test_two_ports_of_one_card_are_two_devices_that_libvirt_places() -> None:
+    """C2, P3."""
+    host = FixedHost(function("0000:01:00.0", NIC, group=1), function("0000:01:00.1", NIC, group=1))
+    translation = translate(domain(), env={X: "0000:01:00.0,0000:01:00.1"}, host=host, vmi=vmi(a="x", b="x"))
+    assert [(each.alias, each.guest) for each in hostdevs(translation.domain_xml)] == [
+        ("ua-gpu-a", None),
+        ("ua-gpu-b", None),
+    ]
