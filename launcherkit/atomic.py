@@ -29,7 +29,9 @@ _REMEDY = "Check that the directory is there and may be written to."
 def _reason(path: str) -> str:
     if os.path.isdir(path):
         return "Is a directory"
-    return "Permission denied" if os.path.isdir(os.path.dirname(os.path.realpath(path))) else "No such file or directory"
+    return (
+        "Permission denied" if os.path.isdir(os.path.dirname(os.path.realpath(path))) else "No such file or directory"
+    )
 
 
 def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:

@@ -43,7 +43,9 @@ EX_PIPE = 141
 def _check_log_format(env: Mapping[str, str]) -> None:
     chosen = env.get(LOG_FORMAT) or LOG_FORMATS[0]
     if chosen not in LOG_FORMATS:
-        raise BadSetting(f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}", f"Set {LOG_FORMAT} to one of them.")
+        raise BadSetting(
+            f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}", f"Set {LOG_FORMAT} to one of them."
+        )
 
 
 def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:

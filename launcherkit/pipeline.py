@@ -20,7 +20,7 @@ from launcherkit.model.plan import Attachment, Plan, PlannedDevice, PlannedFunct
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, DisplayOptions, Request
 from launcherkit.place.slots import Placement, place_units
-from launcherkit.resolve.aliases import alias_of, assign_aliases
+from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.resolve.notes import about_iommufd, notes_about
 from launcherkit.resolve.siblings import Situation, assemble_units
@@ -102,15 +102,17 @@ def _plan(
     claims, left_alone = _claims(allocations, requests, domain, facts, policy, errors, notes)
     errors.raise_if_any()
     asked = {claim.primary for claim in claims}
-    claims = (*claims, *claim_existing(domain.hostdevs, asked, facts))
+    claims = (*claims, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
+    named = name_claims(claims, domain, policy.alias_prefixes)
+    riders = find_riders(claims, named, domain)
     if not variables:
         listed = frozenset(existing) if facts.known else frozenset()
-    units = assemble_units(claims, Situation(policy.siblings, facts, listed, existing, domain.taken))
+    units = assemble_units(claims, Situation(policy.siblings, facts, listed, existing, domain.taken, riders))
     attached = [attachment.source for unit in units for attachment in unit.attachments]
 
     options = {request.name: request.display for request in requests if request.section == "gpus"}
     shown = _displays(units, options, domain, facts, notes)
-    aliases = assign_aliases(units, domain, policy.alias_prefixes)
+    aliases = assign_aliases(units, named, domain, policy.alias_prefixes)
     placement = place_units(units, domain, errors, notes)
     notes += notes_about(units, left_alone, set(options), facts)
 
@@ -171,7 +173,9 @@ def _allocations(
     errors = Collector()
     if not environment.variables:
         if vmi is None and not domain.hostdevs:
-            notes.append(Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"))
+            notes.append(
+                Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach")
+            )
         if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
             from launcherkit.resolve.missing import not_in_domain
 
@@ -216,12 +220,11 @@ def _claims(
         return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     wanted: dict[Request, HostAddress] = {}
-    for request in requests if there else ():
-        kind = allocations[request.resource or ""].kind
-        # Two names may make one alias; the first that has it keeps it.
-        source = there.pop(alias_of(request.section, request.name, kind, policy.alias_prefixes), None)
-        if source is not None:
-            wanted[request] = source
+    if there:
+        asked = [(request.section, request.name, allocations[request.resource or ""].kind) for request in requests]
+        for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
+            if alias in there:
+                wanted[request] = there[alias]
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
 
 

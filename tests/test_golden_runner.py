@@ -130,7 +130,7 @@ class TestCheck:
 
     def test_a_missing_expectation_fails_and_names_the_switch(self, cases: Cases) -> None:
         told = problems(cases())
-        assert f"golden update {cases.root} --case nic`" in told
+        assert any(f"golden update {shown} --case nic`" in told for shown in (cases.root, os.path.relpath(cases.root)))
         assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in told
 
     def test_two_expectations_fail(self, cases: Cases) -> None:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcherkit.errors import BadSetting, BadVmi
+from launcherkit.domain.document import MAX_BYTES
+from launcherkit.errors import BadSetting, BadVmi, UnreadableFile
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
 from launcherkit.pipeline import HostSource, Translation, translate
 from launcherkit.sources.envfile import read_env_file
@@ -114,17 +115,25 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs:
+def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[bytes, str] | None = None) -> Inputs:
     """Read every file that the arguments name.
+
+    Args:
+        args: parsed.
+        env: this process's environment.
+        domain: a document and what messages call it, in the place of ``--domain``.
 
     Raises:
         LauncherkitError: whatever the sources find wrong.
     """
+    if [args.domain, args.vmi, args.env_file].count("-") > 1:
+        raise UnreadableFile("standard input can be read once, but several inputs are -", "Give files for the others.")
     variables = read_env_file(args.env_file) if args.env_file else env
     vmi = _read_vmi(args.vmi) if args.vmi else None
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
-    name = "standard input" if args.domain == "-" else args.domain
-    return Inputs(read_file(args.domain), name, variables, host_of(args.host, env, policy), vmi, policy)
+    if domain is None:
+        domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
+    return Inputs(*domain, variables, host_of(args.host, env, policy), vmi, policy)
 
 
 def _read_vmi(path: str) -> Vmi:
@@ -132,10 +141,10 @@ def _read_vmi(path: str) -> Vmi:
     data = read_file(path)
     if not path.endswith((".yaml", ".yml")):
         return read_vmi(data, path)
-    from launcherkit.sources.written import parse_written
+    from launcherkit.sources.written import LARGE, parse_written
 
     remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
-    return read_vmi(parse_written(data, path, BadVmi, remedy), path)
+    return read_vmi(parse_written(data, path, BadVmi, remedy, LARGE), path)
 
 
 def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:

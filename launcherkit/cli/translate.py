@@ -48,11 +48,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     result = translation.domain_xml
     if args.diff:
         result = unified_diff(inputs.domain_xml, result, inputs.domain_name)
-    files = {args.output: result} if args.output else {}
+    to_stdout = args.output in (None, "-")
+    files = {} if to_stdout else {args.output: result}
     if args.plan:
         files[args.plan] = (json.dumps(plan_document(translation), indent=2) + "\n").encode()
     write_all_atomically(files)
     tell_notes(translation.notes, env)
-    if not args.output:
+    if to_stdout:
         write_stdout(result)
     return 0

@@ -156,6 +156,8 @@ def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostde
 
 def _source_address(kind: Kind, source: etree._Element | None, name: str, errors: Collector) -> HostAddress | None:
     address = None if source is None else source.find("address")
+    if kind == "usb" and address is not None and address.get("device") is None:
+        return None  # named by its port, as newer libvirt can
     if address is None:
         if kind == "usb":
             return None if source is None else _usb_model(source)

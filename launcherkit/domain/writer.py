@@ -10,8 +10,9 @@ from lxml import etree
 from launcherkit.domain.document import Document
 from launcherkit.domain.reader import guest_address, hostdev_elements
 from launcherkit.domain.tags import Places, Span, attribute_value
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, UsbAddress
 from launcherkit.model.plan import GuestPlace, Plan, PlannedFunction, Shown
+from launcherkit.model.request import kind_of
 
 Attributes = Sequence[tuple[str, str]]
 
@@ -157,16 +158,12 @@ def _address(place: GuestPlace) -> str:
 def _hostdev_attributes(function: PlannedFunction) -> list[tuple[str, str]]:
     attributes = [
         ("mode", "subsystem"),
-        ("type", _type(function.source)),
+        ("type", kind_of(function.source)),
         ("managed", "yes" if function.managed else "no"),
     ]
     if function.shown is not None:
         attributes += [(name, value) for name, value in zip(Shown._fields, function.shown, strict=True) if value]
     return attributes
-
-
-def _type(source: HostAddress) -> str:
-    return "pci" if isinstance(source, PciAddress) else "mdev" if isinstance(source, MdevAddress) else "usb"
 
 
 def _source_attributes(source: HostAddress) -> str:

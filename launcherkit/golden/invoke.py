@@ -16,7 +16,7 @@ from launcherkit.cli.inputs import variable_of
 from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, Case
 from launcherkit.sources.files import read_file
-from launcherkit.sources.written import parse_written
+from launcherkit.sources.written import LARGE, parse_written
 
 _READ = ("--domain", "--vmi", "--env-file", "--host", "--policy")
 _WRITTEN = ("--output", "--plan")
@@ -140,5 +140,5 @@ def _vmi(case: Case, scratch: Scratch) -> str:
     if path.endswith(".json"):
         return path
     remedy = "Write it as `kubectl get vmi NAME -o yaml` prints it."
-    values = parse_written(read_file(path), path, BadGoldenCase, remedy)
+    values = parse_written(read_file(path), path, BadGoldenCase, remedy, LARGE)
     return scratch.make(case.vmi or "", json.dumps(values, default=str).encode())

@@ -2,10 +2,15 @@
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.model.address import HostAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 
 Section: TypeAlias = Literal["gpus", "hostDevices"]
 Kind: TypeAlias = Literal["pci", "mdev", "usb"]
+
+
+def kind_of(address: HostAddress) -> Kind:
+    """Which type of hostdev an address is of."""
+    return "pci" if isinstance(address, PciAddress) else "mdev" if isinstance(address, MdevAddress) else "usb"
 
 
 class DisplayOptions(NamedTuple):

@@ -13,7 +13,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
-from launcherkit.model.policy import Pairing
+from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
@@ -90,25 +90,31 @@ def claim_all(
     return tuple(claims)
 
 
-def claim_existing(hostdevs: Iterable[ExistingHostdev], taken: set[HostAddress], host: HostFacts) -> tuple[Claim, ...]:
+def claim_existing(
+    hostdevs: Iterable[ExistingHostdev], taken: set[HostAddress], prefixes: AliasPrefixes, host: HostFacts
+) -> tuple[Claim, ...]:
     """The hostdevs of the document that no other request names are requests themselves (Q2).
 
-    A hostdev is named after its alias as KubeVirt makes it, else after its address.
+    A hostdev is named after its alias as KubeVirt or the policy's prefixes make it, else after its address.
     """
+    sections: list[tuple[Section, str]] = [("gpus", prefixes.gpu), ("hostDevices", prefixes.hostdevice)]
+    sections += [("hostDevices", prefixes.usb), *_SECTION_OF_ALIAS]
     claims: list[Claim] = []
     for hostdev in hostdevs:
         source = hostdev.source
         if source is None or source in taken:
             continue
         taken.add(source)
-        section, name = _named(hostdev, source, host)
+        section, name = _named(hostdev, source, sections, host)
         claims.append(Claim("domain", section, name, None, None, source))
     return tuple(claims)
 
 
-def _named(hostdev: ExistingHostdev, source: HostAddress, host: HostFacts) -> tuple[Section, str]:
+def _named(
+    hostdev: ExistingHostdev, source: HostAddress, sections: Iterable[tuple[Section, str]], host: HostFacts
+) -> tuple[Section, str]:
     alias = hostdev.alias or ""
-    for section, prefix in _SECTION_OF_ALIAS:
+    for section, prefix in sections:
         if alias.startswith(prefix) and len(alias) > len(prefix):
             return section, alias[len(prefix) :]
     return _section_of(source, host), f"{hostdev.kind}-{source}"

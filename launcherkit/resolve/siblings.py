@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
-from launcherkit.model.request import Kind
+from launcherkit.model.request import kind_of
 from launcherkit.resolve.pci_class import primary_rank
 from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
 
@@ -26,6 +26,8 @@ class Situation(NamedTuple):
     """The document's hostdevs by source: which one it is (X2)."""
     taken: frozenset[PciAddress]
     """Functions that the document uses otherwise, which no hostdev may have."""
+    riders: Mapping[HostAddress, HostAddress]
+    """Hostdevs of the document that came along with another in an earlier run, and with which; they lead nothing."""
 
 
 def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
@@ -35,7 +37,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
-    riders = _riders(claims)
+    riders = situation.riders
     claimed_slots = {claim.primary[:3] for claim in claims if claim.primary not in riders}
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
@@ -47,12 +49,16 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         stayed: list[StayedBehind] = []
         if isinstance(claim.primary, PciAddress):
             for candidate in _candidates(claim.primary, situation, listed_by_slot):
-                if candidate in attached:
+                if candidate in attached or riders.get(candidate, claim.primary) != claim.primary:
                     continue
                 if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
-                if other is not None and candidate not in riders and _own_device(claim.primary, candidate, situation.host):
+                if (
+                    other is not None
+                    and candidate not in riders
+                    and _own_device(claim.primary, candidate, situation.host)
+                ):
                     continue
                 comes, why = _decide(claim.primary, candidate, other, situation)
                 if not comes:
@@ -60,12 +66,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                     continue
                 attached.add(candidate)
                 attachments.append(_attachment(candidate, "sibling", why, other, situation))
-        units[claim.primary] = Unit(_kind(claim.primary), tuple(attachments), tuple(stayed))
+        units[claim.primary] = Unit(kind_of(claim.primary), tuple(attachments), tuple(stayed))
     return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
-
-
-def _kind(address: HostAddress) -> Kind:
-    return "pci" if isinstance(address, PciAddress) else "mdev" if isinstance(address, MdevAddress) else "usb"
 
 
 def _attachment(source: HostAddress, role: Role, why: str, claim: Claim | None, situation: Situation) -> Attachment:
@@ -83,22 +85,7 @@ def _asked(claim: Claim) -> str:
     return f"{asked}, answered by {claim.variable}"
 
 
-def _riders(claims: Sequence[Claim]) -> set[HostAddress]:
-    """Hostdevs of the document that came along with another one in an earlier run, as their aliases say (X1, X2).
-
-    They lead nothing, or a second run would judge siblings from another primary than the first.
-    """
-    if all(claim.origin != "domain" for claim in claims):
-        return set()
-    names = {claim.name for claim in claims}
-    return {
-        claim.primary
-        for claim in claims
-        if claim.origin == "domain" and "-fn" in claim.name and claim.name.rpartition("-fn")[0] in names
-    }
-
-
-def _best_of_slot_first(claims: Sequence[Claim], riders: set[HostAddress], host: HostFacts) -> list[Claim]:
+def _best_of_slot_first(claims: Sequence[Claim], riders: Container[HostAddress], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
     slots = [claim.primary[:3] for claim in claims]
     if len(set(slots)) == len(slots) and not riders:

@@ -16,7 +16,7 @@ def read_env_file(path: str) -> dict[str, str]:
         UnreadableFile: the file can't be read.
         BadEnvFile, SeveralErrors: a line is no assignment, or names a variable twice.
     """
-    text = read_file(path).decode("utf-8", "surrogateescape")
+    text = read_file(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     entries = text.split("\0") if "\0" in text else [line.rstrip("\r") for line in text.split("\n")]
     variables: dict[str, str] = {}
     line_of: dict[str, int] = {}

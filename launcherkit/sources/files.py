@@ -7,7 +7,11 @@ import sys
 from launcherkit.errors import UnreadableFile
 
 
-def read_file(path: str, limit: int = -1) -> bytes:
+LIMIT = 64 << 20
+"""Bytes; more is not read, for a name may stand for a device that never ends."""
+
+
+def read_file(path: str, limit: int = LIMIT) -> bytes:
     """The content of a file, or of standard input for ``-``; at most ``limit`` bytes of it.
 
     Raises:

@@ -13,15 +13,18 @@ from typing import NamedTuple
 
 import jinja2
 from jinja2 import meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-import launcherkit
 from launcherkit.errors import BadTemplate, BadTemplateValue, NoSuchTemplate
 from launcherkit.sources.files import read_file
 
 SUFFIX = ".xml.j2"
-_PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
-PLACES = (os.path.join(_PACKAGE, "_templates", "domain"), os.path.join(os.path.dirname(_PACKAGE), "templates", "domain"))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PLACES = (
+    os.path.join(_PACKAGE, "_templates", "domain"),
+    os.path.join(os.path.dirname(_PACKAGE), "templates", "domain"),
+)
 """Where templates may be: first as a wheel has them, then as a checkout has them."""
 
 _REMEDY = "The template is wrong, not its values; docs/reference/templates.md says what one can do."

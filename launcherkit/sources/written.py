@@ -9,7 +9,10 @@ from pydantic import BaseModel, ValidationError
 
 from launcherkit.errors import Collector, LauncherkitError, shown
 
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = 64 * 1024
+"""A policy is a few lines. PyYAML takes a second for 100 KB, and an annotation is written by who may write VMs."""
+LARGE = 1024 * 1024
+"""For what can be longer: a VMI, a golden case."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -31,14 +34,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse_written(text: str | bytes, name: str, error: type[LauncherkitError], remedy: str) -> Any:
+def parse_written(
+    text: str | bytes, name: str, error: type[LauncherkitError], remedy: str, limit: int = MAX_BYTES
+) -> Any:
     """The values in a YAML or JSON text; an empty one is an empty mapping.
 
     Raises:
         LauncherkitError: of the type ``error``, naming ``name`` and the place.
     """
-    if len(text) > MAX_BYTES:
-        raise error(f"{name}: more than {MAX_BYTES} bytes", remedy)
+    if len(text) > limit:
+        raise error(f"{name}: more than {limit} bytes", remedy)
     try:
         loaded = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
     except (

@@ -11,7 +11,7 @@ from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, Claim, Origin, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section
-from launcherkit.resolve.aliases import alias_of, assign_aliases
+from launcherkit.resolve.aliases import alias_of, assign_aliases, name_claims
 from tests.support.facts import UUID, at
 
 GPU, SOUND = at("0000:e1:00.0"), at("0000:e1:00.1")
@@ -33,7 +33,9 @@ def domain(aliases: Iterable[str] = (), hostdevs: Iterable[tuple[HostAddress | N
 
 
 def assign(*units: Unit, there: DomainFacts | None = None, prefixes: AliasPrefixes | None = None) -> list[str]:
-    given = assign_aliases(units, there or domain(), prefixes or AliasPrefixes())
+    document, chosen = there or domain(), prefixes or AliasPrefixes()
+    claims = [each.claim for unit in units for each in unit.attachments if each.claim is not None]
+    given = assign_aliases(units, name_claims(claims, document, chosen), document, chosen)
     return [given[attachment.source] for unit in units for attachment in unit.attachments]
 
 

@@ -12,6 +12,7 @@ from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit.model.note import Note
 from launcherkit.model.policy import Pairing
+from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Allocation, Kind, Request, Section
 from launcherkit.resolve.claims import check_on_host, claim_all, claim_existing, claim_requested
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev
@@ -255,6 +256,7 @@ def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after
             there(at("0000:e1:00.1"), "hostdev0"),
         ],
         {at("0000:e1:00.1")},
+        AliasPrefixes(),
         TWO_CARDS,
     )
     expected: list[tuple[Section, str]] = [

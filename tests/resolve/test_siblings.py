@@ -43,6 +43,7 @@ def assemble(
             frozenset(at(entry) for entry in listed),
             {at(address): number for number, address in enumerate(existing)},
             frozenset(at(address) for address in taken),
+            {},
         ),
     )
 
