@@ -47,8 +47,8 @@ def find_riders(
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that came along with another one in an earlier run, by what their aliases say.
 
-    A sibling bears its primary's alias and ``-fn<k>`` (X1). It must not lead in a later run, or siblings would be judged
-    from another primary than before (X2).
+    A sibling bears its primary's alias and ``-fn<k>`` (X1). It must not lead in a later run, or siblings would be
+    judged from another primary than before (X2).
 
     Args:
         claims: all of them.

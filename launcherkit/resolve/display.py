@@ -21,7 +21,7 @@ def decide_displays(
     host: HostFacts,
     notes: list[Note],
 ) -> dict[HostAddress, Shown]:
-    """Decide ``model``, ``display`` and ``ramfb`` of each function that has them; siblings only what the document says of them.
+    """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says of it.
 
     KubeVirt: a mediated gpu whose ``display`` block says on or is silent has display and ramfb; if no gpu of the VMI
     has such a block, the first mediated one has both; a PCI gpu only where ``enabled`` is true; hostDevices never.

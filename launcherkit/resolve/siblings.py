@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot
@@ -85,7 +85,7 @@ def _asked(claim: Claim) -> str:
     return f"{asked}, answered by {claim.variable}"
 
 
-def _best_of_slot_first(claims: Sequence[Claim], riders: Container[HostAddress], host: HostFacts) -> list[Claim]:
+def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
     slots = [claim.primary[:3] for claim in claims]
     if len(set(slots)) == len(slots) and not riders:

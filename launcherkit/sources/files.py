@@ -6,7 +6,6 @@ import sys
 
 from launcherkit.errors import UnreadableFile
 
-
 LIMIT = 64 << 20
 """Bytes; more is not read, for a name may stand for a device that never ends."""
 
