@@ -32,6 +32,21 @@ def sample(devices: int, functions: int) -> Sample:
     return Sample(domain(), json.dumps(vmi), env, facts(cards, functions))
 
 
+def from_kubevirt(devices: int) -> bytes:
+    """The sample's domain as a sidecar gets it: one hostdev a card is there already, as KubeVirt writes it."""
+    hostdevs = "".join(
+        f"""    <hostdev type="pci" managed="no">
+      <source>
+        <address domain="0x{card // 128:04x}" bus="0x{card % 128 + 1:02x}" slot="0x00" function="0x0"></address>
+      </source>
+      <alias name="ua-gpu-gpu{card}"></alias>
+    </hostdev>
+"""
+        for card in range(devices)
+    )
+    return domain().replace("    <memballoon", hostdevs + "    <memballoon").encode()
+
+
 def facts(cards: list[str], functions: int) -> HostFacts:
     """A host of these cards and nothing else."""
     known: dict[PciAddress, PciFunction] = {}

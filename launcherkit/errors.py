@@ -121,8 +121,8 @@ class BadVmi(LauncherkitError):
     code = "LK111"
 
 
-class ClaimNotRead(LauncherkitError):
-    """A request is answered by a DRA claim, which this version doesn't read (E5)."""
+class BadClaim(LauncherkitError):
+    """The metadata of a DRA claim doesn't name one device that can be attached (E5)."""
 
     code = "LK112"
 
@@ -256,3 +256,104 @@ class BadSnapshot(LauncherkitError):
 
 class BadRecording(LauncherkitError):
     code = "LK503"
+
+
+# 6xx: the other sides of the adapters; 61x: hooks over gRPC
+
+
+class SocketInUse(LauncherkitError):
+    """Another process serves on the socket that ours would have."""
+
+    code = "LK611"
+    exit_code = EX_CONFIG
+
+
+class SocketNotMade(LauncherkitError):
+    code = "LK612"
+    exit_code = EX_CONFIG
+
+
+class BadHookName(LauncherkitError):
+    """A container's or plugin's name can't name a socket."""
+
+    code = "LK613"
+    exit_code = EX_CONFIG
+
+
+class SidecarNotInstalled(LauncherkitError):
+    """The extra ``[sidecar]`` is missing."""
+
+    code = "LK614"
+    exit_code = EX_CONFIG
+
+
+class MessageTooLarge(LauncherkitError):
+    code = "LK615"
+
+
+class UnknownDomainType(LauncherkitError):
+    """A plugin's hook was called for a domain that is not libvirt's."""
+
+    code = "LK616"
+
+
+# 62x: libvirt, for `define` and `run`
+
+
+class LibvirtNotThere(LauncherkitError):
+    """Nobody answers at the URI, or nobody any more."""
+
+    code = "LK621"
+    exit_code = EX_UNAVAILABLE
+
+
+class LibvirtModuleMissing(LauncherkitError):
+    """The extra ``[libvirt]`` is missing."""
+
+    code = "LK622"
+    exit_code = EX_CONFIG
+
+
+class DomainRefused(LauncherkitError):
+    """libvirt would not define the domain."""
+
+    code = "LK623"
+
+
+class GuestNotStarted(LauncherkitError):
+    """libvirt or QEMU could not start the guest."""
+
+    code = "LK624"
+    exit_code = EX_UNAVAILABLE
+
+
+class DeviceBusy(LauncherkitError):
+    """Another guest or process has the device."""
+
+    code = "LK625"
+    exit_code = EX_UNAVAILABLE
+
+
+class DomainInTheWay(LauncherkitError):
+    """There is a domain of that name that is not ours to replace."""
+
+    code = "LK626"
+
+
+# 63x: templates
+
+
+class NoSuchTemplate(LauncherkitError):
+    code = "LK631"
+
+
+class BadTemplate(LauncherkitError):
+    """It is no Jinja2, or does what a template may not do."""
+
+    code = "LK632"
+
+
+class BadTemplateValue(LauncherkitError):
+    """A value for a template is missing, unknown or malformed."""
+
+    code = "LK633"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import write_plan
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -39,6 +39,18 @@ class HostSource(Protocol):
         ...
 
 
+class DraSource(Protocol):
+    """Where the devices of DRA claims are named: `launcherkit.sources.dra.DraFiles`."""
+
+    def present(self) -> bool:
+        """Whether there are any."""
+        ...
+
+    def read(self, request: Request) -> Allocation:
+        """The device that answers a request by claim."""
+        ...
+
+
 class Translation(NamedTuple):
     """What `translate` returns."""
 
@@ -54,6 +66,7 @@ def translate(
     host: HostSource,
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
+    dra: DraSource | None = None,
     name: str = "the domain document",
 ) -> Translation:
     """Put the allocated devices, with their siblings, into a domain document.
@@ -64,6 +77,7 @@ def translate(
         host: `Host.from_sysfs`, `Host.from_snapshot`, `Host.from_umockdev` or `Host.none`.
         vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
         policy: the integrator's decisions; defaults without.
+        dra: the metadata files of DRA claims; those of this container without (E5).
         name: what messages call the domain document, its file for example.
 
     Returns:
@@ -81,17 +95,23 @@ def translate(
         return Translation(document.data, EMPTY_PLAN, ())
     notes: list[Note] = []
     domain = read_facts(document.root, name)
-    plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, host, policy, notes)
+    plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, dra, host, policy, notes)
     written = write_plan(document, plan)
     return Translation(written, plan, tuple(notes))
 
 
 def _plan(
-    domain: DomainFacts, environment: Environment, vmi: Vmi | None, host: HostSource, policy: Policy, notes: list[Note]
+    domain: DomainFacts,
+    environment: Environment,
+    vmi: Vmi | None,
+    dra: DraSource | None,
+    host: HostSource,
+    policy: Policy,
+    notes: list[Note],
 ) -> Plan:
     requests = () if vmi is None else vmi.requests
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
-    allocations = _allocations(environment, vmi, domain, notes)
+    allocations = _allocations(environment, dra, vmi, domain, notes)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     listed = frozenset(entry for allocation in variables.values() for entry in allocation.entries)
     facts = _facts(host, (*listed, *existing))
@@ -164,14 +184,19 @@ def _device(
 
 
 def _allocations(
-    environment: Environment, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
+    environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
 ) -> dict[str, Allocation]:
-    """The variables that are used, by the resource that they answer, or by name where there is no VMI (Q1, Q2).
+    """What answers, by `Request.key`, or by the variable's name where there is no VMI (Q1, Q2).
 
     What is wrong is worked out in `launcherkit.resolve.missing`, which is imported when something is.
     """
     errors = Collector()
-    if not environment.variables:
+    by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
+    if by_claim and dra is None:
+        from launcherkit.sources.dra import DraFiles  # only where a VM has claims
+
+        dra = DraFiles()
+    if not environment.variables and not (dra is not None and dra.present()):
         if vmi is None and not domain.hostdevs:
             notes.append(
                 Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach")
@@ -185,16 +210,25 @@ def _allocations(
         read = {name: environment.read(name, errors, notes) for name in environment.variables}
         errors.raise_if_any()
         return read
-    variable_of = {request.resource: environment.variable_for(request.resource or "") for request in vmi.requests}
-    if None in variable_of or len(set(variable_of.values()) - {None}) < len(variable_of):
+    variable_of = {
+        request.resource: environment.variable_for(request.resource)
+        for request in vmi.requests
+        if request.resource is not None
+    }
+    if len(set(variable_of.values()) - {None}) < len(variable_of):
         from launcherkit.resolve.missing import check_requests
 
         check_requests(vmi.requests, variable_of, environment, errors)
     allocations = {
         resource: environment.read(variable, errors, notes)
         for resource, variable in variable_of.items()
-        if resource is not None and variable is not None
+        if variable is not None
     }
+    for request in by_claim:
+        try:
+            allocations[request.key] = dra.read(request)  # type: ignore[union-attr]  # there is one for claims
+        except LauncherkitError as error:
+            errors.add(error)
     errors.raise_if_any()
     return allocations
 
@@ -219,12 +253,13 @@ def _claims(
     if not requests:
         return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
-    wanted: dict[Request, HostAddress] = {}
+    # What a claim names is for its request alone, whatever a variable holds (C5).
+    wanted = {request: allocations[request.key].entries[0] for request in requests if request.claim is not None}
     if there:
-        asked = [(request.section, request.name, allocations[request.resource or ""].kind) for request in requests]
+        asked = [(request.section, request.name, allocations[request.key].kind) for request in requests]
         for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
             if alias in there:
-                wanted[request] = there[alias]
+                wanted.setdefault(request, there[alias])
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
 
 

@@ -65,4 +65,6 @@ def _why_skipped(tier: Tier) -> str:
         return f"not built yet: {tier.later}"
     if missing := tier.missing():
         return f"no {', '.join(missing)} here; get it with {tier.how_to_get()}"
+    if tier.variable and tier.program() is None:
+        return f"{tier.variable} is not set; say {tier.how_to_get()}"
     return ""

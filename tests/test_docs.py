@@ -31,6 +31,7 @@ from tests.support.pages import (
     sections,
     steps,
 )
+from tests.tiers import CLUSTER
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
@@ -228,7 +229,7 @@ def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() ->
 def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
-    codes, variables = set(LauncherkitError.codes()), known_variables()
+    codes, variables = set(LauncherkitError.codes()), known_variables() | {CLUSTER.variable}
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import EX_CONFIG, EX_DATAERR, Collector, LauncherkitError, SeveralErrors
+from launcherkit.errors import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, Collector, LauncherkitError, SeveralErrors
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "errors"
 GOLDENS = ROOT / "tests" / "golden"
+PROVOKED = ROOT / "tests" / "provoked"
+"""Messages of errors that no golden case can give, a line each; the tests that provoke them read them from here."""
 CODES = LauncherkitError.codes()
 
 
@@ -33,7 +35,8 @@ def table() -> dict[str, list[str]]:
 
 
 def told_by_goldens() -> set[str]:
-    lines = (file.read_text(encoding="utf-8").splitlines() for file in GOLDENS.glob("*/expected.error"))
+    files = [*GOLDENS.glob("*/expected.error"), *PROVOKED.glob("*.error")]
+    lines = (file.read_text(encoding="utf-8").splitlines() for file in files)
     return {line for case in lines for line in case}
 
 
@@ -88,7 +91,7 @@ def test_the_example_of_a_page_is_what_a_golden_case_gives(code: str) -> None:
 
 
 def test_exit_codes_tell_bad_input_from_bad_configuration() -> None:
-    assert {leaf.exit_code for leaf in CODES.values()} == {EX_DATAERR, EX_CONFIG}
+    assert {leaf.exit_code for leaf in CODES.values()} == {EX_DATAERR, EX_CONFIG, EX_UNAVAILABLE}
 
 
 def test_errors_of_one_input_are_told_together_and_one_alone_as_itself() -> None:

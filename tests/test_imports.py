@@ -35,10 +35,25 @@ ARROWS: dict[str, set[str]] = {
     "edge": {"model"},
     "plan_json": {"model", "pipeline"},
     "words": {"model", "sources", "resolve", "pipeline"},
+    "doctor": {"model", "sources", "resolve", "domain", "words"},
     # The shells. A golden case is run as the command line runs it.
-    "adapters": {"", "model", "sources", "pipeline", "edge"},
+    "adapters": {"", "model", "sources", "domain", "pipeline", "edge"},
     "golden": {"", "sources", "pipeline", "atomic", "diff", "plan_json", "edge", "cli"},
-    "cli": {"", "model", "sources", "domain", "pipeline", "atomic", "diff", "edge", "plan_json", "words", "golden"},
+    "cli": {
+        "",
+        "model",
+        "sources",
+        "domain",
+        "pipeline",
+        "atomic",
+        "diff",
+        "edge",
+        "plan_json",
+        "words",
+        "golden",
+        "doctor",
+        "adapters",
+    },
 }
 """Room (a package or module directly below launcherkit; '' is launcherkit itself) to the rooms that it may import."""
 
@@ -46,8 +61,10 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
     "pydantic": {"sources.policy_file", "sources.written", "golden.case"},
     "yaml": {"sources.written"},
+    "jinja2": {"sources.template"},
     "libvirt": {"adapters"},
     "grpclib": {"adapters"},
+    "google": {"adapters"},  # google.protobuf
 }
 """Package to the rooms and modules that may import it; what is not named here may not be imported at all."""
 

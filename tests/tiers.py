@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -16,22 +20,41 @@ class Tier(NamedTuple):
     name: str
     needs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Program, and the Debian or Ubuntu packages that have it: the first that the release knows."""
+    module: str = ""
+    """A Python module that the environment must have; `./dev` compiles it with what `builds` names."""
+    builds: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What is needed to compile the module, programs and files, and the packages that have it."""
+    variable: str = ""
+    """A variable that names a folder with a program of the tier's name, which no package has. Where it is not set the
+    tier is skipped, even if every tier was asked for: not everybody can have one."""
     later: str = ""
     """Why there are no tests in this tier yet."""
 
+    def program(self) -> Path | None:
+        """The program that the variable leads to; None where there is no variable, or it is not set."""
+        folder = os.environ.get(self.variable) if self.variable else None
+        return Path(folder, self.name) if folder else None
+
     def missing(self) -> list[str]:
-        """The programs that are not there."""
-        return [program for program, _ in self.needs if find_program(program) is None]
+        """The programs that are not there, though they should be."""
+        own = self.program()
+        lost = [str(own)] if own and not os.access(own, os.X_OK) else []
+        if self.module and find_spec(self.module) is None:
+            lost.append(f"Python module {self.module}")
+        return lost + [program for program, _ in self.needs if find_program(program) is None]
 
     def packages(self) -> list[tuple[str, ...]]:
         """The packages of the missing programs; of each tuple the first that the release knows is the one."""
         wanted = dict.fromkeys(packages for program, packages in self.needs if find_program(program) is None)
+        wanted |= dict.fromkeys(packages for what, packages in self.builds if not _is_there(what))
         return list(wanted)
 
     def how_to_get(self) -> str:
         """The command that makes the tier run."""
+        if self.variable:
+            return f"{self.variable}=FOLDER, where FOLDER/{self.name} is a program: see CONTRIBUTING.md"
         names = " ".join(packages[0] for packages in self.packages())
-        return f"./dev test --all as root, or: apt-get install --no-install-recommends {names}"
+        return "./dev test --all as root" + (f", or: apt-get install --no-install-recommends {names}" if names else "")
 
 
 BASE = "unit, property, golden"
@@ -50,8 +73,35 @@ LIBVIRT = Tier(
     ),
 )
 
+GUEST = Tier(
+    "guest",
+    needs=(
+        ("libvirtd", ("libvirt-daemon",)),
+        ("virtlogd", ("libvirt-daemon",)),
+        ("virsh", ("libvirt-clients",)),
+        ("qemu-system-x86_64", ("qemu-system-x86",)),
+        ("unshare", ("util-linux",)),
+        ("gcc", ("gcc",)),
+    ),
+    module="libvirt",
+    builds=(
+        ("/usr/include/stdio.h", ("libc6-dev",)),
+        ("pkg-config", ("pkg-config", "pkgconf")),
+        ("/usr/include/libvirt/libvirt.h", ("libvirt-dev",)),
+        # Of the Python that runs ./dev; only a distribution's comes without.
+        (
+            os.path.join(sysconfig.get_path("include"), "Python.h"),
+            (f"libpython{sys.version_info[0]}.{sys.version_info[1]}-dev", "libpython3-dev"),
+        ),
+    ),
+)
+
+CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER")
+
 TIERS = (
     LIBVIRT,
+    GUEST,
+    CLUSTER,
     Tier("kubelet", later="comes with the device plugin"),
     Tier("kernel", later="comes with the machine that has an IOMMU"),
 )
@@ -61,3 +111,8 @@ def find_program(name: str) -> str | None:
     """The path of a program; daemons too, whose directories a user's PATH may lack."""
     path = os.environ.get("PATH", os.defpath)
     return shutil.which(name, path=os.pathsep.join([path, "/usr/local/sbin", "/usr/sbin", "/sbin"]))
+
+
+def _is_there(what: str) -> bool:
+    """Whether a file, given by its whole path, or else a program is on this machine."""
+    return os.path.exists(what) if what.startswith("/") else find_program(what) is not None

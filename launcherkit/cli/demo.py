@@ -15,6 +15,7 @@ from launcherkit.diff import unified_diff
 from launcherkit.edge import write_stdout
 from launcherkit.errors import UnwritableFile
 from launcherkit.model.policy import Policy
+from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import find_names
@@ -64,6 +65,7 @@ def _example() -> Inputs:
         domain_name="domain.xml",
         env=read_env_file(_path("env.txt")),
         host=DeferredHost(_path("host.json")),
+        dra=DraFiles(_path("no-claims")),
         vmi=read_vmi(_data("vmi.json"), "vmi.json"),
         policy=Policy(),
     )

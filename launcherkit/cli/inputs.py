@@ -9,7 +9,8 @@ from typing import NamedTuple
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadSetting, BadVmi, UnreadableFile
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
-from launcherkit.pipeline import HostSource, Translation, translate
+from launcherkit.pipeline import DraSource, HostSource, Translation, translate
+from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 from launcherkit.sources.settings import Layer, host_of, resolve_policy
@@ -23,13 +24,20 @@ class Inputs(NamedTuple):
     domain_name: str
     env: Mapping[str, str]
     host: HostSource
+    dra: DraSource
     vmi: Vmi | None
     policy: Policy
 
     def translate(self) -> Translation:
         """Run the pipeline; raises what it raises."""
         return translate(
-            self.domain_xml, env=self.env, host=self.host, vmi=self.vmi, policy=self.policy, name=self.domain_name
+            self.domain_xml,
+            env=self.env,
+            host=self.host,
+            vmi=self.vmi,
+            policy=self.policy,
+            dra=self.dra,
+            name=self.domain_name,
         )
 
 
@@ -78,6 +86,12 @@ def add_input_arguments(
         metavar="FILE",
         default=text_from("--env-file", env),
         help="the container's variables, a line NAME=VALUE each; default: this process's environment",
+    )
+    group.add_argument(
+        "--dra-dir",
+        metavar="DIR",
+        default=text_from("--dra-dir", env) or DRA_ROOT,
+        help=f"where DRA drivers leave device metadata for requests by claim (default: {DRA_ROOT})",
     )
     group.add_argument(
         "--host",
@@ -133,7 +147,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     if domain is None:
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
-    return Inputs(*domain, variables, host_of(args.host, env, policy), vmi, policy)
+    return Inputs(*domain, variables, host_of(args.host, env, policy), DraFiles(args.dra_dir), vmi, policy)
 
 
 def _read_vmi(path: str) -> Vmi:

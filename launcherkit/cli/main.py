@@ -13,8 +13,13 @@ from launcherkit.edge import LOG_FORMAT, LOG_FORMATS, guarded
 
 COMMANDS = {
     "translate": "put the allocated devices into a domain document",
+    "define": "the same, and define the domain at libvirt",
+    "run": "run one VM to its end: the entrypoint of a launcher pod",
+    "templates": "list or print the domain templates that come with launcherkit",
     "explain": "say in words what translate would do and why, or print the page of an error",
+    "doctor": "check what would keep a VM from its devices: IOMMU, groups, nodes, memlock and more",
     "snapshot": "write down this host's PCI functions, groups and mdevs as JSON",
+    "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",
     "demo": "show the main job on a bundled example host",
 }
@@ -30,11 +35,12 @@ examples:
   launcherkit translate --domain vm.xml --vmi vmi.json --diff
   launcherkit explain --domain vm.xml --vmi vmi.json
   launcherkit explain LK204
+  launcherkit doctor
   launcherkit snapshot -o host.json
 
 Options can be set by variables: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE, and so on.
-exit codes: 0 done, 1 a golden case differs, 2 usage, 65 bad input, 69 a service is not there, 70 a bug,
-78 configuration"""
+exit codes: 0 done, 1 a golden case differs or the doctor found something, 2 usage, 65 bad input,
+69 a service is not there, 70 a bug, 78 configuration"""
 
 
 def main() -> int:

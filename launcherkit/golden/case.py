@@ -16,6 +16,7 @@ from launcherkit.sources.written import LARGE, parse_written, validate_written
 CASE_FILE = "case.yaml"
 DOMAIN_FILE = "domain.xml"
 HOST_FILE = "host.json"
+DRA_FOLDER = "dra"
 VMI_FILES = ("vmi.json", "vmi.yaml")
 REMEDY = "See docs/reference/golden.md, or check the file against schemas/golden-case.schema.json."
 

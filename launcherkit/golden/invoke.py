@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 from launcherkit.cli import translate
 from launcherkit.cli.inputs import variable_of
 from launcherkit.errors import BadGoldenCase
-from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, Case
+from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
 from launcherkit.sources.files import read_file
 from launcherkit.sources.written import LARGE, parse_written
 
-_READ = ("--domain", "--vmi", "--env-file", "--host", "--policy")
+_READ = ("--domain", "--vmi", "--env-file", "--host", "--policy", "--dra-dir")
 _WRITTEN = ("--output", "--plan")
 _SYSFS_ROOT = "LAUNCHERKIT_SYSFS_ROOT"
 _REMEDY = "A case takes those flags of `launcherkit translate` that make a document from files."
@@ -86,7 +86,8 @@ def _environment(case: Case, scratch: Scratch) -> dict[str, str]:
 
 def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Namespace:
     """The command's arguments: a flag for each file of the case that has one, then the case's own flags."""
-    files = ["--domain", _domain(case, scratch)]
+    # Never the machine's own; without the folder the case is a container that got nothing by DRA.
+    files = ["--domain", _domain(case, scratch), "--dra-dir", os.path.join(case.directory, DRA_FOLDER)]
     if case.vmi is not None:
         files += ["--vmi", _vmi(case, scratch)]
     if case.has_host:

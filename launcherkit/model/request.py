@@ -20,6 +20,19 @@ class DisplayOptions(NamedTuple):
     ramfb: bool | None
 
 
+class DeviceClaim(NamedTuple):
+    """The DRA claim that answers a request (E5)."""
+
+    kind: Literal["claim", "template"]
+    name: str
+    """Of the ResourceClaim, or the pod's name of it where it was made from a template."""
+    request: str
+    """Which request of the claim."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}/{self.request}"
+
+
 class Request(NamedTuple):
     """One entry of ``spec.domain.devices.gpus`` or ``hostDevices`` (Q1)."""
 
@@ -29,6 +42,12 @@ class Request(NamedTuple):
     resource: str | None
     """``deviceName``; None for one that is answered by a DRA claim (E5)."""
     display: DisplayOptions | None = None
+    claim: DeviceClaim | None = None
+
+    @property
+    def key(self) -> str:
+        """What its allocation goes by: the resource, or the claim."""
+        return str(self.claim) if self.resource is None else self.resource
 
     @property
     def path(self) -> str:

@@ -53,7 +53,7 @@ def claim_requested(
     kept = frozenset(wanted_aliases.values())
     short: dict[str, int] = {}
     for request in requests:
-        allocation = variable_of[request.resource or ""]
+        allocation = variable_of[request.key]
         primary = pools.pop(allocation, wanted_aliases.get(request), kept)
         if primary is None:
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
@@ -249,13 +249,13 @@ def _too_few(
     variable_of: Mapping[str, Allocation],
     host: HostFacts,
 ) -> TooFewDevices:
-    askers = [request for request in requests if variable_of[request.resource or ""].variable == variable]
-    allocation = variable_of[askers[0].resource or ""]
+    askers = [request for request in requests if variable_of[request.key].variable == variable]
+    allocation = variable_of[askers[0].key]
     entries = ", ".join(_shown(entry, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
-        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].resource}. Audio and other "
+        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].key}. Audio and other "
         "companions of a GPU "
         "don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
     )

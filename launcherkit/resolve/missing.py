@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import ClaimNotRead, Collector, LauncherkitError, VariableClash, VariableMissing
+from launcherkit.errors import Collector, LauncherkitError, VariableClash, VariableMissing
 from launcherkit.model.request import Request, resource_suffix
 
 
 def check_requests(
-    requests: Sequence[Request], variable_of: Mapping[str | None, str | None], present: Presence, errors: Collector
+    requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence, errors: Collector
 ) -> None:
     """Add what keeps requests from being answered by variables.
 
@@ -18,18 +18,11 @@ def check_requests(
         requests: all of a VMI's.
         variable_of: the variable that answers each requested resource, None where there is none.
         present: the variables that there are.
-        errors: takes `ClaimNotRead` for requests that a DRA claim answers, `VariableClash` for two resources with one
-            variable, `VariableMissing` for a resource with none.
+        errors: takes `VariableClash` for two resources with one variable, `VariableMissing` for a resource with none.
     """
     resource_of: dict[str, Request] = {}
     for request in requests:
         if request.resource is None:
-            errors.add(
-                ClaimNotRead(
-                    f"{request.path} {request.name!r} is answered by a DRA claim, which this version doesn't read",
-                    "Ask for it by deviceName and a device plugin, or leave the hook out of this VM.",
-                )
-            )
             continue
         first = resource_of.setdefault(resource_suffix(request.resource), request)
         if first.resource != request.resource:
@@ -41,7 +34,7 @@ def check_requests(
                 )
             )
     for resource, variable in variable_of.items():
-        if resource is not None and variable is None:
+        if variable is None:
             askers = [request for request in requests if request.resource == resource]
             errors.add(variable_missing(askers, present.names_for(resource), present.counts()))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
-from launcherkit.model.request import DisplayOptions, Request, Section
+from launcherkit.model.request import DeviceClaim, DisplayOptions, Request, Section
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
 _REMEDY = (
@@ -38,9 +38,10 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     requests: list[Request] = []
     reader = _Reader(name, errors)
     root = reader.mapping(document, "$")
-    devices = root
-    for key, path in (("spec", "spec"), ("domain", "spec.domain"), ("devices", "spec.domain.devices")):
-        devices = reader.mapping(devices.get(key), path)
+    spec = reader.mapping(root.get("spec"), "spec")
+    domain = reader.mapping(spec.get("domain"), "spec.domain")
+    devices = reader.mapping(domain.get("devices"), "spec.domain.devices")
+    claims = _claims(reader, spec.get("resourceClaims"))
     for section in _SECTIONS:
         entries = devices.get(section)
         if entries is None:
@@ -49,7 +50,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
             reader.fault(f"spec.domain.devices.{section}", entries, "a list")
             continue
         for index, entry in enumerate(entries):
-            requests.append(_request(reader, section, index, entry))
+            requests.append(_request(reader, section, index, entry, claims))
     metadata = reader.mapping(root.get("metadata"), "metadata")
     annotations = reader.mapping(metadata.get("annotations"), "metadata.annotations")
     errors.raise_if_any()
@@ -88,20 +89,63 @@ class _Reader:
         return None
 
 
-def _request(reader: _Reader, section: Section, index: int, value: object) -> Request:
+_Claim: TypeAlias = tuple[Literal["claim", "template"], Any]
+
+
+def _claims(reader: _Reader, value: object) -> dict[str, _Claim]:
+    """``spec.resourceClaims`` by the pod's names: a ResourceClaim by its name, or one that is made from a template."""
+    found: dict[str, _Claim] = {}
+    if value is not None and not isinstance(value, list | tuple):
+        reader.fault("spec.resourceClaims", value, "a list")
+        return found
+    for index, entry in enumerate(value or ()):
+        claim = reader.mapping(entry, f"spec.resourceClaims[{index}]")
+        name, named = claim.get("name"), claim.get("resourceClaimName")
+        if _is_text(name):
+            found[name] = ("claim", named) if _is_text(named) else ("template", name)
+    return found
+
+
+def _request(
+    reader: _Reader,
+    section: Section,
+    index: int,
+    value: object,
+    claims: Mapping[str, _Claim],
+) -> Request:
     path = f"spec.domain.devices.{section}[{index}]"
     entry = reader.mapping({} if value is None else value, path)
     name, resource = entry.get("name"), entry.get("deviceName") or None
     if not _is_text(name):
         reader.fault(f"{path}.name", name, "the name of the device")
         name = ""
+    claim = None
     if resource is None:
-        if not (entry.get("claimName") and entry.get("requestName")):
-            reader.fault(f"{path}.deviceName", entry.get("deviceName"), "a resource name such as nvidia.com/GA102")
+        claim = _claim(reader, path, entry, claims)
     elif not _is_text(resource):
         reader.fault(f"{path}.deviceName", resource, "a resource name such as nvidia.com/GA102")
         resource = None
-    return Request(section, index, name, resource, _display(reader, path, entry) if section == "gpus" else None)
+    display = _display(reader, path, entry) if section == "gpus" else None
+    return Request(section, index, name, resource, display, claim)
+
+
+def _claim(
+    reader: _Reader,
+    path: str,
+    entry: Mapping[str, Any],
+    claims: Mapping[str, _Claim],
+) -> DeviceClaim | None:
+    """The claim of a request without a resource; its names become a path, so they must be names (E5)."""
+    name, request = entry.get("claimName"), entry.get("requestName")
+    if name is None and request is None:
+        reader.fault(f"{path}.deviceName", entry.get("deviceName"), "a resource name such as nvidia.com/GA102")
+        return None
+    kind, named = claims.get(str(name), ("claim", name))
+    for key, text in ("claimName", named), ("requestName", request):
+        if not _is_text(text) or not text.replace("-", "").replace(".", "").isalnum() or text.startswith("."):
+            reader.fault(f"{path}.{key}", text, "a name of letters, digits, - and .")
+            return None
+    return DeviceClaim(kind, str(named), str(request))
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -74,7 +74,7 @@ def _title(claim: Claim | None) -> str:
     if claim is None:
         return "a device"
     if claim.origin == "vmi":
-        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or '')}"
+        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or 'what a DRA claim holds')}"
     if claim.origin == "environment":
         return f"{claim.section} {claim.name!r}, from the environment alone"
     return f"{claim.section} {claim.name!r}, a hostdev of the domain"

@@ -69,7 +69,8 @@ def test_error_has_a_page(code: str) -> None:
     assert code in page.read_text(encoding="utf-8").splitlines()[0]
 
 
-@pytest.mark.parametrize("code", LauncherkitError.codes())
+@pytest.mark.parametrize("code", [code for code in LauncherkitError.codes() if code < "LK6"])
 def test_error_has_a_case(code: str) -> None:
+    """Those from LK600 on are of adapters and services, which a case has none of; a test of theirs provokes them."""
     told = [(HERE / name / "expected.error") for name in CASES if name not in DOCUMENTS]
     assert any(line.startswith(f"{code}: ") for file in told for line in file.read_text(encoding="utf-8").splitlines())

@@ -40,7 +40,8 @@ def test_a_second_run_in_a_sidecar_without_variables_restores_it_too(name: str, 
     first = (GOLDEN / name / "expected.xml").read_bytes()
     case = read_case(str(GOLDEN / name))
     settings = {key: value for key, value in case.written.env.items() if key.startswith("LAUNCHERKIT_")}
-    sidecar = case._replace(written=case.written.model_copy(update={"env": settings}))
+    flags = (*case.written.flags, "--dra-dir", "nothing-by-claim")
+    sidecar = case._replace(written=case.written.model_copy(update={"env": settings, "flags": flags}))
     second, _ = translate_case(sidecar, Scratch(str(tmp_path)), domain=stripped(first))
     assert second == first
 

@@ -11,8 +11,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbA
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit.model.note import Note
-from launcherkit.model.policy import Pairing
-from launcherkit.model.policy import AliasPrefixes
+from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Kind, Request, Section
 from launcherkit.resolve.claims import check_on_host, claim_all, claim_existing, claim_requested
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev

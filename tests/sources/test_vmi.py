@@ -94,7 +94,7 @@ def test_host_devices_have_no_display_options() -> None:
         (vmi(gpus=[{"deviceName": "x"}]), r"gpus\[0\].name"),
         (vmi(gpus=[{"name": "", "deviceName": "x"}]), r"gpus\[0\].name"),
         (vmi(hostDevices=[{"name": "g"}]), r"hostDevices\[0\].deviceName"),
-        (vmi(hostDevices=[{"name": "g", "claimName": "c"}]), r"hostDevices\[0\].deviceName"),
+        (vmi(hostDevices=[{"name": "g", "claimName": "c"}]), r"hostDevices\[0\].requestName"),
         (vmi(gpus=[{"name": "g", "deviceName": 5}]), r"gpus\[0\].deviceName"),
         (
             vmi(gpus=[{"name": "g", "deviceName": "x", "virtualGPUOptions": {"display": {"enabled": "yes"}}}]),

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Renders the manifests of this folder from ``templates/deploy`` and ``values.yaml``: ``python deploy/render.py``.
+
+Change values.yaml, run this, apply what comes out. A template's name is its output's, less ``.j2``; one whose name
+begins with ``_`` is a part of others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from jinja2 import FileSystemLoader, StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+DEPLOY = Path(__file__).resolve().parent
+TEMPLATES = DEPLOY.parent / "templates" / "deploy"
+
+_TEXT_KEYS = {"limits", "requests", "labels", "annotations", "matchLabels"}
+"""Fields of Kubernetes whose keys are data, not field names: they stay maps in CEL."""
+
+
+def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict[str, str]:
+    """Every manifest by its file name.
+
+    Args:
+        values: what the templates are filled with; a value that is missing is an error.
+        templates: folder of ``*.yaml.j2``.
+
+    Raises:
+        jinja2.TemplateError: a template is wrong, or uses a value that is not there.
+        yaml.YAMLError: what was to become YAML isn't.
+    """
+    # No autoescape: these are YAML, not markup; `quoted` serves YAML, JSON and CEL.
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(templates),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = lambda value: json.dumps(str(value))
+    environment.filters["cel"] = lambda text, type_name: cel(yaml.safe_load(text), type_name)
+    names = [name for name in environment.list_templates() if name.endswith(".yaml.j2") and not name.startswith("_")]
+    rendered = {name.removesuffix(".j2"): environment.get_template(name).render(values) for name in names}
+    for text in rendered.values():
+        list(yaml.safe_load_all(text))
+    return rendered
+
+
+def cel(value: object, type_name: str, depth: int = 0) -> str:
+    """A value as a CEL expression of an admission policy, whose objects carry the name of their type.
+
+    Args:
+        value: as YAML gives it.
+        type_name: such as ``Object.spec.containers``; lists have the type of their items.
+        depth: how far it is indented, in steps of two blanks.
+    """
+    inner, end = "  " * (depth + 1), "  " * depth
+    if isinstance(value, Mapping) and type_name.rpartition(".")[2] not in _TEXT_KEYS:
+        fields = [f"{inner}{key}: {cel(item, f'{type_name}.{key}', depth + 1)}" for key, item in value.items()]
+        return f"{type_name}{{\n" + ",\n".join(fields) + f"\n{end}}}"
+    if isinstance(value, list):
+        return "[" + ", ".join(cel(item, type_name, depth) for item in value) + "]"
+    return json.dumps(value)
+
+
+def read_values(path: Path = DEPLOY / "values.yaml") -> dict[str, object]:
+    """The values that the committed manifests are made with."""
+    values: dict[str, object] = yaml.safe_load(path.read_text())
+    return values
+
+
+def main() -> None:
+    """Write the manifests, and remove those that have no template any more."""
+    rendered = manifests(read_values())
+    for stale in set(DEPLOY.glob("*.yaml")) - {DEPLOY / name for name in (*rendered, "values.yaml")}:
+        stale.unlink()
+    for name, text in rendered.items():
+        (DEPLOY / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The child processes of `launcherkit run`, its own and, as PID 1, those that others have left to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+_IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
+_PAUSE = 0.2
+
+
+class Children:
+    """Starts processes and buries all that end, at once and whatever the main thread waits for.
+
+    libvirt takes a QEMU for alive until it is buried, and we bury it when we are PID 1: a main thread that waits for
+    libvirt to stop a guest can't do both. Nothing else in this process may wait for a child.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, str] = {}
+        self._ended: list[str] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._bury, name="children", daemon=True)
+        self._thread.start()
+
+    def start(self, command: Sequence[str]) -> int:
+        """Start a program that must outlive a signal to our process group; its output goes to standard error.
+
+        Raises:
+            OSError: it can't be started.
+        """
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+        with self._lock:
+            pid = os.posix_spawn(
+                command[0], list(command), os.environ, file_actions=actions, setsid=True, setsigdef=_IGNORED_BY_PYTHON
+            )
+            self._running[pid] = command[0]
+        return pid
+
+    def ended(self) -> list[str]:
+        """Those of ours that have ended since the last time, each with how."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        return ended
+
+    def is_running(self, pid: int) -> bool:
+        """Whether a process of ours runs still."""
+        with self._lock:
+            return pid in self._running
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a process of ours; one that has ended is left alone."""
+        with self._lock:
+            if pid in self._running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def close(self) -> None:
+        """Bury no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _bury(self) -> None:
+        while not self._closed.wait(_PAUSE):
+            with suppress(ChildProcessError):
+                while self._bury_one():
+                    pass
+
+    def _bury_one(self) -> bool:
+        with self._lock:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            program = self._running.pop(pid, None)
+            if program is not None:
+                code = os.waitstatus_to_exitcode(status)
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                self._ended.append(f"{program} {how}")
+        return pid != 0

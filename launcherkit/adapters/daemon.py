@@ -1,0 +1,106 @@
+"""libvirt's daemons for a launcher pod: found, started if nobody else has, started again when they die, stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from launcherkit.adapters.children import Children
+from launcherkit.adapters.libvirt_connection import SYSTEM
+from launcherkit.errors import LibvirtNotThere
+
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_STOP_SECONDS = 10.0
+_PAUSE = 0.2
+
+RUN = "/run/libvirt"
+"""Where the sockets of the system's daemons are."""
+
+
+class Waiter(Protocol):
+    """What is needed of `Wakeups`."""
+
+    def wait(self, seconds: float) -> None: ...
+
+
+class Daemons:
+    """The daemons behind ``qemu:///system``; for another URI there are none of ours.
+
+    virtqemud is taken before libvirtd, each with virtlogd, through which QEMU's output goes. One that answers at its
+    socket is somebody else's and is not started.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        children: Children,
+        *,
+        allowed: bool = True,
+        run: str = RUN,
+        find: Callable[[str], str | None] = lambda name: _find(name),
+    ) -> None:
+        self._children = children
+        self._run = run
+        self._find = find
+        self._pids: dict[str, int] = {}
+        self._wanted = allowed and uri == SYSTEM
+
+    def start(self) -> list[str]:
+        """Start what is not there and give the programs that were started.
+
+        Raises:
+            LibvirtNotThere: a program can't be started.
+        """
+        if not self._wanted:
+            return []
+        started = []
+        for names, sockets in (
+            (("virtlogd",), ("virtlogd-sock",)),
+            (("virtqemud", "libvirtd"), ("virtqemud-sock", "libvirt-sock")),
+        ):
+            name = next((name for name in names if self._find(name)), None)
+            own = self._pids.get(names[0])
+            if name is None or (own is not None and self._children.is_running(own)):
+                continue
+            if own is None and any(_answers(os.path.join(self._run, name)) for name in sockets):
+                continue
+            path = self._find(name) or name
+            try:
+                self._pids[names[0]] = self._children.start([path])
+            except OSError as problem:
+                raise LibvirtNotThere(
+                    f"{path} can't be started: {problem.strerror}", "Check that it may be executed."
+                ) from problem
+            started.append(path)
+        return started
+
+    def stop(self, waiter: Waiter, clock: Callable[[], float]) -> None:
+        """Stop ours, the last first: by SIGTERM, and after ten seconds by SIGKILL."""
+        for pid in reversed(self._pids.values()):
+            self._children.signal(pid, signal.SIGTERM)
+            end = clock() + _STOP_SECONDS
+            while self._children.is_running(pid) and clock() < end:
+                waiter.wait(_PAUSE)
+            self._children.signal(pid, signal.SIGKILL)
+            while self._children.is_running(pid):
+                waiter.wait(_PAUSE)
+        self._pids.clear()
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens at a socket; a file alone may be left from a container before this one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _find(name: str) -> str | None:
+    """A daemon, whose directory a user's PATH may lack."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN]))

@@ -1,0 +1,104 @@
+"""Defines a translated domain at libvirt; on an error nothing stays that was not there before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
+
+from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
+from launcherkit.domain.document import read_document
+from launcherkit.domain.identity import read_identity, with_uuid
+from launcherkit.errors import DomainInTheWay, DomainRefused
+from launcherkit.model.plan import Plan
+
+
+class DefinedGuest(Protocol):
+    """What is needed of `libvirt_connection.Guest`."""
+
+    def uuid(self) -> str: ...
+    def is_active(self) -> bool: ...
+    def is_persistent(self) -> bool: ...
+    def xml(self) -> bytes: ...
+    def start(self) -> None: ...
+    def undefine(self) -> None: ...
+
+
+class Definer(Protocol):
+    """What is needed of `libvirt_connection.Connection`."""
+
+    def find(self, name: str) -> DefinedGuest | None: ...
+    def define(self, domain_xml: bytes, *, validate: bool = ...) -> DefinedGuest: ...
+
+
+class Before(NamedTuple):
+    """What there was under the name."""
+
+    guest: DefinedGuest | None
+    xml: bytes | None
+    """Its definition; None for a domain that exists only while it runs."""
+
+
+def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -> str:
+    """Define a domain, validated by libvirt's schema, and start it if asked to; returns its name.
+
+    A domain of that name is defined anew, and keeps its UUID where the document has none.
+
+    Raises:
+        DomainRefused: libvirt would not define it, or it has no name.
+        GuestNotStarted, DeviceBusy: it would not start; what was defined before is defined again.
+        DomainInTheWay: it runs already, or has another UUID.
+        LibvirtNotThere: libvirt went away.
+    """
+    document = read_document(domain_xml)
+    identity = read_identity(document)
+    if not identity.name:
+        raise DomainRefused("the domain document has no <name>", "Give it one; libvirt knows domains by their names.")
+    with _libvirt_fails():
+        before = _before(connection, identity.name)
+        if start and before.guest is not None and before.guest.is_active():
+            raise DomainInTheWay(
+                f"the domain {identity.name} is running already",
+                f"Stop it first (virsh shutdown {identity.name}), or leave out --start to define it for the next time.",
+            )
+        if before.guest is not None and identity.uuid is None:
+            domain_xml = with_uuid(document, before.guest.uuid())
+    try:
+        guest = connection.define(domain_xml)
+    except Refusal as refusal:
+        raise not_defined(refusal, identity.name, plan) from refusal
+    if start:
+        try:
+            guest.start()
+        except Refusal as refusal:
+            _restore(connection, guest, before)
+            raise not_started(refusal, identity.name, plan) from refusal
+        except BaseException:
+            _restore(connection, guest, before)
+            raise
+    return identity.name
+
+
+def _before(connection: Definer, name: str) -> Before:
+    guest = connection.find(name)
+    if guest is None:
+        return Before(None, None)
+    return Before(guest, guest.xml() if guest.is_persistent() else None)
+
+
+def _restore(connection: Definer, guest: DefinedGuest, before: Before) -> None:
+    """As it was. libvirt has it in its own words already, so it is not validated again."""
+    with suppress(Refusal):
+        if before.xml is None:
+            guest.undefine()
+        else:
+            connection.define(before.xml, validate=False)
+
+
+@contextmanager
+def _libvirt_fails() -> Iterator[None]:
+    try:
+        yield
+    except Refusal as refusal:
+        raise went_away(refusal) from refusal

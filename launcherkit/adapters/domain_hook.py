@@ -1,0 +1,56 @@
+"""The domain hook of a KubeVirt plugin (VEP 190), in the folder ``/var/run/kubevirt-plugin/<plugin>``.
+
+The domain comes through libvirt's complete schema here, so nothing that we wrote before is stripped.
+"""
+
+from __future__ import annotations
+
+import os
+
+from grpclib.server import Stream
+
+from launcherkit.adapters.hook_calls import receive
+from launcherkit.adapters.hook_core import HookSettings, complete_domain, refusal
+from launcherkit.adapters.hook_server import Endpoint
+from launcherkit.adapters.hook_socket import check_name, not_made
+from launcherkit.adapters.proto import plugins_v1alpha1_grpc
+from launcherkit.adapters.proto import plugins_v1alpha1_pb2 as plugins
+from launcherkit.errors import UnknownDomainType
+
+SOCKET = "launcherkit.sock"
+"""A name that stays: the Plugin resource has the socket's path in it."""
+
+
+def domain_hook(folder: str, plugin: str, settings: HookSettings) -> Endpoint:
+    """The service, on ``<folder>/<plugin>/launcherkit.sock``; the plugin's folder is made where it is missing.
+
+    Raises:
+        BadHookName: the plugin's name is none.
+        SocketNotMade: its folder is a link, which KubeVirt doesn't follow, or can't be made.
+    """
+    own = os.path.join(folder, check_name(plugin, "--domain-hook"))
+    path = os.path.join(own, SOCKET)
+    if os.path.islink(own):
+        raise not_made(path, f"{own} is a symbolic link")
+    try:
+        os.makedirs(own, mode=0o770, exist_ok=True)
+    except OSError as problem:
+        raise not_made(path, problem) from problem
+    return Endpoint(path, (DomainHook(settings),), f"the domain hook of {plugin}")
+
+
+class DomainHook(plugins_v1alpha1_grpc.DomainHookServiceBase):
+    def __init__(self, settings: HookSettings) -> None:
+        self._settings = settings
+
+    async def MutateDomain(self, stream: Stream[plugins.MutateDomainRequest, plugins.MutateDomainResponse]) -> None:
+        asked = await receive(stream, plugins.MutateDomainRequest)
+        if asked.domain_type not in ("", "libvirt"):
+            raise refusal(
+                UnknownDomainType(
+                    f"the domain's type is {asked.domain_type[:60]!r}, and only 'libvirt' is known",
+                    "Let the plugin's condition pick VMs of libvirt alone.",
+                )
+            )
+        domain = complete_domain(asked.domain, asked.vmi, self._settings)
+        await stream.send_message(plugins.MutateDomainResponse(domain=domain))

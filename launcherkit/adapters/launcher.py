@@ -1,0 +1,234 @@
+"""The life of one guest: `launcherkit run`, the entrypoint of a launcher pod.
+
+It looks at the guest's state again and again rather than waiting for events: a look that works is what the liveness
+file tells of, and nothing is missed when libvirt was away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from launcherkit.adapters.children import Children
+from launcherkit.adapters.console import Console
+from launcherkit.adapters.daemon import Daemons
+from launcherkit.adapters.endings import IN_WORDS, Ending, ending_of
+from launcherkit.adapters.leftovers import clean, hold_or_refuse, remove
+from launcherkit.adapters.libvirt_connection import Connection, Guest, Refusal
+from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
+from launcherkit.adapters.wakeups import Wakeups
+from launcherkit.domain.document import read_document
+from launcherkit.domain.identity import read_identity, with_owner
+from launcherkit.errors import DomainRefused, LibvirtNotThere
+from launcherkit.model.plan import Plan
+from launcherkit.pipeline import Translation
+
+_LOOK = 0.5
+_PRESS = 5.0  # a guest that is booting misses the power button
+
+
+class Settings(NamedTuple):
+    """What the operator has decided."""
+
+    uri: str
+    owner: str
+    grace: float
+    """Seconds that a guest has to shut down."""
+    wait: float
+    """Seconds that libvirt has to answer, at the start and when it has gone."""
+    console: bool
+    liveness: str | None
+    """A file that is touched while all is well."""
+
+
+class World(NamedTuple):
+    """What a launcher needs of the world."""
+
+    connect: Callable[[str], Connection]
+    daemons: Daemons
+    children: Children
+    wakeups: Wakeups
+    clock: Callable[[], float]
+    tell: Callable[[str], None]
+
+
+class StopAsked(Exception):
+    """A stop was asked for before the guest ran."""
+
+
+def run_guest(settings: Settings, world: World, make: Callable[[], Translation]) -> Ending:
+    """Run a guest from its definition to its end; whatever happens, no guest of ours stays.
+
+    Args:
+        settings: the operator's.
+        world: connections, processes, signals.
+        make: translates; called when libvirt is there and leftovers are gone.
+
+    Raises:
+        LauncherkitError: it could not be run, or libvirt went away for longer than ``settings.wait``.
+    """
+    launcher = _Launcher(settings, world)
+    try:
+        ending = launcher.run(make)
+        world.tell(IN_WORDS[ending])
+        return ending
+    except StopAsked:
+        world.tell("asked to stop before the guest ran")
+        return Ending.SHUT_DOWN
+    except Refusal as refusal:
+        raise went_away(refusal) from refusal
+    finally:
+        launcher.close()
+
+
+class _Launcher:
+    def __init__(self, settings: Settings, world: World) -> None:
+        self._settings, self._world = settings, world
+        self._connection: Connection | None = None
+        self._guest: Guest | None = None
+        self._name = ""
+        self._console: Console | None = None
+
+    def run(self, make: Callable[[], Translation]) -> Ending:
+        connection = self._reach(patient=False)
+        translation = make()
+        document = read_document(translation.domain_xml)
+        self._name = read_identity(document).name
+        if not self._name:
+            raise DomainRefused(
+                "the domain document has no <name>", "Give it one; libvirt knows domains by their names."
+            )
+        with hold_or_refuse(self._settings.owner, self._name):
+            clean(connection.guests(), self._settings.owner, self._name, self._world.tell)
+            if self._world.wakeups.stops:
+                raise StopAsked
+            try:
+                self._guest = connection.define(with_owner(document, self._settings.owner))
+            except Refusal as refusal:
+                raise not_defined(refusal, self._name, translation.plan) from refusal
+            try:
+                self._start(self._guest, translation.plan)
+                return self._watch(self._guest)
+            finally:
+                self._remove()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._remove()
+        if self._connection is not None:
+            self._connection.close()
+        self._world.daemons.stop(self._world.wakeups, self._world.clock)
+        self._world.children.close()
+        if self._settings.liveness:
+            with suppress(OSError):
+                os.unlink(self._settings.liveness)
+
+    def _remove(self) -> None:
+        if self._console is not None:
+            self._console.finish()
+            self._console = None
+        if self._guest is not None:
+            guest, self._guest = self._guest, None
+            try:
+                remove(guest)
+            except Refusal as refusal:
+                self._world.tell(f"{self._name} could not be removed: {refusal.message}")
+
+    def _start(self, guest: Guest, plan: Plan) -> None:
+        try:
+            if not self._settings.console:
+                guest.start()
+                return
+            guest.start(paused=True)  # so that nothing that it prints is missed
+            self._show_console()
+            guest.resume()
+        except Refusal as refusal:
+            raise not_started(refusal, self._name, plan) from refusal
+
+    def _show_console(self) -> None:
+        """On a connection of its own: a stream that is waited for may hold up the calls beside it."""
+        connection = self._world.connect(self._settings.uri)
+        guest = connection.find(self._name)
+        if guest is not None:
+            self._console = Console(guest.console(), 1)
+
+    def _watch(self, guest: Guest) -> Ending:
+        wakeups, clock, tell = self._world.wakeups, self._world.clock, self._world.tell
+        asked: float | None = None
+        pressed = 0.0
+        while True:
+            self._tell_ended()
+            try:
+                ending = ending_of(guest.state())
+            except Refusal as refusal:
+                found = self._found_again(refusal)
+                if found is None:
+                    return Ending.DESTROYED
+                guest = found
+                continue
+            if ending is not None:
+                return ending
+            self._touch()
+            if wakeups.stops:
+                if asked is None:
+                    asked = clock()
+                    tell(f"asked to stop: {self._name} has {self._settings.grace:g} seconds to shut down")
+                if wakeups.stops > 1 or clock() - asked >= self._settings.grace:
+                    with suppress(Refusal):
+                        guest.destroy()
+                    return Ending.STOPPED_BY_FORCE
+                if not pressed or clock() - pressed >= _PRESS:
+                    pressed = clock()
+                    with suppress(Refusal):  # it may be ending, or have no way to be told
+                        guest.shutdown()
+            wakeups.wait(_LOOK)
+
+    def _found_again(self, refusal: Refusal) -> Guest | None:
+        """The guest after libvirt was away, None where it is gone; the guest itself needs no libvirt to go on."""
+        if refusal.no_domain:
+            self._guest = None
+            return None
+        if not refusal.lost:
+            raise refusal
+        self._world.tell(f"libvirt has gone ({refusal.message}); the guest goes on, waiting for libvirt to come back")
+        self._guest = None
+        self._guest = self._reach(patient=True).find(self._name)
+        if self._guest is not None:
+            self._world.tell("libvirt is back")
+            if self._settings.console:
+                with suppress(Refusal, LibvirtNotThere):
+                    self._show_console()
+        return self._guest
+
+    def _reach(self, *, patient: bool) -> Connection:
+        """Connect, starting libvirt if that is for us to do. Patient: a stop that was asked for must wait."""
+        world = self._world
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        end = world.clock() + self._settings.wait
+        while True:
+            self._tell_ended()
+            for program in world.daemons.start():
+                world.tell(f"started {program}")
+            try:
+                self._connection = world.connect(self._settings.uri)
+                return self._connection
+            except LibvirtNotThere:
+                if world.clock() >= end:
+                    raise
+            if world.wakeups.stops and not patient:
+                raise StopAsked
+            self._touch()
+            world.wakeups.wait(_LOOK)
+
+    def _tell_ended(self) -> None:
+        for ended in self._world.children.ended():
+            self._world.tell(ended)
+
+    def _touch(self) -> None:
+        if self._settings.liveness:
+            with suppress(OSError), open(self._settings.liveness, "ab"):
+                os.utime(self._settings.liveness)

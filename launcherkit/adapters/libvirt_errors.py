@@ -1,0 +1,154 @@
+"""What libvirt and QEMU say when they refuse, with the device that it is about and a remedy where we know one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.errors import DeviceBusy, DomainInTheWay, DomainRefused, GuestNotStarted, LauncherkitError
+from launcherkit.errors import LibvirtNotThere as NotThere
+from launcherkit.model.address import PciAddress
+from launcherkit.model.plan import Plan, PlannedFunction
+
+
+class Known(NamedTuple):
+    """A message that we know."""
+
+    pattern: re.Pattern[str]
+    remedy: str
+    error: type[LauncherkitError] | None = None
+    """What it is, where that is neither of the usual two."""
+
+
+def _known(pattern: str, remedy: str, error: type[LauncherkitError] | None = None) -> Known:
+    return Known(re.compile(pattern, re.IGNORECASE | re.DOTALL), remedy, error)
+
+
+KNOWN = (
+    _known(
+        r"is not viable",
+        "Every function of the IOMMU group must be bound to vfio-pci or to no driver; `launcherkit explain` with the "
+        "same inputs names those that are not (docs/errors/LK204.md).",
+    ),
+    _known(
+        r"limit locked memory|VFIO_MAP_DMA.*cannot allocate memory|vfio_dma_map.*cannot allocate memory|memlock",
+        "VFIO pins the guest's memory: give the container the capability SYS_RESOURCE, or its runtime an unlimited "
+        "memlock (ulimit -l unlimited).",
+    ),
+    _known(
+        r"(/dev/vfio|/dev/iommu|vfio).*(permission denied|operation not permitted)",
+        "The device plugin must hand the node to this container, and QEMU's user must be allowed to open it: see "
+        "`ls -l /dev/vfio`, and user and group in qemu.conf.",
+    ),
+    _known(
+        r"/dev/vfio.*no such file|/dev/iommu.*no such file",
+        "The device plugin must hand the node to this container; outside of a pod: modprobe vfio-pci "
+        "(docs/errors/LK205.md).",
+    ),
+    _known(
+        r"in use by (driver|domain)|already in use|resource busy|is in use",
+        "Another guest or process has it: `virsh list --all` and `fuser -v /dev/vfio/*` show who; stop that first.",
+        DeviceBusy,
+    ),
+    _known(
+        r"support passthrough of host PCI devices",
+        "This host has no VFIO: turn the IOMMU on in the firmware and on the kernel's command line, and modprobe "
+        "vfio-pci; in a container /dev/vfio/vfio and /sys must be there.",
+    ),
+    _known(
+        r"ramfb",
+        "This QEMU or libvirt has no ramfb for mdevs, or allows it once: set virtualGPUOptions.display.ramFB.enabled "
+        "to false in the VMI, or take a newer one.",
+    ),
+    _known(
+        r"kvm",
+        "KVM is not there: hand /dev/kvm to this container (a device plugin, or --device), let QEMU's user open it, "
+        "or use <domain type='qemu'>, which is slow.",
+    ),
+    _known(
+        r"device [0-9a-f:.]+ not found|no such device",
+        "The device is not on this host any more; compare `lspci -D` with what was allocated.",
+    ),
+    _known(
+        r"virtlogd-sock",
+        'Start virtlogd beside libvirt, or set stdio_handler = "file" in qemu.conf.',
+    ),
+    _known(
+        r"failed to parse (user|group)",
+        "Make the user that qemu.conf names, or set user and group to root there.",
+    ),
+    _known(
+        r"cannot find character device|no console",
+        "The domain has no console: give it <serial type='pty'/>, or leave out --console.",
+    ),
+    _known(
+        r"already (exists|defined) with uuid|already (exists|defined) as",
+        "Give it another name, leave out its <uuid>, or undefine the other one.",
+        DomainInTheWay,
+    ),
+    _known(
+        r"validat|extra element|invalid.*relax|XML document failed",
+        "See what it says of the element; `virt-xml-validate FILE domain` says it too.",
+    ),
+)
+"""The first that matches is the one."""
+
+_BDF = re.compile(r"(?<![0-9a-f:])[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7](?![0-9a-f])", re.IGNORECASE)
+_GROUP = re.compile(r"group (\d+)|/dev/vfio/(\d+)")
+_ALIAS = re.compile(r"ua-[A-Za-z0-9_-]+")
+
+
+def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
+    """The error for a domain that libvirt would not define."""
+    remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."
+    return _told(f"libvirt does not define {name}", refusal, plan, DomainRefused, remedy)
+
+
+def not_started(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
+    """The error for a guest that did not start."""
+    remedy = f"The message is libvirt's; QEMU's own log is /var/log/libvirt/qemu/{name}.log."
+    return _told(f"libvirt does not start {name}", refusal, plan, GuestNotStarted, remedy)
+
+
+def went_away(refusal: Refusal) -> LauncherkitError:
+    """The error for a libvirt that doesn't answer any more, or fails where nothing should."""
+    return NotThere(
+        f"libvirt failed: {refusal.message}", "See libvirt's log; start it again and run the command once more."
+    )
+
+
+def _told(what: str, refusal: Refusal, plan: Plan, usual: type[LauncherkitError], remedy: str) -> LauncherkitError:
+    if refusal.lost:
+        return went_away(refusal)
+    known = next((known for known in KNOWN if known.pattern.search(refusal.message)), None)
+    devices = ", ".join(dict.fromkeys(devices_in(refusal.message, plan)))
+    about = f" (about {devices})" if devices else ""
+    error = usual if known is None or known.error is None else known.error
+    return error(f"{what}: {refusal.message}{about}", remedy if known is None else known.remedy)
+
+
+def devices_in(message: str, plan: Plan) -> Iterator[str]:
+    """What a message is about, as request and address: a message names a BDF, a group, a node or an alias.
+
+    QEMU's message often holds a whole ``-device``, so that BDF and alias are of one device, which is named once.
+    """
+    text = message.lower()
+    bdfs = set(_BDF.findall(text))
+    aliases = set(_ALIAS.findall(message))
+    groups = {int(first or second) for first, second in _GROUP.findall(text)}
+    members = {member.address for group in plan.groups if group.number in groups for member in group.members}
+    for device in plan.devices:
+        for function in device.functions:
+            source = function.source
+            if str(source) in bdfs or function.alias in aliases or source in members:
+                yield _named(function, device.primary)
+
+
+def _named(function: PlannedFunction, primary: PlannedFunction) -> str:
+    claim = function.attachment.claim or primary.attachment.claim
+    name = "a hostdev" if claim is None else claim.name
+    kind = "" if isinstance(function.source, PciAddress) else "mediated device or USB device "
+    role = "" if function is primary else f", sibling of {primary.source}"
+    return f"{name}: {kind}{function.source}{role}"

@@ -1,0 +1,47 @@
+"""``launcherkit define``: the pipeline, and its document to libvirt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from launcherkit.adapters.define import define
+from launcherkit.adapters.libvirt_connection import connect
+from launcherkit.cli.inputs import switch_from
+from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
+from launcherkit.edge import tell, tell_notes, write_stdout
+from launcherkit.errors import EX_USAGE
+
+DESCRIPTION = """\
+Put the allocated devices into a domain document, as translate does, and define it at libvirt. Prints the domain's name.
+On an error nothing stays defined, and a domain that was there before is as it was."""
+
+EPILOG = """\
+examples:
+  launcherkit define --domain vm.xml --vmi vmi.json
+  launcherkit define --domain vm.xml --vmi vmi.json --start
+  launcherkit define --template q35 --set name=gpu-vm --set disk=/vm/disk.qcow2 --start
+  launcherkit define --domain vm.xml --connect qemu:///session"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_domain_arguments(parser, env)
+    parser.add_argument("--start", action="store_true", default=switch_from("--start", env), help="start it too")
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Translate, define, and start if asked to."""
+    if not has_one_domain(args):
+        tell("error", "launcherkit define: no domain, or two", env)
+        tell("help", NO_DOMAIN, env)
+        return EX_USAGE
+    translation = read_domain_inputs(args, env).translate()
+    connection = connect(args.connect)
+    try:
+        name = define(connection, translation.domain_xml, translation.plan, start=args.start)
+    finally:
+        connection.close()
+    tell_notes(translation.notes, env)
+    write_stdout(f"{name}\n".encode())
+    return 0

@@ -1,0 +1,173 @@
+"""``launcherkit doctor``: what would keep a VM from its devices, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs, switch_from
+from launcherkit.doctor.examine import examine
+from launcherkit.doctor.facts import Patient, Subject
+from launcherkit.doctor.finding import Finding, is_bad
+from launcherkit.doctor.gather import gather
+from launcherkit.doctor.report import list_checks, report_document, report_text
+from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, subject_of_plan
+from launcherkit.domain.document import read_document
+from launcherkit.domain.guest import read_guest
+from launcherkit.domain.reader import read_facts
+from launcherkit.edge import write_stdout
+from launcherkit.errors import Collector, LauncherkitError, NoSysfs
+from launcherkit.model.address import HostAddress
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.pipeline import Translation
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.host import open_host
+from launcherkit.sources.settings import host_of
+from launcherkit.words.ink import ink_for
+from launcherkit.words.layout import counted
+
+DESCRIPTION = """\
+Check what would keep a VM from its devices: IOMMU, modules of VFIO, IOMMU groups, device nodes and their permissions,
+the limit of locked memory, reset, power state, large BARs, versions. With --domain or --vmi, or in a container that
+got devices, it checks what that VM needs; without, what this host sets aside for VMs. It reads only, and needs no
+privileges; what it can't find out it skips and says why."""
+
+EPILOG = """\
+examples:
+  launcherkit doctor                                              this host, or this container with its devices
+  launcherkit doctor --domain vm.xml --vmi vmi.json               what this VM needs
+  launcherkit doctor --host host.json                             a snapshot, without what only the machine tells
+  launcherkit doctor --json --strict
+exit codes: 0 nothing failed, 1 something failed (with --strict: or is to be warned of), others as ever"""
+
+_STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
+"""Stands in for the domain where there is none yet: what is allocated can be checked all the same."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_input_arguments(parser, env, domain_required=False)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--json", action="store_true", default=switch_from("--json", env), help="print the findings as JSON"
+    )
+    group.add_argument(
+        "--strict", action="store_true", default=switch_from("--strict", env), help="exit with 1 for warnings too"
+    )
+    group.add_argument("--list", action="store_true", help="print the names of the checks, and check nothing")
+
+
+class _About(NamedTuple):
+    """Whom it is about, and what is known of it."""
+
+    name: str
+    patient: Patient
+    findings: tuple[Finding, ...]
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Check, print, and say by the exit code whether anything failed.
+
+    Raises:
+        LauncherkitError: an input can't be read; what is wrong with the host or the allocation is a finding.
+    """
+    if args.list:
+        write_stdout(list_checks().encode())
+        return 0
+    about = _look(args, env)
+    findings = _told_once(about.findings, examine(about.patient))
+    bad = is_bad(findings, strict=args.strict)
+    if args.json:
+        text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
+    else:
+        text = report_text(about.name, findings, ink_for(sys.stdout.isatty(), env))
+    write_stdout(text.encode("utf-8", "backslashreplace"))
+    return 1 if bad else 0
+
+
+def _told_once(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Both together; what the translation failed by is not told again where a check tells it in the same words."""
+    told = {each.seen for each in checked if each.status == "fail"}
+    kept = [each for each in found if each.seen not in told]
+    if len(kept) < len(found) and not kept:
+        kept = [Finding("translation", "", "skipped", "it stops at what fails below")]
+    return [*kept, *checked]
+
+
+def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
+    has_domain = args.domain is not None
+    inputs = read_inputs(args, env, None if has_domain else (_STUB, "no domain"))
+    document = read_document(inputs.domain_xml, inputs.domain_name)
+    root = host_of(args.host, env, inputs.policy).text
+    facts, findings = _facts(root)
+    gathered = gather(root, facts, env) if os.path.isdir(root) else None
+    environment = Environment(inputs.env, inputs.policy.extra_prefixes)
+    place = "this machine" if root == "/" else root
+    if gathered is not None and gathered.machine.container:
+        place += ", in a container"
+    if not has_domain and inputs.vmi is None and not environment.variables:
+        return _About(place, Patient(facts, subject_of_host(facts), gathered), findings)
+
+    name, subject, found, translation = _of_vm(inputs, facts, environment)
+    guest = topology = None
+    if has_domain:
+        translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
+        guest, topology = read_guest(translated.root), read_facts(document.root, inputs.domain_name).topology
+    return _About(f"{place}; {name}", Patient(facts, subject, gathered, guest, topology), (*findings, *found))
+
+
+def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:
+    """All that the host tells; one without sysfs is a finding, not the end."""
+    try:
+        return open_host(root).scan(), ()
+    except NoSysfs as problem:
+        return NO_FACTS, (Finding("host-facts", "", "fail", problem.message, problem.remedy),)
+
+
+def _of_vm(
+    inputs: Inputs, facts: HostFacts, environment: Environment
+) -> tuple[str, Subject, list[Finding], Translation | None]:
+    """Translate, without the check of the nodes, which has findings of its own; or tell why it can't be done."""
+    policy = inputs.policy._replace(node_check="never")
+    domain = read_facts(read_document(inputs.domain_xml, inputs.domain_name).root, inputs.domain_name)
+    has_variables = bool(environment.variables) or inputs.dra.present()
+    nodes_matter = inputs.policy.node_check != "never"
+    try:
+        translation = inputs._replace(host=_KnownHost(facts), policy=policy).translate()
+    except LauncherkitError as error:
+        found = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
+        entries = [entry for name in environment.variables for entry in environment.read(name, Collector(), []).entries]
+        addresses: list[HostAddress] = [*entries, *_claimed(inputs)]
+        addresses += [each.source for each in domain.hostdevs if each.source]
+        subject = subject_of_addresses(
+            addresses, facts, iommufd=domain.iommufd, has_variables=has_variables, nodes_matter=nodes_matter
+        )
+        return f"{inputs.domain_name}, as far as it goes", subject, found, None
+    plan = translation.plan
+    subject = subject_of_plan(plan, iommufd=domain.iommufd, has_variables=has_variables, nodes_matter=nodes_matter)
+    words = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
+    found = [Finding("translation", "", "ok", words)]
+    return f"{inputs.domain_name}: {words}", subject, found, translation
+
+
+def _claimed(inputs: Inputs) -> Iterator[HostAddress]:
+    """What DRA claims gave, as far as it can be read (E5)."""
+    for request in inputs.vmi.requests if inputs.vmi is not None else ():
+        if request.claim is not None:
+            with suppress(LauncherkitError):
+                yield from inputs.dra.read(request).entries
+
+
+class _KnownHost:
+    """A host of which everything has been read already."""
+
+    def __init__(self, facts: HostFacts) -> None:
+        self._facts = facts
+
+    def facts(self, addresses: object, mdevs: object = ()) -> HostFacts:  # noqa: ARG002  # all is known
+        return self._facts

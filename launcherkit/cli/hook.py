@@ -1,0 +1,123 @@
+"""``launcherkit hook serve``: the hook sidecar and the domain hook, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from launcherkit.cli.inputs import add_policy_arguments, policy_flags, text_from
+from launcherkit.errors import SidecarNotInstalled
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from launcherkit.adapters.hook_core import HookSettings
+    from launcherkit.adapters.hook_server import Endpoint
+
+SOCKET_DIR = "/var/run/kubevirt-hooks"
+PLUGIN_DIR = "/var/run/kubevirt-plugin"
+
+DESCRIPTION = """\
+Serve a KubeVirt hook over gRPC on a unix socket: it completes the hostdevs that are in the domain, from sysfs, for
+none of the variables is set in a sidecar. A failure is a gRPC error with the error's lines, which KubeVirt shows in
+the VMI's events."""
+
+EPILOG = """\
+examples:
+  launcherkit hook serve                                          in a hook sidecar
+  launcherkit hook serve --domain-hook gpus                       in the container of a KubeVirt plugin
+  launcherkit hook serve --socket-dir /tmp/hooks --host host.json on your desk
+
+It runs until SIGTERM, or until KubeVirt says Shutdown, and lets calls that are under way finish."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    serve = actions.add_parser(
+        "serve",
+        help="serve until SIGTERM or Shutdown",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    serve.add_argument(
+        "--socket-dir",
+        metavar="DIR",
+        default=text_from("--socket-dir", env),
+        help=f"where the hook sidecar's socket goes, named after $CONTAINER_NAME (default: {SOCKET_DIR}; with "
+        "--domain-hook only where that is there)",
+    )
+    serve.add_argument(
+        "--domain-hook",
+        metavar="PLUGIN",
+        default=text_from("--domain-hook", env),
+        help="serve the domain hook of this KubeVirt plugin too, on PLUGIN/launcherkit.sock in --plugin-dir",
+    )
+    serve.add_argument(
+        "--plugin-dir",
+        metavar="DIR",
+        default=text_from("--plugin-dir", env) or PLUGIN_DIR,
+        help=f"where the plugin's folder is (default: {PLUGIN_DIR})",
+    )
+    serve.add_argument(
+        "--host",
+        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
+        default=text_from("--host", env),
+        help="where host facts come from, read anew for each call; default: this machine",
+    )
+    add_policy_arguments(serve)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Serve; returns when told to end."""
+    import asyncio
+
+    try:
+        asyncio.run(_serve(args, env))
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
+            raise
+        raise SidecarNotInstalled(
+            f"the module {missing.name} is not installed, and hooks over gRPC need it",
+            "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
+        ) from missing
+    _let_go_of_log()
+    return 0
+
+
+def _let_go_of_log() -> None:
+    """Where the log's reader has gone before us, what could not be written must not become Python's exit code 120."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
+    import asyncio
+
+    from launcherkit.adapters.hook_core import HookSettings
+    from launcherkit.adapters.hook_server import serve
+
+    stop = asyncio.Event()
+    settings = HookSettings(env, policy_flags(args, env), args.host, args.policy)
+    await serve(_endpoints(args, settings, stop), stop, env)
+
+
+def _endpoints(args: argparse.Namespace, settings: HookSettings, stop: asyncio.Event) -> list[Endpoint]:
+    """The sidecar's socket, if asked for or there is a folder for it, and the domain hook's, if asked for."""
+    from launcherkit.adapters.domain_hook import domain_hook
+    from launcherkit.adapters.sidecar import sidecar
+
+    endpoints = []
+    if args.socket_dir or not args.domain_hook or os.path.isdir(SOCKET_DIR):
+        endpoints.append(sidecar(args.socket_dir or SOCKET_DIR, settings, stop))
+    if args.domain_hook:
+        endpoints.append(domain_hook(args.plugin_dir, args.domain_hook, settings))
+    return endpoints

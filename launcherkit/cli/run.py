@@ -1,0 +1,121 @@
+"""``launcherkit run``: the entrypoint of a launcher pod."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import time
+from collections.abc import Mapping
+
+from launcherkit.adapters.children import Children
+from launcherkit.adapters.daemon import Daemons
+from launcherkit.adapters.launcher import Settings, World, run_guest
+from launcherkit.adapters.libvirt_connection import connect
+from launcherkit.adapters.wakeups import Wakeups
+from launcherkit.cli.inputs import switch_from, text_from, variable_of
+from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
+from launcherkit.edge import tell, tell_notes
+from launcherkit.errors import EX_USAGE, BadSetting
+from launcherkit.pipeline import Translation
+
+DESCRIPTION = """\
+Run one VM from its definition to its end: wait for libvirt or start it, put the allocated devices into the domain,
+define and start it, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays behind."""
+
+EPILOG = """\
+examples:
+  launcherkit run --domain /vm/domain.xml --vmi /vm/vmi.json
+  launcherkit run --template q35 --set name=gpu-vm --set disk=/vm/disk.qcow2 --console --liveness /run/alive
+
+exit codes besides those of every command: 0 the guest has shut down, 10 it or its QEMU has crashed, 11 it was destroyed
+by somebody else, 12 it has ended and nobody knows how, 13 it did not shut down in time and was destroyed,
+69 libvirt is not there, or went away and did not come back"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_domain_arguments(parser, env)
+    group = parser.add_argument_group("the guest's life")
+    group.add_argument(
+        "--console",
+        action="store_true",
+        default=switch_from("--console", env),
+        help="what its first serial console prints goes to standard output",
+    )
+    group.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        default=text_from("--grace", env) or "30",
+        help="how long it may take to shut down after SIGTERM, before it is destroyed (default: 30); a second signal "
+        "destroys it at once",
+    )
+    group.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        default=text_from("--wait", env) or "60",
+        help="how long libvirt may take to answer, at the start and when it has gone (default: 60)",
+    )
+    group.add_argument(
+        "--no-daemon",
+        action="store_true",
+        default=switch_from("--no-daemon", env),
+        help="don't start virtlogd and virtqemud or libvirtd where their sockets are not there",
+    )
+    group.add_argument(
+        "--owner",
+        metavar="NAME",
+        default=text_from("--owner", env) or socket.gethostname(),
+        help="whose guest it is: what an earlier run of the same owner has left is cleaned up (default: the host name, "
+        "which is the pod's)",
+    )
+    group.add_argument(
+        "--liveness",
+        metavar="FILE",
+        default=text_from("--liveness", env),
+        help="touch this file about twice a second while libvirt answers, for a probe",
+    )
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Run the guest and tell how it ended."""
+    if not has_one_domain(args):
+        tell("error", "launcherkit run: no domain, or two", env)
+        tell("help", NO_DOMAIN, env)
+        return EX_USAGE
+
+    def make() -> Translation:
+        translation = read_domain_inputs(args, env).translate()
+        tell_notes(translation.notes, env)
+        return translation
+
+    settings = Settings(
+        args.connect,
+        args.owner,
+        _seconds("--grace", args.grace, env),
+        _seconds("--wait", args.wait, env),
+        args.console,
+        args.liveness,
+    )
+    children = Children()
+    with Wakeups() as wakeups:
+        world = World(
+            connect,
+            Daemons(args.connect, children, allowed=not args.no_daemon),
+            children,
+            wakeups,
+            time.monotonic,
+            lambda text: tell("note", text, env),
+        )
+        return int(run_guest(settings, world, make))
+
+
+def _seconds(flag: str, text: str, env: Mapping[str, str]) -> float:
+    """A length of time, from a flag or its variable."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        name = variable_of(flag) if env.get(variable_of(flag)) == text else flag
+        raise BadSetting(f"{name}={text!r} is no number of seconds", f"Give {flag} a number, such as 30.")
+    return value

@@ -1,0 +1,36 @@
+"""``launcherkit templates``: the domain templates that come with launcherkit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from launcherkit.edge import write_stdout
+from launcherkit.sources.template import find_template, list_templates
+
+DESCRIPTION = """\
+List the domain templates that come with launcherkit, or print one: to see what it does, or to begin one of your own."""
+
+EPILOG = """\
+examples:
+  launcherkit templates list
+  launcherkit templates show q35
+  launcherkit templates show q35 > mine.xml.j2; launcherkit define --template ./mine.xml.j2 --set name=vm"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="a line for each: its name, a tab, what it is", allow_abbrev=False)
+    show = actions.add_parser("show", help="print one", allow_abbrev=False)
+    show.add_argument("name", metavar="NAME", help="a name that the list has, or a file")
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Print the list or a template."""
+    if args.action == "list":
+        text = "".join(f"{template.name}\t{template.description}\n" for template in list_templates())
+    else:
+        text = find_template(args.name).text
+    write_stdout(text.encode())
+    return 0

@@ -1,0 +1,179 @@
+"""Could QEMU have the devices, and would they work in a guest?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcherkit.doctor.facts import SNAPSHOT, Patient
+from launcherkit.doctor.finding import Finding
+from launcherkit.doctor.size import size
+from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.note import Note
+from launcherkit.model.plan import GroupMember, TouchedGroup
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit.resolve.viability import check_viability
+from launcherkit.words.layout import visible
+
+
+def check_groups(patient: Patient) -> Iterator[Finding]:
+    """A finding a group that is touched (V1), one a function without a group, one a GPU that the host keeps."""
+    host, subject, name = patient.host, patient.subject, "group-viability"
+    touched = False
+    for group in subject.groups:
+        touched = True
+        errors, notes = Collector(), list[Note]()
+        check_viability((group,), subject.managed, host, errors, notes)
+        problems = _collected(errors)
+        for problem in problems:
+            yield Finding(name, f"group {group.number}", "fail", problem.message, problem.remedy)
+        undriven = [member for member in group.members if member.attached and _undriven(member, patient)]
+        for member in undriven:
+            yield Finding(
+                name,
+                f"group {group.number}",
+                "warn",
+                f"{describe(host.functions[member.address])} has no driver",
+                f"libvirt wants it bound to vfio-pci, or managed='yes'. {_bind(member.address)}",
+            )
+        if not problems and not undriven:
+            yield Finding(name, f"group {group.number}", "ok", ", ".join(_member(member) for member in group.members))
+    for function in _attached(patient):
+        touched = True
+        if function.iommu_group is None:
+            seen = f"{describe(function)} is in no IOMMU group, so VFIO can't open it"
+            remedy = "Turn the IOMMU on; see the check iommu-groups."
+            yield Finding(name, str(function.address), "fail", seen, remedy)
+    for address in subject.idle:
+        touched = True
+        function = host.functions[address]
+        seen = f"{describe(function)} is the host's own, bound to {visible(function.driver or 'no driver')}"
+        yield Finding(name, str(address), "skipped", seen, f"To give it to VMs: {_bind(address)}")
+    if not touched:
+        yield Finding(name, "", "skipped", _nothing(patient))
+
+
+def _nothing(patient: Patient) -> str:
+    if not patient.host.known:
+        return "nothing is known of the host"
+    if patient.subject.of_vm:
+        return "no PCI device is attached"
+    return "nothing on this host is bound to VFIO"
+
+
+def _collected(errors: Collector, *kinds: type[LauncherkitError]) -> list[LauncherkitError]:
+    """What was collected; of some kinds where they are given, else all but what V3 is about."""
+    try:
+        errors.raise_if_any()
+    except LauncherkitError as error:
+        leaves = list(error.leaves())
+        if kinds:
+            return [leaf for leaf in leaves if isinstance(leaf, kinds)]
+        return [leaf for leaf in leaves if not isinstance(leaf, _V3)]
+    return []
+
+
+_V3 = (VgpuPhysicalFunction, DeviceAsleep, DeviceGone)
+
+
+def _undriven(member: GroupMember, patient: Patient) -> bool:
+    return member.driver is None and member.address not in patient.subject.managed
+
+
+def _bind(address: PciAddress) -> str:
+    return (
+        f"echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override; "
+        f"echo {address} > /sys/bus/pci/drivers_probe, after unbinding it from the driver that it has"
+    )
+
+
+def _member(member: GroupMember) -> str:
+    return f"{member.address} {'a bridge' if member.bridge else visible(member.driver or 'no driver')}"
+
+
+def _attached(patient: Patient) -> list[PciFunction]:
+    functions = patient.host.functions
+    return [
+        functions[address]
+        for address in patient.subject.attached
+        if isinstance(address, PciAddress) and address in functions
+    ]
+
+
+def check_functions(patient: Patient) -> Iterator[Finding]:
+    """Whether each function answers, is awake, can be reset, and is one that a guest may have (V3)."""
+    attached = _attached(patient)
+    if not attached:
+        for name in ("config-space", "power-state", "reset-method", "vgpu-physical-function"):
+            yield Finding(name, "", "skipped", _nothing(patient))
+        return
+    for name, kind in (("config-space", DeviceGone), ("power-state", DeviceAsleep)):
+        for function in attached:
+            yield _third(patient, function, name, kind)
+    yield from _resets(patient, attached)
+    for function in attached:
+        if not function.is_vf:
+            yield _third(patient, function, "vgpu-physical-function", VgpuPhysicalFunction)
+
+
+def _third(patient: Patient, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
+    host, address = patient.host, function.address
+    errors = Collector()
+    member = GroupMember(address, function.driver, attached=True, bridge=is_bridge(function, host.details.get(address)))
+    check_viability((TouchedGroup(-1, (member,)),), patient.subject.managed, host, errors, [])
+    for problem in _collected(errors, kind):
+        return Finding(name, str(address), "fail", problem.message, problem.remedy)
+    detail = host.details.get(address)
+    if detail is None:
+        return Finding(name, str(address), "skipped", "the host's facts have no details of it")
+    if name == "config-space" and detail.header_type is None:
+        return Finding(name, str(address), "skipped", "it can't be read, or is not because that would wake the device")
+    if name == "power-state" and detail.power_state is None:
+        return Finding(name, str(address), "skipped", "sysfs has no power_state of it")
+    seen = {"config-space": "it answers", "vgpu-physical-function": "it has no vGPU VFs"}.get(name, detail.power_state)
+    return Finding(name, str(address), "ok", visible(seen or ""))
+
+
+def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
+    host, name = patient.host, "reset-method"
+    if not any(detail.reset_methods for detail in host.details.values()):
+        seen = "no function of this host tells its reset methods; kernels before 5.15 don't"
+        yield Finding(name, "", "skipped", seen)
+        return
+    for function in attached:
+        address, detail = str(function.address), host.details.get(function.address)
+        methods = () if detail is None else detail.reset_methods
+        others = [
+            mate
+            for mate in host.slot_functions(function.address)
+            if not function.is_vf and not mate.is_vf and not bound_to_vfio(mate, host.details.get(mate.address))
+        ]
+        if not methods:
+            seen = f"{describe(function)} has none: the next guest finds it as the last one left it"
+            remedy = "Expect to boot the node between two VMs, or look for a vendor reset module for this device."
+            yield Finding(name, address, "warn", seen, remedy)
+        elif set(methods) == {"bus"} and others and others != [function]:
+            those = ", ".join(str(mate.address) for mate in others if mate != function)
+            seen = f"only a bus reset, which resets {those} too, and that is not bound to a VFIO driver"
+            yield Finding(name, address, "warn", seen, "Bind all functions of the card to vfio-pci.")
+        else:
+            yield Finding(name, address, "ok", visible(", ".join(methods)))
+
+
+def check_resizable(patient: Patient) -> Iterator[Finding]:
+    """How large the resizable BARs are; where sysfs tells of none nothing is said."""
+    if patient.gathered is None:
+        yield Finding("resizable-bar", "", "skipped", SNAPSHOT)
+        return
+    told = False
+    for function in _attached(patient):
+        detail = patient.host.details.get(function.address)
+        now = {} if detail is None else {bar.line: bar.size for bar in detail.resources}
+        for bar in patient.gathered.resizable.get(function.address, ()):
+            told = True
+            seen = f"BAR {bar.bar} has {size(now.get(bar.bar, 0))} of {size(bar.largest)} at most"
+            yield Finding("resizable-bar", str(function.address), "ok", seen)
+    if not told:
+        yield Finding("resizable-bar", "", "skipped", "no attached device has one that sysfs tells of")

@@ -1,0 +1,126 @@
+"""All that the checks look at, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from launcherkit.domain.guest import GuestFacts
+from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.domain import Topology
+from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import TouchedGroup
+
+Version: TypeAlias = tuple[int, ...]
+
+
+class Machine(NamedTuple):
+    """What the machine's files say beside its PCI functions; None or empty where they don't tell."""
+
+    container: bool
+    """This is a container, not the host itself."""
+    command_line: tuple[str, ...] | None
+    """The kernel's, word by word."""
+    firmware_tables: frozenset[str] | None
+    """Names of the ACPI tables; None where the directory is hidden, as container runtimes do it, or not there."""
+    iommus: tuple[str, ...]
+    """``/sys/class/iommu``: ``dmar0``, ``ivhd0``, ``smmu3.0x...``."""
+    modules: frozenset[str] | None
+    """Those of VFIO that are loaded or built in, with underscores; None where there is no ``/sys/module``."""
+    unsafe_noiommu: bool
+    """VFIO was told to do without an IOMMU."""
+    address_bits: int | None
+    """Physical address bits of the CPU."""
+
+
+class Process(NamedTuple):
+    """The process whose limits the VM will inherit: a running libvirt daemon, else this one."""
+
+    name: str
+    memlock_soft: int | None
+    """Bytes; None is no limit."""
+    memlock_hard: int | None
+    may_raise: bool
+    """It has CAP_SYS_RESOURCE."""
+    may_lock: bool
+    """It has CAP_IPC_LOCK."""
+
+
+class Node(NamedTuple):
+    """A device node, as this user sees it."""
+
+    mode: int
+    owner: int
+    group: int
+    usable: bool
+    """This user may read and write it, by its mode, its ACL and this user's capabilities."""
+
+
+class Resizable(NamedTuple):
+    """A BAR that can be resized."""
+
+    bar: int
+    largest: int
+    """Bytes."""
+
+
+class Gathered(NamedTuple):
+    """What only a look at the machine itself tells; a snapshot has nothing of it."""
+
+    machine: Machine
+    process: Process | None
+    nodes: Mapping[str, Node]
+    resizable: Mapping[PciAddress, tuple[Resizable, ...]]
+    libvirt: Version | None
+    qemu: Version | None
+
+
+class Subject(NamedTuple):
+    """Whom the checks are about: one VM's devices, or what the host sets aside for VMs."""
+
+    of_vm: bool
+    attached: tuple[HostAddress, ...]
+    """What goes to the guest, or may: everything bound to VFIO."""
+    groups: tuple[TouchedGroup, ...]
+    """Theirs."""
+    managed: frozenset[HostAddress]
+    """What libvirt binds itself."""
+    wants_iommufd: bool
+    """The domain goes through iommufd."""
+    has_variables: bool
+    """Variables of a device plugin are here: then this is where the VM will run (V2)."""
+    nodes_matter: bool = True
+    """False where the policy says that device nodes need not be there (V2)."""
+    idle: tuple[PciAddress, ...] = ()
+    """GPUs that the host keeps for itself."""
+
+
+class Patient(NamedTuple):
+    """Everything together."""
+
+    host: HostFacts
+    subject: Subject
+    gathered: Gathered | None
+    """None where the host is a snapshot, a recording or none."""
+    guest: GuestFacts | None = None
+    """None where there is no domain."""
+    topology: Topology | None = None
+    """How the guest's PCI is built; None where there is no domain."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the VM would run where this does: not in a sidecar, which has no VFIO nodes (Q2)."""
+        if self.gathered is None:
+            return False
+        return not self.gathered.machine.container or self.subject.has_variables or bool(self.host.nodes)
+
+
+SNAPSHOT = "only the machine itself can tell, not a snapshot"
+SIDECAR = "no /dev/vfio in this container, as in a hook sidecar; ask in the one where the VM runs"
+
+
+def not_here(patient: Patient) -> str | None:
+    """Why a check of the place where the VM runs can't be made, if it can't."""
+    if patient.gathered is None:
+        return SNAPSHOT
+    return None if patient.runs_here else SIDECAR

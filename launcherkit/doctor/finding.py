@@ -1,0 +1,49 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Status: TypeAlias = Literal["ok", "warn", "fail", "skipped"]
+
+
+class Finding(NamedTuple):
+    """One check's word on one subject."""
+
+    check: str
+    """A name that stays, one of `CHECKS`."""
+    subject: str
+    """What it is about: ``group 44``, ``0000:e1:00.0``, ``/dev/vfio/44``; empty where there is but one."""
+    status: Status
+    seen: str
+    """What was found, or why the check was skipped."""
+    remedy: str = ""
+    """What to do; always there where ``status`` is ``warn`` or ``fail``."""
+
+
+CHECKS = {
+    "host-facts": "the host's sysfs is here",
+    "translation": "the allocation can be turned into hostdevs, as `launcherkit translate` does it",
+    "iommu-groups": "the kernel has put the PCI functions into IOMMU groups",
+    "iommu-firmware": "the firmware describes an IOMMU: ACPI table DMAR, IVRS, IORT, VIOT or RIMT",
+    "kernel-command-line": "nothing on the kernel's command line switches the IOMMU off",
+    "vfio-modules": "vfio-pci and an IOMMU backend of VFIO are loaded or built in",
+    "group-viability": "the members of each IOMMU group let QEMU have it",
+    "config-space": "the device answers: its config space doesn't read all ones",
+    "power-state": "the device is not in D3cold",
+    "reset-method": "the kernel can reset the device between two VMs",
+    "vgpu-physical-function": "no physical function of an SR-IOV vGPU card is attached",
+    "resizable-bar": "how large the resizable BARs are",
+    "vfio-nodes": "the device nodes are here: those of the groups, or those of iommufd, not a mix",
+    "node-permissions": "this user may read and write the device nodes",
+    "memlock": "the limit of locked memory against what libvirt will ask for",
+    "guest-window": "the large BARs fit into the guest's 64-bit PCI window",
+    "libvirt-version": "libvirt is new enough for what the domain uses",
+    "qemu-version": "QEMU is new enough for what the domain uses",
+}
+"""Every check by name, in the order of the report, and what it looks at."""
+
+
+def is_bad(findings: list[Finding], *, strict: bool) -> bool:
+    """Whether something failed; with ``strict`` a warning counts too."""
+    return any(finding.status == "fail" or (strict and finding.status == "warn") for finding in findings)

@@ -1,0 +1,157 @@
+"""Reads what the checks need and host facts don't hold: the only module of this room that touches the world.
+
+It reads files and runs ``libvirtd --version`` and the like; it opens no device node and changes nothing. What is
+missing or unreadable is left out, for odd hosts are what this is for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from launcherkit.doctor.facts import Gathered, Machine, Node, Process, Resizable, Version
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.sources.identity import DEVICES
+from launcherkit.sources.tree import LARGE, DiskTree
+
+if TYPE_CHECKING:
+    from launcherkit.sources.tree import Tree
+
+_MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd", "mdev")
+_DAEMONS = ("virtqemud", "libvirtd")
+_IPC_LOCK, _SYS_RESOURCE = 14, 24  # linux/capability.h
+_SECONDS = 10
+"""How long a program may take to say its version."""
+
+
+def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
+    """Look at a machine.
+
+    Args:
+        root: above its ``sys/``, ``dev/`` and ``proc/``; versions are asked for where it is ``/`` alone.
+        host: its facts, for the nodes and functions that there are.
+        env: this process's, to tell a container and to find programs.
+    """
+    here = os.path.realpath(root) == "/"
+    with DiskTree(root) as tree:
+        return Gathered(
+            machine=read_machine(tree, env if here else {}),
+            process=read_process(tree),
+            nodes=read_node_access(root, host.nodes or ()),
+            resizable=read_resizable(tree, host),
+            libvirt=ask_version(_DAEMONS, env) if here else None,
+            qemu=ask_version((f"qemu-system-{os.uname().machine}", "qemu-kvm"), env) if here else None,
+        )
+
+
+def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
+    """The kernel's command line, the firmware's tables, VFIO's modules and the CPU."""
+    line = tree.read("proc/cmdline")
+    tables = [name for name in tree.names("sys/firmware/acpi/tables") if name not in ("data", "dynamic")]
+    modules = None
+    if tree.names("sys/module"):
+        modules = frozenset(name for name in _MODULES if tree.exists(f"sys/module/{name}"))
+        if tree.exists("sys/bus/pci/drivers/vfio-pci"):
+            modules |= {"vfio", "vfio_pci"}  # built in, they need not have a directory of their own
+    bits = re.search(rb"address sizes\s*:\s*(\d{1,2}) bits physical", tree.read("proc/cpuinfo", LARGE) or b"")
+    return Machine(
+        container="KUBERNETES_SERVICE_HOST" in env
+        or "container" in env
+        or tree.exists(".dockerenv")
+        or tree.exists("run/.containerenv"),
+        command_line=None if line is None else tuple(line.decode(errors="replace").split()),
+        firmware_tables=frozenset(tables) if tables else None,
+        iommus=tuple(tree.names("sys/class/iommu")),
+        modules=modules,
+        unsafe_noiommu=tree.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", 1) == b"Y",
+        address_bits=int(bits[1]) if bits else None,
+    )
+
+
+def read_process(tree: Tree) -> Process | None:
+    """The limits and capabilities of the libvirt daemon that runs, else of this process."""
+    daemons = sorted(
+        (_DAEMONS.index(name), int(entry), name)
+        for entry in tree.names("proc")
+        if entry.isascii() and entry.isdigit()
+        for name in [(tree.read(f"proc/{entry}/comm", 32) or b"").decode(errors="replace").strip()]
+        if name in _DAEMONS
+    )
+    for _, pid, name in daemons[:1]:
+        found = _process(tree, str(pid), f"{name}, process {pid}")
+        if found is not None:
+            return found
+    return _process(tree, "self", "this process")
+
+
+def _process(tree: Tree, entry: str, name: str) -> Process | None:
+    limits = re.search(rb"Max locked memory +(\S+) +(\S+)", tree.read(f"proc/{entry}/limits") or b"")
+    effective = re.search(rb"CapEff:\s*([0-9a-fA-F]{1,16})\b", tree.read(f"proc/{entry}/status") or b"")
+    if not limits or not effective:
+        return None
+    try:
+        soft, hard = (None if text == b"unlimited" else int(text) for text in limits.groups())
+    except ValueError:
+        return None
+    capabilities = int(effective[1], 16)
+    may_raise, may_lock = (bool(capabilities >> bit & 1) for bit in (_SYS_RESOURCE, _IPC_LOCK))
+    return Process(name, soft, hard, may_raise, may_lock)
+
+
+def read_node_access(root: str, nodes: Iterable[str]) -> dict[str, Node]:
+    """Owner and mode of the device nodes below a root, and whether this user may use them."""
+    found = {}
+    for node in sorted(nodes):
+        path = os.path.join(root, node.lstrip("/"))
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        usable = os.access(path, os.R_OK | os.W_OK)
+        found[node] = Node(status.st_mode & 0o7777, status.st_uid, status.st_gid, usable)
+    return found
+
+
+def read_resizable(tree: Tree, host: HostFacts) -> dict[PciAddress, tuple[Resizable, ...]]:
+    """The resizable BARs of what is bound to a driver of VFIO; a device that sleeps is not woken for it."""
+    found = {}
+    for address, detail in host.details.items():
+        function = host.functions[address]
+        if function.driver is None or "vfio" not in function.driver or detail.power_state == "D3cold":
+            continue
+        bars = []
+        for bar in range(6):
+            sizes = tree.read(f"{DEVICES}/{address}/resource{bar}_resize", 32)
+            try:
+                possible = int(sizes or b"0", 16)
+            except ValueError:
+                continue
+            if possible:  # bit n stands for 2**n MiB
+                bars.append(Resizable(bar, 1 << (possible.bit_length() - 1 + 20)))
+        if bars:
+            found[address] = tuple(bars)
+    return found
+
+
+def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | None:
+    """What the first of some programs that is there says to ``--version``; None where none is, or none says."""
+    places = [*env.get("PATH", os.defpath).split(os.pathsep), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec"]
+    for program in programs:
+        path = shutil.which(program, path=os.pathsep.join(filter(None, places)))
+        if path is None:
+            continue
+        try:
+            done = subprocess.run(  # noqa: S603  # a program by its full path, without a shell
+                [path, "--version"], capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        found = re.search(rb"(?:version |\(libvirt\) )(\d{1,3}(?:\.\d{1,3}){1,3})", done.stdout)
+        if found:
+            return tuple(map(int, found[1].split(b".")))
+    return None

@@ -1,0 +1,115 @@
+"""Is there an IOMMU, and is VFIO ready to use it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcherkit.doctor.facts import SNAPSHOT, Machine, Patient
+from launcherkit.doctor.finding import Finding
+from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit.words.layout import counted
+
+_TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
+"""Intel's, AMD's, Arm's, virtio's and RISC-V's description of an IOMMU."""
+
+_OFF = frozenset({"iommu=off", "intel_iommu=off", "amd_iommu=off"})
+_BACKENDS = frozenset({"vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd"})
+
+_FIRMWARE = "Turn the IOMMU on in the firmware's setup: VT-d, AMD-Vi or SMMU. In a virtual machine: give it a vIOMMU."
+
+
+def check_iommu(patient: Patient) -> Iterator[Finding]:
+    """Groups, firmware, command line."""
+    yield _groups(patient)
+    machine = None if patient.gathered is None else patient.gathered.machine
+    yield _firmware(machine, bool(patient.host.groups))
+    yield _command_line(machine)
+
+
+def _groups(patient: Patient) -> Finding:
+    name, host = "iommu-groups", patient.host
+    if not host.known:
+        return Finding(name, "", "skipped", "nothing is known of the host")
+    machine = None if patient.gathered is None else patient.gathered.machine
+    if host.groups:
+        seen = counted(len(host.groups), "group")
+        if machine is not None and machine.unsafe_noiommu:
+            return Finding(
+                name,
+                "",
+                "warn",
+                f"{seen}, and VFIO may do without an IOMMU: enable_unsafe_noiommu_mode is on",
+                "Load the module vfio without enable_unsafe_noiommu_mode; QEMU can't use such groups.",
+            )
+        return Finding(name, "", "ok", seen)
+    functions = counted(len(host.functions), "PCI function")
+    return Finding(name, "", "fail", f"{functions}, none of them in an IOMMU group", _how_to_get_groups(machine))
+
+
+def _how_to_get_groups(machine: Machine | None) -> str:
+    tables = None if machine is None else machine.firmware_tables
+    if tables is not None and not tables.intersection(_TABLES):
+        return _FIRMWARE
+    if tables is not None and "DMAR" in tables:
+        return "The firmware has one: put intel_iommu=on iommu=pt on the kernel's command line."
+    if tables is not None and "IVRS" in tables:
+        return "The firmware has one: take amd_iommu=off and iommu=off from the kernel's command line."
+    return f"{_FIRMWARE} On Intel put intel_iommu=on on the kernel's command line too."
+
+
+def _firmware(machine: Machine | None, works: bool) -> Finding:
+    name = "iommu-firmware"
+    if machine is None:
+        return Finding(name, "", "skipped", SNAPSHOT)
+    if machine.firmware_tables is None:
+        seen = "/sys/firmware/acpi/tables is empty or not here; container runtimes hide it"
+        return Finding(name, "", "skipped", seen)
+    found = [table for table in _TABLES if table in machine.firmware_tables]
+    iommus = f", IOMMUs {', '.join(machine.iommus[:8])}" if machine.iommus else ""
+    if found:
+        return Finding(name, "", "ok", f"ACPI table {', '.join(found)}{iommus}")
+    if works:
+        return Finding(name, "", "ok", f"no ACPI table of an IOMMU, but there are groups{iommus}")
+    return Finding(name, "", "fail", "none of the ACPI tables describes an IOMMU", _FIRMWARE)
+
+
+def _command_line(machine: Machine | None) -> Finding:
+    name = "kernel-command-line"
+    if machine is None:
+        return Finding(name, "", "skipped", SNAPSHOT)
+    if machine.command_line is None:
+        return Finding(name, "", "skipped", "/proc/cmdline can't be read here")
+    off = [word for word in machine.command_line if word in _OFF]
+    if off:
+        remedy = "Take it from the kernel's command line and boot again."
+        return Finding(name, "", "fail", f"{' '.join(off)} switches the IOMMU off", remedy)
+    about = [word for word in machine.command_line if "iommu" in word.partition("=")[0]]
+    return Finding(name, "", "ok", " ".join(about) or "nothing about the IOMMU")
+
+
+def check_modules(patient: Patient) -> Iterator[Finding]:
+    """vfio-pci, and type1 or iommufd behind it."""
+    name, host = "vfio-modules", patient.host
+    bound = {
+        function.driver
+        for function in host.functions.values()
+        if function.driver and bound_to_vfio(function, host.details.get(function.address))
+    }
+    drivers = f"bound: {', '.join(sorted(bound))}" if bound else "nothing is bound to a VFIO driver"
+    if patient.gathered is None or patient.gathered.machine.modules is None:
+        if bound:
+            yield Finding(name, "", "ok", drivers)
+        else:
+            why = SNAPSHOT if patient.gathered is None else "there is no /sys/module here"
+            yield Finding(name, "", "skipped", f"{drivers}; {why}")
+        return
+    modules = patient.gathered.machine.modules
+    remedy = "On the node: modprobe -a vfio-pci vfio_iommu_type1; to keep it: a file in /etc/modules-load.d/."
+    there = ", ".join(sorted(modules)) or "none of them"
+    if not bound and "vfio_pci" not in modules:
+        yield Finding(name, "", "fail", f"vfio-pci is neither loaded nor built in (seen: {there})", remedy)
+    elif not modules & _BACKENDS:
+        seen = f"{there}; neither vfio_iommu_type1 nor iommufd, so QEMU finds no IOMMU model"
+        yield Finding(name, "", "warn", seen, remedy)
+    else:
+        yield Finding(name, "", "ok", f"{there}; {drivers}")

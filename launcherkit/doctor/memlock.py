@@ -1,0 +1,140 @@
+"""Is the limit of locked memory high enough for the guest's RAM, which VFIO pins?
+
+libvirt reckons (`qemuDomainGetMemLockLimitBytes` in its src/qemu/qemu_domain.c): ``<memtune><hard_limit>`` where there
+is one; no limit where ``<memoryBacking><locked/>`` is; else factor x RAM + 1 GiB. The factor is one for each NVMe disk
+and vDPA device, and one for all VFIO devices together, or since libvirt 8.7 with a vIOMMU one for each of them.
+
+It sets both limits of QEMU to that before it starts (`qemuProcessLaunch`). A process may move its limits below its hard
+limit as it likes, so the hard limit that the daemon has decides, and the soft one doesn't matter; to go above it the
+kernel wants CAP_SYS_RESOURCE (`setrlimit(2)`). With CAP_IPC_LOCK a QEMU that is started by hand pins all it wants, but
+libvirt's raising fails all the same: "cannot limit locked memory of process".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from launcherkit.doctor.facts import Patient, Process, not_here
+from launcherkit.doctor.finding import Finding
+from launcherkit.doctor.size import size
+from launcherkit.domain.guest import GuestFacts
+from launcherkit.model.address import MdevAddress, PciAddress
+
+RESERVE = 1 << 30
+"""Bytes that libvirt adds for what the devices map beside RAM."""
+
+RAISE = (
+    "In a pod: add the capability SYS_RESOURCE to the container, or raise the runtime's own limit on the node, which "
+    "needs no capability then (prlimit --pid <containerd> --memlock=unlimited:unlimited, LimitMEMLOCK=infinity in its "
+    "unit). IPC_LOCK is enough for QEMU started by hand, not for libvirt. On a host: LimitMEMLOCK=infinity in the unit "
+    "of libvirt's daemon."
+)
+
+
+class Need(NamedTuple):
+    """What libvirt will ask for, and how that comes about."""
+
+    limit: int | None
+    """Bytes; None is no limit at all."""
+    words: str
+
+
+def libvirt_need(guest: GuestFacts, *, devices: int) -> Need | None:
+    """What libvirt will set; None where it sets nothing, or where the document doesn't say how much RAM there is.
+
+    Args:
+        guest: of the document that is going to be defined.
+        devices: VFIO devices in it.
+    """
+    if guest.hard_limit is not None:
+        return Need(guest.hard_limit, "<hard_limit> of the domain")
+    if guest.locked:
+        return Need(None, "<locked/> of the domain, so no limit")
+    factor = guest.lockers + (devices if guest.viommu else min(devices, 1))
+    if not factor or guest.memory is None:
+        return None
+    times = f"{factor} x " if factor > 1 else ""
+    return Need(factor * guest.memory + RESERVE, f"{times}{size(guest.memory)} RAM + {size(RESERVE)}")
+
+
+def check_memlock(patient: Patient) -> Iterator[Finding]:
+    """One finding, and one more where libvirt can't see the guest's IOMMU."""
+    name, guest = "memlock", patient.guest
+    why = not_here(patient)
+    process = None if patient.gathered is None else patient.gathered.process
+    devices = _vfio_devices(patient) if guest is None else max(guest.vfio_devices, _vfio_devices(patient))
+    need = None if guest is None else libvirt_need(guest, devices=devices)
+    if why is not None or process is None:
+        why = why or "the limits of no process can be read here"
+        if need is not None and need.limit is not None:
+            why = f"libvirt will ask for {size(need.limit)} ({need.words}); {why}"
+        yield Finding(name, "", "skipped", why)
+        return
+    if guest is None:
+        yield _without_guest(patient, process)
+        return
+    if need is None:
+        seen = "the domain has no <memory>" if guest.memory is None else "the VM has no VFIO device; nothing is locked"
+        yield Finding(name, "", "skipped", f"{seen}; {_limits(process)}")
+        return
+    if guest.arch.startswith("ppc64"):
+        yield Finding(name, "", "skipped", f"libvirt reckons otherwise on {guest.arch}; {_limits(process)}")
+        return
+    yield _against(need, process, _with_viommu(guest, devices))
+    if guest.hidden_viommu and not guest.viommu and guest.hard_limit is None and guest.memory and devices > 1:
+        by_hand = size(devices * guest.memory + RESERVE)
+        yield Finding(
+            name,
+            "vIOMMU",
+            "warn",
+            "<qemu:commandline> gives the guest an IOMMU that libvirt doesn't know of: QEMU locks RAM "
+            f"{devices} times, libvirt allows it once",
+            f"Write the IOMMU as <iommu>, or give the domain a <memtune><hard_limit> of {by_hand}.",
+        )
+
+
+def _vfio_devices(patient: Patient) -> int:
+    return sum(isinstance(source, PciAddress | MdevAddress) for source in patient.subject.attached)
+
+
+def _with_viommu(guest: GuestFacts, devices: int) -> str:
+    if guest.viommu or guest.hard_limit is not None or guest.locked or devices < 2:
+        return ""
+    there = guest._replace(viommu=True)
+    need = libvirt_need(there, devices=devices)
+    return f"; with a vIOMMU {size(need.limit)} ({need.words})" if need and need.limit else ""
+
+
+def _against(need: Need, process: Process, more: str) -> Finding:
+    wanted = "no limit" if need.limit is None else size(need.limit)
+    seen = f"libvirt asks for {wanted} ({need.words}{more}); {_limits(process)}"
+    if not _holds(process.memlock_hard, need.limit):
+        if process.may_raise:
+            return Finding("memlock", "", "ok", seen)
+        if process.may_lock:
+            seen += "; IPC_LOCK alone doesn't help libvirt"
+        return Finding("memlock", "", "fail", seen, RAISE)
+    return Finding("memlock", "", "ok", seen)
+
+
+def _without_guest(patient: Patient, process: Process) -> Finding:
+    seen = f"{_limits(process)}; libvirt asks for a guest's RAM + {size(RESERVE)}, with a vIOMMU for RAM once a device"
+    enough = process.may_raise or process.memlock_hard is None
+    if enough:
+        return Finding("memlock", "", "ok", seen)
+    if process.memlock_hard is not None and process.memlock_hard > RESERVE:
+        return Finding("memlock", "", "warn", f"{seen}; which guest is not known", f"Give --domain to be sure. {RAISE}")
+    for_sure = patient.subject.has_variables and patient.subject.attached
+    return Finding("memlock", "", "fail" if for_sure else "warn", seen, RAISE)
+
+
+def _holds(limit: int | None, need: int | None) -> bool:
+    return limit is None or (need is not None and limit >= need)
+
+
+def _limits(process: Process) -> str:
+    soft, hard = (("none" if limit is None else size(limit)) for limit in (process.memlock_soft, process.memlock_hard))
+    limit = f"limit {hard}" if soft == hard else f"limit {hard}, soft {soft}"
+    capabilities = [name for name, has in (("SYS_RESOURCE", process.may_raise), ("IPC_LOCK", process.may_lock)) if has]
+    return f"{process.name} has {limit}, {' and '.join(capabilities) or 'neither SYS_RESOURCE nor IPC_LOCK'}"

@@ -1,0 +1,122 @@
+"""Are VFIO's device nodes here, one set and not a mix of two, and may this user open them (V2)?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcherkit.doctor.facts import SNAPSHOT, Node, Patient, not_here
+from launcherkit.doctor.finding import Finding
+from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
+from launcherkit.resolve.viability import needed_nodes
+
+_SHOWN = 12
+_PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside of a pod: modprobe vfio-pci."
+
+
+def check_nodes(patient: Patient) -> Iterator[Finding]:
+    """The nodes that QEMU opens, then who may use them."""
+    name = "vfio-nodes"
+    nodes = patient.host.nodes
+    why = _why_not(patient)
+    if why is not None or nodes is None:
+        for check in (name, "node-permissions"):
+            yield Finding(check, "", "skipped", why or "there is no /dev to look into")
+        return
+    vfio = [source for source in patient.subject.attached if not isinstance(source, UsbAddress)]
+    wanted = [source for source in vfio if isinstance(source, PciAddress | MdevAddress)]
+    needed = needed_nodes(wanted, patient.host, patient.subject.wants_iommufd)
+    if not wanted:
+        yield _base(nodes)
+        yield from _permissions(patient, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))
+        return
+    if patient.subject.wants_iommufd and not needed.iommufd:
+        yield Finding(
+            name,
+            "",
+            "fail",
+            "the domain asks for iommufd, but what it attaches has to go through its group: a mix",
+            "Take iommufd out of the hostdevs; mediated devices and devices without a vfio-dev can't use it.",
+        )
+    missing = [node for node in needed.nodes if node not in nodes]
+    handed = patient.subject.of_vm or patient.subject.has_variables
+    if missing and not handed and patient.gathered is not None and patient.gathered.machine.container:
+        seen = f"not in this container: {_some(missing)}; nothing says that they should be"
+        yield Finding(name, "", "skipped", seen)
+    else:
+        for node in missing:
+            yield Finding(name, node, "fail", f"not here{_other_set(patient, needed.iommufd)}", _PLUGIN)
+        if not missing:
+            which = "iommufd's" if needed.iommufd else "the groups'"
+            yield Finding(name, "", "ok", f"{which}: {_some(needed.nodes)}")
+    yield from _permissions(patient, tuple(node for node in needed.nodes if node in nodes))
+
+
+def _why_not(patient: Patient) -> str | None:
+    """Why nodes aren't looked at; a snapshot does tell which there are."""
+    if not patient.subject.nodes_matter:
+        return "the policy says that nodes need not be here"
+    return None if patient.gathered is None else not_here(patient)
+
+
+def _base(nodes: frozenset[str]) -> Finding:
+    """Where nothing is attached: can anything be?"""
+    there = [node for node in (CONTAINER_NODE, IOMMUFD_NODE) if node in nodes]
+    if there:
+        return Finding("vfio-nodes", "", "ok", f"{', '.join(there)}; no device is set aside for VMs yet")
+    return Finding("vfio-nodes", "", "warn", f"neither {CONTAINER_NODE} nor {IOMMUFD_NODE} is here", _PLUGIN)
+
+
+def _other_set(patient: Patient, iommufd: bool) -> str:
+    """Half of the other set: what a plugin and a VM that disagree leave behind."""
+    nodes = patient.host.nodes or frozenset()
+    if iommufd:
+        return "; the groups' nodes are there" if CONTAINER_NODE in nodes else ""
+    cdevs = [
+        node
+        for source in patient.subject.attached
+        if isinstance(source, PciAddress)
+        for node in [cdev_node(patient.host.details.get(source))]
+        if node is not None and node in nodes
+    ]
+    if IOMMUFD_NODE in nodes and not cdevs:
+        return f"; of the other set {IOMMUFD_NODE} is there, but no /dev/vfio/devices of these devices"
+    if cdevs and IOMMUFD_NODE not in nodes:
+        return f"; of the other set {cdevs[0]} is there, but not {IOMMUFD_NODE}"
+    return ""
+
+
+def _permissions(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Finding]:
+    name = "node-permissions"
+    if patient.gathered is None:
+        yield Finding(name, "", "skipped", SNAPSHOT)
+        return
+    known = patient.gathered.nodes
+    if not nodes:
+        yield Finding(name, "", "skipped", "none of the nodes that are wanted is here")
+    for node in nodes:
+        if node not in known:
+            yield Finding(name, node, "skipped", "its mode can't be read")
+        elif known[node].usable:
+            yield Finding(name, node, "ok", _mode(known[node]))
+        else:
+            # On a host libvirt's daemon is root and hands the node to QEMU; in a pod nobody does.
+            pod = patient.gathered.machine.container
+            yield Finding(
+                name,
+                node,
+                "fail" if pod else "warn",
+                f"{_mode(known[node])}: this user can't read and write it",
+                "In a pod: run as the node's owner, or have the device plugin or a udev rule on the node set the "
+                "owner; on a host: let libvirt's system daemon, which is root, start the VM.",
+            )
+
+
+def _some(nodes: Sequence[str]) -> str:
+    """Their names, cut short where a whole host is looked at."""
+    more = len(nodes) - _SHOWN
+    return ", ".join(nodes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _mode(node: Node) -> str:
+    return f"mode {node.mode:04o}, owner {node.owner}:{node.group}"

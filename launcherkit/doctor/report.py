@@ -1,0 +1,73 @@
+"""The findings, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from launcherkit.doctor.finding import CHECKS, Finding, Status
+from launcherkit.words.ink import Ink
+from launcherkit.words.layout import columns, counted, visible
+
+FORMAT = "launcherkit.io/doctor/v1"
+
+
+def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink) -> str:
+    """A line a finding, its remedy below it, and a count.
+
+    Args:
+        looked_at: what it is about, for the first line.
+        findings: in the order in which they are told.
+        ink: colours or none.
+    """
+    told = list(_together(findings))
+    rows = [(_mark(each.status, ink), each.check, visible(each.subject), visible(each.seen)) for each in told]
+    lines = [ink.head(visible(looked_at)), ""]
+    for line, finding in zip(columns(rows), told, strict=True):
+        lines.append(line)
+        if finding.remedy:
+            lines.append(f"{' ' * 11}{ink.head('help')}: {visible(finding.remedy)}")
+    return "\n".join([*lines, "", _summary(findings, ink)]) + "\n"
+
+
+def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """One line where a check says the same good word of several: what a person looks for are the others."""
+    for _, same in groupby(findings, key=lambda each: (each.check, each.status, each.seen, each.remedy)):
+        alike = list(same)
+        if len(alike) > 1 and alike[0].status == "ok":
+            yield alike[0]._replace(subject=f"{len(alike)} of them")
+        else:
+            yield from alike
+
+
+def _mark(status: Status, ink: Ink) -> str:
+    paint = {"ok": ink.good, "warn": ink.odd, "fail": ink.bad, "skipped": ink.faint}[status]
+    return paint(status)
+
+
+def _summary(findings: Sequence[Finding], ink: Ink) -> str:
+    count = Counter(finding.status for finding in findings)
+    failed = f"{count['fail']} failed" if count["fail"] else "nothing failed"
+    return (
+        f"{ink.bad(failed) if count['fail'] else ink.good(failed)}, {counted(count['warn'], 'warning')}, "
+        f"{count['ok']} ok, {count['skipped']} skipped"
+    )
+
+
+def report_document(looked_at: str, findings: Sequence[Finding], *, bad: bool) -> dict[str, Any]:
+    """The same as a JSON object; its keys stay."""
+    count = Counter(finding.status for finding in findings)
+    return {
+        "format": FORMAT,
+        "lookedAt": looked_at,
+        "passed": not bad,
+        "counts": {status: count[status] for status in ("ok", "warn", "fail", "skipped")},
+        "findings": [finding._asdict() for finding in findings],
+    }
+
+
+def list_checks() -> str:
+    """The names of the checks, each with what it looks at."""
+    return "\n".join(columns(list(CHECKS.items()), indent="")) + "\n"

@@ -1,0 +1,67 @@
+"""Whom the checks are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcherkit.doctor.facts import Subject
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import Plan
+from launcherkit.resolve.pci_class import is_gpu
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit.resolve.viability import touched_groups
+
+
+def subject_of_plan(plan: Plan, *, iommufd: bool, has_variables: bool, nodes_matter: bool) -> Subject:
+    """What a translation attaches; ``iommufd`` is what the document itself says."""
+    functions = [function for device in plan.devices for function in device.functions]
+    return Subject(
+        of_vm=True,
+        attached=tuple(function.source for function in functions),
+        groups=plan.groups,
+        managed=frozenset(function.source for function in functions if function.managed),
+        wants_iommufd=iommufd or plan.iommufd,
+        has_variables=has_variables,
+        nodes_matter=nodes_matter,
+    )
+
+
+def subject_of_addresses(
+    addresses: Iterable[HostAddress], host: HostFacts, *, iommufd: bool, has_variables: bool, nodes_matter: bool
+) -> Subject:
+    """Where the translation failed: what was allocated or is in the domain, and the functions of the same slots."""
+    attached: dict[HostAddress, None] = {}
+    for address in addresses:
+        attached[address] = None
+        function = host.functions.get(address) if isinstance(address, PciAddress) else None
+        if function is not None and not function.is_vf:
+            mates = host.slot_functions(function.address)
+            attached.update({mate.address: None for mate in mates if not mate.is_vf and not mate.is_bridge})
+    known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
+    groups = touched_groups(known, host)
+    return Subject(True, known, groups, frozenset(), iommufd, has_variables, nodes_matter)
+
+
+def subject_of_host(host: HostFacts) -> Subject:
+    """What is bound to VFIO, and the GPUs that are not: display, processing accelerators, co-processors."""
+    bound: list[PciAddress] = []
+    idle: list[PciAddress] = []
+    for address, function in sorted(host.functions.items()):
+        detail = host.details.get(address)
+        if bound_to_vfio(function, detail):
+            bound.append(address)
+        elif is_gpu(function) and not function.is_vf and not is_bridge(function, detail):
+            idle.append(address)
+    groups = touched_groups(bound, host)
+    in_groups = {member.address for group in groups for member in group.members}
+    attached: tuple[HostAddress, ...] = (*bound, *(MdevAddress(uuid) for uuid in sorted(host.mdevs)))
+    return Subject(
+        of_vm=False,
+        attached=attached,
+        groups=touched_groups(attached, host),
+        managed=frozenset(),
+        wants_iommufd=False,
+        has_variables=False,
+        idle=tuple(address for address in idle if address not in in_groups),
+    )

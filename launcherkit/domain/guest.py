@@ -1,0 +1,102 @@
+"""Reads out of a domain document what decides about memory and address space, for the preflight."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lxml import etree
+
+_UNITS = {"b": 1, "bytes": 1, "": 1024, "k": 1024, "kib": 1024, "kb": 1000}
+_UNITS |= {"m": 1024**2, "mib": 1024**2, "mb": 1000**2, "g": 1024**3, "gib": 1024**3, "gb": 1000**3}
+_UNITS |= {"t": 1024**4, "tib": 1024**4, "tb": 1000**4}
+"""libvirt's scaled integers, in lower case; KiB where nothing is said."""
+
+_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
+
+
+class GuestFacts(NamedTuple):
+    """What a domain document says of the guest's memory and PCI window; sizes are bytes."""
+
+    memory: int | None
+    """All of it, DIMMs included; None where the document doesn't say."""
+    hard_limit: int | None
+    """``<memtune><hard_limit>``: what libvirt takes as the limit of locked memory where it is there."""
+    locked: bool
+    """``<memoryBacking><locked/>``: libvirt lifts the limit altogether."""
+    vfio_devices: int
+    """Hostdevs of type pci and mdev, and interfaces that are hostdevs."""
+    lockers: int
+    """NVMe disks and vDPA devices, for each of which all memory is counted once more."""
+    viommu: bool
+    hidden_viommu: bool
+    """An IOMMU given to QEMU past libvirt, by ``<qemu:commandline>``."""
+    window: int | None
+    """``<pcihole64>`` of the root."""
+    arch: str
+    uefi: bool
+
+
+def read_guest(root: etree._Element) -> GuestFacts:
+    """Read them from a ``<domain>``; what can't be made out is as if it weren't there."""
+    type_ = root.find("os/type")
+    os_ = root.find("os")
+    return GuestFacts(
+        memory=_memory(root),
+        hard_limit=_size(root.find("memtune/hard_limit")),
+        locked=root.find("memoryBacking/locked") is not None,
+        vfio_devices=_count_vfio(root),
+        lockers=_count_lockers(root),
+        viommu=root.find("devices/iommu") is not None,
+        hidden_viommu=_hidden_viommu(root),
+        window=_window(root),
+        arch="x86_64" if type_ is None else type_.get("arch", "x86_64"),
+        uefi=os_ is not None and (os_.get("firmware") == "efi" or os_.find("loader[@type='pflash']") is not None),
+    )
+
+
+def _size(element: etree._Element | None) -> int | None:
+    if element is None:
+        return None
+    text = (element.text or "").strip()
+    unit = _UNITS.get((element.get("unit") or "").lower())
+    if unit is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
+        return None
+    return int(text) * unit
+
+
+def _memory(root: etree._Element) -> int | None:
+    """``<memory>``; where there are NUMA cells libvirt takes their sum, and adds the DIMMs, which then aren't in it."""
+    cells = []
+    for cell in root.iterfind("cpu/numa/cell"):
+        text, unit = cell.get("memory", ""), _UNITS.get(cell.get("unit", "").lower())
+        if unit is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
+            return _size(root.find("memory"))
+        cells.append(int(text) * unit)
+    if not cells:
+        return _size(root.find("memory"))
+    return sum(cells) + sum(_size(size) or 0 for size in root.iterfind("devices/memory/target/size"))
+
+
+def _count_vfio(root: etree._Element) -> int:
+    hostdevs = sum(hostdev.get("type") in ("pci", "mdev") for hostdev in root.iterfind("devices/hostdev"))
+    return hostdevs + sum(interface.get("type") == "hostdev" for interface in root.iterfind("devices/interface"))
+
+
+def _count_lockers(root: etree._Element) -> int:
+    disks = sum(disk.get("type") in ("nvme", "vhostvdpa") for disk in root.iterfind("devices/disk"))
+    return disks + sum(interface.get("type") == "vdpa" for interface in root.iterfind("devices/interface"))
+
+
+def _hidden_viommu(root: etree._Element) -> bool:
+    values = [argument.get("value", "") for argument in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")]
+    return any(name in value for value in values for name in _IOMMU_DEVICES)
+
+
+def _window(root: etree._Element) -> int | None:
+    for controller in root.iterfind("devices/controller"):
+        if controller.get("type") == "pci" and controller.get("model") in ("pcie-root", "pci-root"):
+            found = _size(controller.find("pcihole64"))
+            if found is not None and controller.get("index", "0") == "0":
+                return found
+    return None

@@ -1,0 +1,68 @@
+"""Who a domain is, and whose: its name and UUID, and the mark by which `launcherkit run` knows its own again.
+
+The mark stands in ``<metadata>``, in a namespace of ours; libvirt keeps it with the definition. As all edits it is made
+in the bytes (X4).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+from lxml import etree
+
+from launcherkit.domain.document import Document
+from launcherkit.domain.tags import Places
+
+NAMESPACE = "urn:launcherkit:run"
+_TAG = f"{{{NAMESPACE}}}run"
+
+
+class Identity(NamedTuple):
+    """What libvirt knows a domain by; an empty name is none."""
+
+    name: str
+    uuid: str | None
+
+
+def read_identity(document: Document) -> Identity:
+    """Name and UUID as the document has them."""
+    return Identity(document.root.findtext("name") or "", (document.root.findtext("uuid") or "").strip() or None)
+
+
+def with_uuid(document: Document, uuid: str) -> bytes:
+    """The document, which has a name and no UUID, with one."""
+    name = document.root.find("name")
+    return document.data if name is None else _behind(document, name, f"<uuid>{escape(uuid)}</uuid>".encode())
+
+
+def with_owner(document: Document, owner: str) -> bytes:
+    """The document, which has a name, with the mark that says who runs it; one that is there is replaced."""
+    attribute = quoteattr(owner).encode("ascii", "xmlcharrefreplace")
+    mark = b'<launcherkit:run xmlns:launcherkit="%s" owner=%s/>' % (NAMESPACE.encode(), attribute)
+    data, places = document.data, Places(document)
+    name, metadata = document.root.find("name"), document.root.find("metadata")
+    if metadata is None:
+        return data if name is None else _behind(document, name, b"<metadata>" + mark + b"</metadata>")
+    there = metadata.find(_TAG)
+    if there is not None:
+        span = places.of(there)
+        return data[: span.start] + mark + data[span.end :]
+    span = places.of(metadata)
+    if span.empty:
+        tag = data[span.start : span.open_end - 2].rstrip()
+        return data[: span.start] + tag + b">" + mark + b"</metadata>" + data[span.end :]
+    return data[: span.open_end] + mark + data[span.open_end :]
+
+
+def owner_of(mark: str) -> str | None:
+    """The owner that a mark names, as libvirt gives it back; None where it names none."""
+    try:
+        return etree.fromstring(mark, etree.XMLParser(resolve_entities=False, no_network=True)).get("owner")
+    except etree.XMLSyntaxError:
+        return None
+
+
+def _behind(document: Document, element: etree._Element, text: bytes) -> bytes:
+    end = Places(document).of(element).end
+    return document.data[:end] + text + document.data[end:]

@@ -1,0 +1,116 @@
+"""Reads what a driver of Dynamic Resource Allocation allocated, from the metadata files in the container (E5).
+
+The driver of a claim leaves ``<driver>-metadata.json`` under
+``resourceclaims/<claim>/<request>/``, or ``resourceclaimtemplates/<pod's name of the claim>/<request>/``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from launcherkit.errors import BadClaim, shown
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.request import Allocation, DeviceClaim, Kind, Request
+
+DRA_ROOT = "/var/run/kubernetes.io/dra-device-attributes"
+_FOLDERS = {"claim": "resourceclaims", "template": "resourceclaimtemplates"}
+_MAX_BYTES = 1 << 20
+_MDEV, _PCI = "mDevUUID", "resource.kubernetes.io/pciBusID"
+_REMEDY = (
+    "See what the DRA driver wrote: kubectl exec POD -c compute -- find {root} -name '*-metadata.json'. It must "
+    "publish device metadata with " + _PCI + " or " + _MDEV + ", and the request must be for one device."
+)
+
+
+_ATTRIBUTES: tuple[tuple[str, Kind, Callable[[str], HostAddress]], ...] = (
+    (_MDEV, "mdev", MdevAddress.parse),
+    (_PCI, "pci", PciAddress.parse),
+)
+
+
+class DraFiles:
+    """The metadata files of one container.
+
+    Args:
+        root: the folder that holds ``resourceclaims`` and ``resourceclaimtemplates``.
+    """
+
+    def __init__(self, root: str = DRA_ROOT) -> None:
+        self.root = root
+
+    def present(self) -> bool:
+        """Whether this container got anything by DRA; a sidecar did not (Q2)."""
+        return os.path.isdir(self.root)
+
+    def read(self, request: Request) -> Allocation:
+        """The one device that answers a request by claim.
+
+        Raises:
+            BadClaim: there is not exactly one file with exactly one device, or it says nothing that can be attached.
+        """
+        claim = request.claim
+        if claim is None:
+            raise ValueError(f"{request.path} has no claim")
+        path = self._one_file(request, claim)
+        devices = list(_devices(self._document(request, path), claim))
+        if len(devices) != 1:
+            self._fail(request, f"{path} has {len(devices)} devices for the request {claim.request!r}, not one")
+        return Allocation(path, str(claim), *self._address(request, path, devices[0]))
+
+    def _one_file(self, request: Request, claim: DeviceClaim) -> str:
+        folder = os.path.join(self.root, _FOLDERS[claim.kind], claim.name, claim.request)
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith("-metadata.json"))
+        except OSError as problem:
+            self._fail(request, f"{folder}: {problem.strerror}")
+        if len(names) != 1:
+            found = ", ".join(names) or "none"
+            self._fail(request, f"{folder} must have one *-metadata.json; there are {len(names)}: {found}")
+        return os.path.join(folder, names[0])
+
+    def _document(self, request: Request, path: str) -> dict[str, Any]:
+        try:
+            with open(path, "rb") as file:
+                text = file.read(_MAX_BYTES).decode()
+            # One object a version of the format may follow one another; they say the same.
+            document, _ = json.JSONDecoder().raw_decode(text.lstrip())
+        except OSError as problem:
+            self._fail(request, f"{path}: {problem.strerror}")
+        except (ValueError, RecursionError) as problem:
+            self._fail(request, f"{path} is not JSON: {problem}")
+        if not isinstance(document, dict):
+            self._fail(request, f"{path} is not an object")
+        return document
+
+    def _address(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress]]:
+        """mDevUUID before the PCI address, which is that of its parent then (E5)."""
+        attributes = device.get("attributes") if isinstance(device, dict) else None
+        found = attributes if isinstance(attributes, dict) else {}
+        for name, kind, parse in _ATTRIBUTES:
+            value = next((value for key, value in found.items() if key == name or key.endswith("/" + name)), None)
+            if value is None:
+                continue
+            text = value.get("string") if isinstance(value, dict) else value
+            try:
+                return kind, (parse(text if isinstance(text, str) else ""),)
+            except ValueError as problem:
+                self._fail(request, f"{path}, attribute {name}: {shown(text)}: {problem}")
+        names = ", ".join(map(shown, found)) or "none"
+        return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
+
+    def _fail(self, request: Request, what: str) -> NoReturn:
+        raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root))
+
+
+def _devices(document: dict[str, Any], claim: DeviceClaim) -> Iterator[Any]:
+    """The devices of a request; a subrequest that was chosen from a list is named ``request/subrequest``."""
+    requests = document.get("requests")
+    for entry in requests if isinstance(requests, list) else ():
+        if not isinstance(entry, dict) or not isinstance(entry.get("devices"), list):
+            continue
+        name = entry.get("name")
+        if isinstance(name, str) and name.partition("/")[0] == claim.request:
+            yield from entry["devices"]

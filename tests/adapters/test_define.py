@@ -1,0 +1,215 @@
+"""Defining at a stand-in for libvirt: what stays, and what its errors become."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcherkit import Host, translate
+from launcherkit.adapters.define import define
+from launcherkit.adapters.leftovers import clean, hold
+from launcherkit.adapters.libvirt_connection import Refusal, connect
+from launcherkit.adapters.libvirt_errors import not_defined, not_started
+from launcherkit.errors import (
+    DeviceBusy,
+    DomainInTheWay,
+    DomainRefused,
+    GuestNotStarted,
+    LauncherkitError,
+    LibvirtModuleMissing,
+    LibvirtNotThere,
+)
+from launcherkit.pipeline import EMPTY_PLAN, Translation
+
+PROVOKED = (Path(__file__).parents[1] / "provoked" / "libvirt.error").read_text().splitlines()
+DOMAIN = b"<domain type='kvm'><name>gpu-vm</name><devices/></domain>"
+
+
+def translated() -> Translation:
+    env = {"PCI_RESOURCE_GPU1": "0000:e1:00.0"}
+    vmi = {"spec": {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": "gpu1"}]}}}}
+    return translate(DOMAIN, env=env | {"LAUNCHERKIT_NODE_CHECK": "never"}, host=Host.none(), vmi=vmi)
+
+
+class FakeGuest:
+    def __init__(self, libvirt: FakeLibvirt, name: str, *, active: bool = False, owner: str | None = None) -> None:
+        self.libvirt, self._name, self.active, self._owner = libvirt, name, active, owner
+
+    def name(self) -> str:
+        return self._name
+
+    def owner(self) -> str | None:
+        return self._owner
+
+    def uuid(self) -> str:
+        return "11111111-1111-1111-1111-111111111111"
+
+    def is_active(self) -> bool:
+        return self.active
+
+    def is_persistent(self) -> bool:
+        return True
+
+    def xml(self) -> bytes:
+        return self.libvirt.defined[self._name]
+
+    def start(self) -> None:
+        if self.libvirt.start_fails:
+            raise Refusal(self.libvirt.start_fails)
+        self.active = True
+
+    def destroy(self) -> None:
+        self.active = False
+
+    def undefine(self) -> None:
+        self.libvirt.defined.pop(self._name)
+
+
+class FakeLibvirt:
+    """Domains by name; each can refuse to start."""
+
+    def __init__(self, start_fails: str = "", define_fails: str = "") -> None:
+        self.defined: dict[str, bytes] = {}
+        self.start_fails, self.define_fails = start_fails, define_fails
+        self.running: set[str] = set()
+
+    def find(self, name: str) -> FakeGuest | None:
+        return FakeGuest(self, name, active=name in self.running) if name in self.defined else None
+
+    def define(self, domain_xml: bytes, *, validate: bool = True) -> FakeGuest:
+        if self.define_fails:
+            raise Refusal(self.define_fails)
+        self.defined["gpu-vm"] = domain_xml
+        return FakeGuest(self, "gpu-vm")
+
+
+def told(error: LauncherkitError) -> str:
+    return f"{error.code}: {error.message}"
+
+
+def test_a_new_domain_is_defined() -> None:
+    libvirt = FakeLibvirt()
+    assert define(libvirt, DOMAIN, EMPTY_PLAN, start=False) == "gpu-vm"
+    assert libvirt.defined == {"gpu-vm": DOMAIN}
+
+
+def test_a_domain_that_was_there_keeps_its_uuid() -> None:
+    libvirt = FakeLibvirt()
+    libvirt.defined["gpu-vm"] = b"former"
+    define(libvirt, DOMAIN, EMPTY_PLAN, start=False)
+    assert b"<name>gpu-vm</name><uuid>11111111-1111-1111-1111-111111111111</uuid>" in libvirt.defined["gpu-vm"]
+
+
+def test_where_the_start_fails_it_is_as_it_was() -> None:
+    libvirt = FakeLibvirt(start_fails="no")
+    with pytest.raises(GuestNotStarted):
+        define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
+    assert libvirt.defined == {}
+    libvirt.defined["gpu-vm"] = b"former"
+    with pytest.raises(GuestNotStarted):
+        define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
+    assert libvirt.defined == {"gpu-vm": b"former"}
+
+
+def test_a_running_domain_is_not_started() -> None:
+    libvirt = FakeLibvirt()
+    libvirt.defined["gpu-vm"] = b"former"
+    libvirt.running.add("gpu-vm")
+    with pytest.raises(DomainInTheWay) as raised:
+        define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
+    assert told(raised.value) in PROVOKED
+    assert libvirt.defined == {"gpu-vm": b"former"}
+
+
+def test_a_domain_without_a_name_is_refused() -> None:
+    with pytest.raises(DomainRefused, match="no <name>"):
+        define(FakeLibvirt(), b"<domain/>", EMPTY_PLAN, start=False)
+
+
+def test_a_refused_domain_is_told_in_libvirts_words() -> None:
+    message = "XML error: Invalid PCI address 0000:00:01.0. slot must be <= 0"
+    assert told(not_defined(Refusal(message), "vm", EMPTY_PLAN)) in PROVOKED
+    with pytest.raises(DomainRefused):
+        define(FakeLibvirt(define_fails=message), DOMAIN, EMPTY_PLAN, start=False)
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "remedy"),
+    [
+        ("vfio 0000:e1:00.0: group 30 is not viable", GuestNotStarted, "LK204"),
+        ("cannot limit locked memory of process 60 to 1140850688: Operation not permitted", GuestNotStarted, "memlock"),
+        ("VFIO_MAP_DMA failed: Cannot allocate memory", GuestNotStarted, "memlock"),
+        ("Could not open '/dev/vfio/44': Permission denied", GuestNotStarted, "node"),
+        ("vfio 0000:e1:00.0: failed to open /dev/vfio/30: Device or resource busy", DeviceBusy, "fuser"),
+        ("Property 'vfio-pci.ramfb' not found", GuestNotStarted, "ramfb"),
+        ("Could not access KVM kernel module: Permission denied", GuestNotStarted, "/dev/kvm"),
+        ("Device 0000:07:00.0 not found: could not access /sys", GuestNotStarted, "lspci"),
+        ("operation failed: domain 'vm' already exists with uuid 1", DomainInTheWay, "another name"),
+        ("something new", GuestNotStarted, "The message is libvirt's"),
+    ],
+)
+def test_what_we_know_of_has_a_remedy(message: str, error: type[LauncherkitError], remedy: str) -> None:
+    found = not_started(Refusal(message), "vm", EMPTY_PLAN)
+    assert type(found) is error
+    assert message in found.message
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "vfio 0000:e1:00.0: group 30 is not viable",
+        "Requested operation is not valid: PCI device 0000:e1:00.0 is in use by driver QEMU, domain other",
+    ],
+)
+def test_the_device_that_it_is_about_is_named_by_its_request(message: str) -> None:
+    assert told(not_started(Refusal(message), "gpu-vm", translated().plan)) in PROVOKED
+
+
+def test_an_alias_names_the_device_too() -> None:
+    error = not_started(Refusal("-device vfio-pci,id=ua-gpu-gpu1: no"), "gpu-vm", translated().plan)
+    assert error.message.endswith("(about gpu1: 0000:e1:00.0)")
+
+
+def test_a_lost_connection_is_no_fault_of_the_domain() -> None:
+    assert isinstance(not_started(Refusal("End of file", lost=True), "vm", EMPTY_PLAN), LibvirtNotThere)
+
+
+def test_without_libvirts_module_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    with pytest.raises(LibvirtModuleMissing) as raised:
+        connect("qemu:///system")
+    assert raised.value.code == "LK622"
+    assert "launcherkit[libvirt]" in raised.value.remedy
+
+
+def test_only_what_our_owner_has_lost_is_cleaned() -> None:
+    libvirt = FakeLibvirt()
+    libvirt.defined = dict.fromkeys(("lost", "alive", "other", "foreign"), b"")
+    guests = [
+        FakeGuest(libvirt, "lost", active=True, owner="me"),
+        FakeGuest(libvirt, "alive", active=True, owner="me"),
+        FakeGuest(libvirt, "other", owner="you"),
+        FakeGuest(libvirt, "foreign"),
+    ]
+    lock = hold("me", "alive")
+    assert lock is not None
+    said: list[str] = []
+    with lock:
+        clean(guests, "me", "new", said.append)
+    assert set(libvirt.defined) == {"alive", "other", "foreign"}
+    assert len(said) == 1
+    with pytest.raises(DomainInTheWay, match="belongs to you"):
+        clean(guests[2:], "me", "other", said.append)
+
+
+def test_a_name_is_held_once_and_free_again_when_it_is_let_go() -> None:
+    first = hold("me", "held")
+    assert first is not None
+    with first:
+        assert hold("me", "held") is None
+    again = hold("me", "held")
+    assert again is not None
+    again.close()

@@ -1,0 +1,87 @@
+"""What one call of a hook says where it fails, without a socket."""
+
+from __future__ import annotations
+
+import pytest
+from grpclib import GRPCError, Status
+
+from launcherkit.adapters import hook_core
+from launcherkit.adapters.hook_core import MESSAGE_LIMIT, HookSettings, complete_domain, name_of_vmi, refusal
+from launcherkit.errors import (
+    BadAnnotation,
+    BadPciAddress,
+    BadSetting,
+    GroupNotViable,
+    LauncherkitError,
+    MessageTooLarge,
+    SeveralErrors,
+    UnreadableFile,
+)
+
+DOMAIN = b"<domain type='kvm'><devices/></domain>"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadPciAddress, Status.INVALID_ARGUMENT),
+        (BadAnnotation, Status.INVALID_ARGUMENT),
+        (UnreadableFile, Status.FAILED_PRECONDITION),
+        (GroupNotViable, Status.FAILED_PRECONDITION),
+        (BadSetting, Status.FAILED_PRECONDITION),
+        (MessageTooLarge, Status.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_the_status_says_who_is_to_blame(error: type[LauncherkitError], status: Status) -> None:
+    told = refusal(error("the thing", "Mend it."))
+    assert told.status is status
+    assert told.message == f"error[{error.code}]: the thing; help: Mend it."
+
+
+def test_all_errors_are_told_on_one_line() -> None:
+    told = refusal(SeveralErrors([GroupNotViable("one\nline", "Do."), GroupNotViable("two", "Do that.")]))
+    assert told.message == "error[LK204]: one line; help: Do.; error[LK204]: two; help: Do that."
+
+
+def test_a_very_long_message_is_cut_at_whole_errors() -> None:
+    told = refusal(SeveralErrors([GroupNotViable(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
+    assert told.message is not None
+    assert len(told.message) < MESSAGE_LIMIT + 400
+    assert told.message.endswith(" more, in the log of launcherkit")
+    assert len(refusal(GroupNotViable("x" * 10_000, "Do.")).message or "") == MESSAGE_LIMIT
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_bug_is_an_internal_error_and_its_traceback_is_for_who_debugs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: bool
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("the secret of the domain")
+
+    monkeypatch.setattr(hook_core, "translate", broken)
+    env = {"LAUNCHERKIT_DEBUG": "1"} if debug else {}
+    with pytest.raises(GRPCError) as failure:
+        complete_domain(DOMAIN, b'{"metadata": {"name": "vm"}}', HookSettings(env, {}, "none"))
+    assert failure.value.status is Status.INTERNAL
+    assert failure.value.message == "internal error in launcherkit: ZeroDivisionError; its log has more"
+    told = capsys.readouterr().err
+    assert told.startswith("error: default/vm: internal error: ZeroDivisionError: the secret of the domain\n")
+    assert ("Traceback" in told) is debug
+
+
+def test_a_setting_that_is_wrong_fails_the_call() -> None:
+    with pytest.raises(GRPCError) as failure:
+        complete_domain(DOMAIN, b"{}", HookSettings({"LAUNCHERKIT_SIBLINGS": "all"}, {}, "none"))
+    assert failure.value.status is Status.FAILED_PRECONDITION
+    assert "error[LK402]: LAUNCHERKIT_SIBLINGS='all'" in (failure.value.message or "")
+
+
+def test_without_a_vmi_the_hostdevs_that_are_there_are_completed() -> None:
+    assert complete_domain(DOMAIN, b"", HookSettings({}, {}, "none")) == DOMAIN
+
+
+@pytest.mark.parametrize(
+    "vmi", [b"", b"{", b"[]", b"{}", b'{"metadata": null}', b'{"metadata": []}', b"\xff" * 9, b"[" * 99_999]
+)
+def test_a_vmi_without_a_name_can_be_told_of(vmi: bytes) -> None:
+    assert name_of_vmi(vmi) == "a VMI with no name"

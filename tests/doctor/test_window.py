@@ -1,0 +1,92 @@
+"""Do the large BARs fit into the guest's 64-bit window (P5)?"""
+
+from __future__ import annotations
+
+import pytest
+
+from launcherkit.doctor.window import window_need
+from launcherkit.model.function import Bar
+from launcherkit.model.host import HostFacts
+from tests.doctor.patients import GIB, GPU, GUEST, MIB, finding, gathered, healthy_host, host_patient, patient
+from tests.support.facts import at, detail, facts, function
+
+PREFETCHABLE_64 = 0x14220C
+
+
+def bar(size: int, *, line: int = 1, flags: int = PREFETCHABLE_64) -> Bar:
+    return Bar(line, 1 << 44, (1 << 44) + size - 1, flags)
+
+
+def host_with(*bars: Bar) -> HostFacts:
+    return healthy_host()._replace(details={at(GPU): detail(resources=bars)})
+
+
+def test_only_prefetchable_64_bit_memory_counts_and_vf_windows_and_roms_do_not() -> None:
+    bars = [
+        bar(256 * MIB),
+        bar(32 * MIB, line=3),
+        bar(16 * MIB, line=0, flags=0x40200),
+        bar(GIB, line=2, flags=0x140204),
+        bar(128, line=5, flags=0x40101),
+        bar(512 * 1024, line=6, flags=0x46200),
+        bar(64 * GIB, line=7),
+    ]
+    assert window_need(bars) == 288 * MIB
+
+
+def test_each_is_rounded_up_to_a_power_of_two() -> None:
+    assert window_need([bar(3 * GIB), bar(GIB, line=3)]) == 5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("topology", "size", "status"),
+    [
+        ("pcie", 32 * GIB, "ok"),
+        ("pcie", 64 * GIB, "warn"),
+        ("pci", 2 * GIB, "ok"),
+        ("pci", 4 * GIB, "warn"),
+        ("other", 4 * GIB, "skipped"),
+    ],
+)
+def test_the_default_window_of_the_machine_decides(topology: str, size: int, status: str) -> None:
+    found = finding(patient(host_with(bar(size)), topology=topology), "guest-window")
+    assert found.status == status
+
+
+def test_too_large_bars_get_the_element_to_write_and_what_newer_firmware_does() -> None:
+    found = finding(patient(host_with(bar(64 * GIB))), "guest-window")
+    assert "<pcihole64 unit='GiB'>128</pcihole64>" in found.remedy
+    assert "8 TiB" in found.seen
+
+
+def test_an_explicit_window_decides_whatever_the_default() -> None:
+    host = host_with(bar(64 * GIB))
+    small = finding(patient(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")
+    large = finding(patient(host, guest=GUEST._replace(window=64 * GIB)), "guest-window")
+    assert (small.status, large.status) == ("fail", "ok")
+
+
+def test_the_bars_of_all_devices_are_added_up() -> None:
+    host = facts(
+        function(GPU, group=44),
+        function("0000:01:00.0", group=12),
+        details={GPU: detail(resources=(bar(32 * GIB),)), "0000:01:00.0": detail(resources=(bar(32 * GIB),))},
+    )
+    from tests.doctor.patients import of_vm
+
+    subject = of_vm(host, GPU, "0000:01:00.0")
+    assert "64 GiB" in finding(patient(host, subject=subject), "guest-window").seen
+    alone = finding(host_patient(host), "guest-window")
+    assert alone.status == "ok"
+    assert "the largest, 0000:e1:00, needs 32 GiB" in alone.seen
+
+
+def test_arms_virt_has_half_a_terabyte() -> None:
+    guest = GUEST._replace(arch="aarch64")
+    found = finding(patient(host_with(bar(256 * GIB)), guest=guest), "guest-window")
+    assert (found.status, "512 GiB" in found.seen) == ("ok", True)
+
+
+def test_a_host_of_which_no_bars_are_known_is_skipped() -> None:
+    found = finding(patient(host_with(), gathered=gathered()), "guest-window")
+    assert found.status == "skipped"

@@ -1,0 +1,116 @@
+"""`launcherkit define` at a real libvirt: what it defines and starts, and what stays when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcherkit.cli.main import run
+from launcherkit.errors import DomainInTheWay, DomainRefused, GuestNotStarted, LibvirtNotThere
+from tests.libvirt.pod import CannotUnshare, Pod, build_kernel, pod
+
+pytestmark = pytest.mark.guest
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest) -> Iterator[Pod]:
+    """A pod with libvirt in it; one that can't be made is a failure where every tier was asked for, else a skip."""
+    try:
+        with pod() as made:
+            made.libvirtd()
+            yield made
+    except CannotUnshare as error:
+        if request.config.getoption("--all-tiers"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def uri(place: Pod) -> Iterator[str]:
+    """libvirt's URI; afterwards it has no domain."""
+    yield place.uri
+    for name in place.libvirt("list", "--name").split():
+        place.libvirt("destroy", name)
+    for name in place.libvirt("list", "--all", "--name").split():
+        place.libvirt("undefine", name)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_kernel(tmp_path_factory.mktemp("kernel"))
+
+
+def vm(uri: str, kernel: Path, *more: str) -> list[str]:
+    values = {"name": "vm", "type": "qemu", "memory_mib": "64", "kernel": str(kernel), "cmdline": "deaf"}
+    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    return ["define", "--template", "q35", *settings, "--host", "none", "--connect", uri, *more]
+
+
+def test_a_domain_is_defined_and_its_name_printed(
+    place: Pod, uri: str, kernel: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(vm(uri, kernel), {}) == 0
+    assert capfd.readouterr().out == "vm\n"
+    assert place.libvirt("list", "--all", "--name").split() == ["vm"]
+    assert place.libvirt("list", "--name").split() == []
+
+
+def test_the_devices_are_in_what_libvirt_has(place: Pod, uri: str, kernel: Path) -> None:
+    assert run(vm(uri, kernel), {"PCI_RESOURCE_X": "0000:e1:00.0", "LAUNCHERKIT_NODE_CHECK": "never"}) == 0
+    assert "<alias name='ua-" in place.libvirt("dumpxml", "vm")
+
+
+def test_defining_again_keeps_the_uuid(place: Pod, uri: str, kernel: Path) -> None:
+    run(vm(uri, kernel), {})
+    uuid = place.libvirt("domuuid", "vm")
+    assert run(vm(uri, kernel, "--set", "vcpus=3"), {}) == 0
+    assert place.libvirt("domuuid", "vm") == uuid
+    assert "<vcpu placement='static'>3</vcpu>" in place.libvirt("dumpxml", "vm")
+
+
+def test_started_it_runs_and_is_not_started_twice(place: Pod, uri: str, kernel: Path) -> None:
+    assert run(vm(uri, kernel, "--start"), {}) == 0
+    assert place.libvirt("list", "--name").split() == ["vm"]
+    with pytest.raises(DomainInTheWay, match="the domain vm is running already"):
+        run(vm(uri, kernel, "--start"), {})
+    assert place.libvirt("list", "--name").split() == ["vm"]
+
+
+def test_where_the_start_fails_nothing_stays(place: Pod, uri: str) -> None:
+    with pytest.raises(GuestNotStarted, match="libvirt does not start vm"):
+        run(vm(uri, Path("/nowhere/kernel"), "--start"), {})
+    assert place.libvirt("list", "--all", "--name").split() == []
+
+
+def test_where_the_start_fails_the_former_definition_is_back(place: Pod, uri: str, kernel: Path) -> None:
+    run(vm(uri, kernel), {})
+    before = place.libvirt("dumpxml", "--inactive", "vm")
+    with pytest.raises(GuestNotStarted):
+        run(vm(uri, Path("/nowhere/kernel"), "--start"), {})
+    assert place.libvirt("dumpxml", "--inactive", "vm") == before
+
+
+def test_what_the_schema_does_not_have_is_refused(place: Pod, uri: str, tmp_path: Path) -> None:
+    path = tmp_path / "vm.xml"
+    path.write_text(
+        "<domain type='qemu'><name>vm</name><memory>65536</memory><os><type>hvm</type></os><bogus/></domain>"
+    )
+    with pytest.raises(DomainRefused, match="libvirt does not define vm"):
+        run(["define", "--domain", str(path), "--host", "none", "--connect", uri], {})
+    assert place.libvirt("list", "--all", "--name").split() == []
+
+
+def test_a_device_that_can_not_be_passed_through_is_an_error_with_a_remedy(place: Pod, uri: str, kernel: Path) -> None:
+    with pytest.raises(GuestNotStarted) as raised:
+        run(vm(uri, kernel, "--start"), {"PCI_RESOURCE_X": "0000:e1:00.0", "LAUNCHERKIT_NODE_CHECK": "never"})
+    assert not raised.value.remedy.startswith("The message is libvirt's")
+    assert place.libvirt("list", "--all", "--name").split() == []
+
+
+def test_nobody_at_the_uri_is_told(kernel: Path) -> None:
+    expected = Path(__file__).parents[1] / "provoked" / "libvirt.error"
+    with pytest.raises(LibvirtNotThere) as raised:
+        run(vm("qemu+unix:///session?socket=/nowhere", kernel), {})
+    assert f"LK621: {raised.value.message}" in expected.read_text().splitlines()

@@ -1,0 +1,126 @@
+"""Device metadata of DRA claims (E5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcherkit import Host, LauncherkitError, translate
+from launcherkit.errors import BadClaim, BadVmi, TooFewDevices
+from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.request import DeviceClaim, Request
+from launcherkit.sources.dra import DraFiles
+from launcherkit.sources.vmi import read_vmi
+
+PCI, MDEV = "resource.kubernetes.io/pciBusID", "mDevUUID"
+UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+CLAIM = DeviceClaim("claim", "gpu-claim", "gpu")
+DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
+
+
+def metadata(attributes: Any, request: str = "gpu") -> dict[str, Any]:
+    return {"kind": "DeviceMetadata", "requests": [{"name": request, "devices": [{"attributes": attributes}]}]}
+
+
+def put(
+    root: Path, document: Any, folder: str = "resourceclaims/gpu-claim/gpu", driver: str = "gpu.example.com"
+) -> None:
+    path = root / folder
+    path.mkdir(parents=True, exist_ok=True)
+    text = document if isinstance(document, str) else json.dumps(document)
+    (path / f"{driver}-metadata.json").write_text(text)
+
+
+def read(root: Path, claim: DeviceClaim = CLAIM) -> tuple[object, ...]:
+    return DraFiles(str(root)).read(Request("gpus", 0, "gpu1", None, None, claim)).entries
+
+
+@pytest.mark.parametrize("value", [{"string": "0000:e1:00.0"}, "0000:E1:00.0"])
+def test_a_pci_address_is_read_from_the_attribute(tmp_path: Path, value: object) -> None:
+    put(tmp_path, metadata({PCI: value}))
+    assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
+
+
+def test_an_mdev_counts_before_the_address_of_its_parent(tmp_path: Path) -> None:
+    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}, f"nvidia.com/{MDEV}": {"string": UUID}}))
+    assert read(tmp_path) == (MdevAddress(UUID),)
+
+
+def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) -> None:
+    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}}, "gpu/large"), "resourceclaimtemplates/card/gpu")
+    assert read(tmp_path, DeviceClaim("template", "card", "gpu")) == (PciAddress(0, 0xE1, 0, 0),)
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ("", "not JSON"),
+        ("[]", "not an object"),
+        ("[" * 100_000, "not JSON"),
+        ({}, "0 devices"),
+        ({"requests": {"gpu": 1}}, "0 devices"),
+        ({"requests": [1, {"name": "gpu"}, {"name": 1, "devices": []}]}, "0 devices"),
+        (metadata({PCI: {"string": "0000:e1:00.0"}}, "other"), "0 devices"),
+        (metadata(None), "neither"),
+        (metadata({"model": {"string": "x"}}), "'model'"),
+        (metadata({PCI: {"int": 1}}), "attribute resource.kubernetes.io/pciBusID: nothing"),
+        (metadata({MDEV: {"string": "x"}}), "attribute mDevUUID: 'x'"),
+        ({"requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
+    ],
+)
+def test_what_names_no_one_device_is_told_with_what_was_found(tmp_path: Path, document: Any, told: str) -> None:
+    put(tmp_path, document)
+    with pytest.raises(BadClaim) as raised:
+        read(tmp_path)
+    assert told in raised.value.message
+    assert str(tmp_path) in raised.value.message
+    assert "gpus[0] 'gpu1'" in raised.value.message
+
+
+def vmi(claims: Any, **gpu: Any) -> dict[str, Any]:
+    gpus = [{"name": "gpu1", **gpu}]
+    return {"spec": {"resourceClaims": claims, "domain": {"devices": {"gpus": gpus}}}}
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"claimName": "card"},
+        {"requestName": "gpu"},
+        {"claimName": "card", "requestName": "../gpu"},
+        {"claimName": "card", "requestName": ".."},
+        {"claimName": "card", "requestName": 7},
+        {"claimName": ["card"], "requestName": "gpu"},
+        {"claimName": "up", "requestName": "gpu"},
+    ],
+)
+def test_a_claim_without_proper_names_is_refused_before_any_path_is_made(gpu: dict[str, Any]) -> None:
+    claims = [{"name": "card", "resourceClaimName": "c"}, {"name": "up", "resourceClaimName": "../../etc"}, None]
+    with pytest.raises(LauncherkitError) as raised:
+        read_vmi(vmi(claims, **gpu))
+    assert all(isinstance(error, BadVmi) for error in raised.value.leaves())
+
+
+def test_resource_claims_that_are_no_list_are_a_fault_of_the_vmi() -> None:
+    with pytest.raises(BadVmi, match=r"spec\.resourceClaims: expected a list"):
+        read_vmi(vmi({"card": 1}, deviceName="nvidia.com/GPU"))
+
+
+def test_one_claim_for_two_requests_is_one_device_too_few(tmp_path: Path) -> None:
+    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}}))
+    asked = vmi([{"name": "card", "resourceClaimName": "gpu-claim"}], claimName="card", requestName="gpu")
+    asked["spec"]["domain"]["devices"]["gpus"] *= 2
+    with pytest.raises(TooFewDevices):
+        translate(DOMAIN, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path)))
+
+
+def test_a_sidecar_without_metadata_completes_the_hostdevs_that_are_there(tmp_path: Path) -> None:
+    there = DOMAIN.replace(
+        b"<devices/>", b"<devices><hostdev type='pci'><source><address bus='0xe1'/></source></hostdev></devices>"
+    )
+    asked = vmi([{"name": "card", "resourceClaimName": "gpu-claim"}], claimName="card", requestName="gpu")
+    result = translate(there, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path / "absent")))
+    assert b"mode='subsystem'" in result.domain_xml

@@ -1,0 +1,263 @@
+"""The manifests in deploy/ are what their templates give, ask for no more than they need, and fit the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jinja2 import TemplateError, UndefinedError
+
+from deploy.render import DEPLOY, TEMPLATES, cel, manifests, read_values
+from launcherkit import Host, translate
+from launcherkit.sources.policy_file import read_policy_file
+from tests.support.containerfile import exec_form, read_containerfile
+
+VALUES = read_values()
+RENDERED = manifests(VALUES)
+IMAGES = DEPLOY / "images"
+every_manifest = pytest.mark.parametrize("name", RENDERED)
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(RENDERED[name]))
+
+
+def only(name: str, kind: str) -> dict[str, Any]:
+    (found,) = [document for document in documents(name) if document["kind"] == kind]
+    return found
+
+
+def objects(value: object) -> Iterator[dict[str, Any]]:
+    """Every mapping in a document, at any depth."""
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from objects(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from objects(item)
+
+
+def test_the_committed_manifests_are_what_the_templates_give() -> None:
+    committed = {path.name: path.read_text() for path in DEPLOY.glob("*.yaml") if path.name != "values.yaml"}
+    assert committed == RENDERED, "run `python deploy/render.py`"
+
+
+def test_a_value_that_is_missing_is_an_error_and_none_is_idle() -> None:
+    for name in VALUES:
+        with pytest.raises(UndefinedError):
+            manifests({key: value for key, value in VALUES.items() if key != name})
+
+
+def test_a_template_can_not_leave_its_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml.j2").write_text("a: {{ vm.__class__.__mro__ }}\n")
+    with pytest.raises(TemplateError):
+        manifests(VALUES, tmp_path)
+
+
+def test_a_name_with_a_quote_in_it_does_not_change_the_shape_of_a_manifest() -> None:
+    tricky = VALUES | {"label": 'example.org/a"b'}
+    before = [cel_paths(document) for document in documents("plugin.yaml") if document["kind"] == "Plugin"]
+    plugin = [
+        document for document in yaml.safe_load_all(manifests(tricky)["plugin.yaml"]) if document["kind"] == "Plugin"
+    ]
+    assert [cel_paths(document) for document in plugin] == before
+
+
+def cel_paths(document: dict[str, Any]) -> list[list[str]]:
+    return [sorted(each) for each in objects(document)]
+
+
+# What the containers may do
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every container that a manifest makes, and the one that the admission policy adds."""
+    yield "policy", added_container()
+    for name in RENDERED:
+        for document in documents(name):
+            if document["kind"] == "Pod":
+                yield from ((name, container) for container in document["spec"]["containers"])
+
+
+def added_container() -> dict[str, Any]:
+    """What the expression of the policy adds, read back: without the names of types it is nearly JSON."""
+    policy = only("plugin.yaml", "MutatingAdmissionPolicy")
+    (mutation,) = policy["spec"]["mutations"]
+    assert mutation["patchType"] == "JSONPatch"
+    found = re.fullmatch(r"\[JSONPatch(.*)\]\s*", mutation["jsonPatch"]["expression"], re.DOTALL)
+    assert found
+    patch = json.loads(
+        re.sub(r"^(\s*)(\w+):|([{ ])(op|path|value):", r'\1\3"\2\4":', untyped(found[1]), flags=re.MULTILINE)
+    )
+    assert (patch["op"], patch["path"]) == ("add", "/spec/containers/-")
+    container: dict[str, Any] = patch["value"]
+    return container
+
+
+def untyped(expression: str) -> str:
+    return re.sub(r"\bObject[\w.]*\{", "{", expression)
+
+
+def test_no_container_is_privileged_or_has_more_than_it_needs() -> None:
+    for where, container in containers():
+        context = container["securityContext"]
+        assert not context.get("privileged"), where
+        assert context["allowPrivilegeEscalation"] is False, where
+        assert context["readOnlyRootFilesystem"] is True, where
+        assert context["capabilities"]["drop"] == ["ALL"], where
+        assert container["resources"]["limits"]["memory"], where
+
+
+@every_manifest
+def test_nothing_of_the_node_is_mounted_or_shared(name: str) -> None:
+    forbidden = {"hostPath", "hostNetwork", "hostPID", "hostIPC"}
+    assert [forbidden & set(each) for each in objects(documents(name)) if forbidden & set(each)] == []
+
+
+def test_the_plugins_container_is_no_root_and_keeps_a_guaranteed_pod_guaranteed() -> None:
+    container = added_container()
+    assert container["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def test_the_launcher_pod_can_write_only_to_volumes_of_its_own() -> None:
+    spec = only("launcher-pod.yaml", "Pod")["spec"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    (container,) = spec["containers"]
+    (state,) = [volume["name"] for volume in spec["volumes"] if "emptyDir" in volume]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    written = {"/run", "/run/lock", "/tmp", "/etc/libvirt/qemu"}
+    written |= {f"/var/{folder}/libvirt" for folder in ("lib", "cache", "log")}
+    assert {path for path, mount in mounts.items() if mount["name"] == state} == written
+    parts = [mount["subPath"] for mount in mounts.values() if mount["name"] == state]
+    assert len(parts) == len(set(parts))
+
+
+def test_the_launcher_pod_may_raise_the_limit_of_locked_memory_and_does_not_call_it_ipc_lock() -> None:
+    (container,) = only("launcher-pod.yaml", "Pod")["spec"]["containers"]
+    added = container["securityContext"]["capabilities"]["add"]
+    assert "SYS_RESOURCE" in added
+    assert not {"IPC_LOCK", "SYS_ADMIN", "SYS_RAWIO", "NET_ADMIN"} & set(added)
+
+
+# What fits what
+
+
+def sidecars(name: str) -> list[dict[str, Any]]:
+    template = only(name, "VirtualMachine")["spec"]["template"]
+    asked: list[dict[str, Any]] = json.loads(template["metadata"]["annotations"]["hooks.kubevirt.io/hookSidecars"])
+    return asked
+
+
+@pytest.mark.parametrize("name", ["sidecar.yaml", "sidecar-shim.yaml"])
+def test_the_annotation_is_one_that_kubevirt_reads(name: str) -> None:
+    known = {"image", "imagePullPolicy", "command", "args", "configMap", "pvc"}
+    assert [set(sidecar) - known for sidecar in sidecars(name)] == [set()]
+
+
+def test_the_hook_of_the_shim_is_in_its_config_map_and_a_shell_takes_it(tmp_path: Path) -> None:
+    (sidecar,) = sidecars("sidecar-shim.yaml")
+    config_map = only("sidecar-shim.yaml", "ConfigMap")
+    assert sidecar["configMap"]["name"] == config_map["metadata"]["name"]
+    hook = tmp_path / "hook"
+    hook.write_text(config_map["data"][sidecar["configMap"]["key"]])
+    assert hook.read_text().startswith("#!/bin/sh\n")
+    subprocess.run(["sh", "-n", hook], check=True)
+
+
+def test_one_label_decides_who_gets_the_plugin_and_who_gets_its_container() -> None:
+    label = VALUES["label"]
+    selector = only("plugin.yaml", "MutatingAdmissionPolicy")["spec"]["matchConstraints"]["objectSelector"]
+    assert selector["matchLabels"] == {"kubevirt.io": "virt-launcher", label: "true"}
+    assert only("plugin.yaml", "VirtualMachine")["spec"]["template"]["metadata"]["labels"] == {label: "true"}
+    assert f'vmi.metadata.labels["{label}"] == "true"' in only("plugin.yaml", "Plugin")["spec"]["condition"]
+
+
+def test_the_socket_is_where_kubevirt_allows_it_and_the_container_makes_it() -> None:
+    plugin = only("plugin.yaml", "Plugin")
+    name = plugin["metadata"]["name"]
+    (hook,) = plugin["spec"]["domainHooks"]
+    path = hook["sidecar"]["socketPath"]
+    folder = f"/var/run/kubevirt-plugin/{name}/"
+    assert path.startswith(folder)
+    assert path.endswith(".sock")
+    assert len(path) < 108
+    container = added_container()
+    (mount,) = container["volumeMounts"]
+    assert (mount["mountPath"], mount["subPath"]) == (folder, name)
+    assert container["args"] == ["--domain-hook", name]
+
+
+def test_the_policy_is_shaped_as_admissionregistration_has_it() -> None:
+    # The API servers that tests can have are older than this kind (Kubernetes 1.36), so its shape is checked here.
+    policy = only("plugin.yaml", "MutatingAdmissionPolicy")
+    known = {"matchConstraints", "matchConditions", "failurePolicy", "reinvocationPolicy", "mutations"}
+    assert policy["apiVersion"] == "admissionregistration.k8s.io/v1"
+    assert set(policy["spec"]) == known
+    assert policy["spec"]["failurePolicy"] in {"Fail", "Ignore"}
+    assert policy["spec"]["reinvocationPolicy"] in {"Never", "IfNeeded"}
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert rule == {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    (condition,) = policy["spec"]["matchConditions"]
+    assert added_container()["name"] in condition["expression"]
+    binding = only("plugin.yaml", "MutatingAdmissionPolicyBinding")
+    names = [each["name"] for each in only("plugin.yaml", "Plugin")["spec"]["mutatingAdmissionPolicies"]]
+    assert names == [policy["metadata"]["name"]] == [binding["spec"]["policyName"]]
+
+
+def test_the_expression_of_the_policy_says_the_type_of_every_object() -> None:
+    value = {"name": "a", "resources": {"limits": {"cpu": "1"}}, "volumeMounts": [{"name": "b", "readOnly": True}]}
+    written = cel(value, "Object.spec.containers")
+    assert re.findall(r"([\w.]+)\{", written) == [
+        "Object.spec.containers",
+        "Object.spec.containers.resources",
+        "Object.spec.containers.volumeMounts",
+    ]
+    assert json.loads(re.sub(r"^(\s*)(\w+):", r'\1"\2":', untyped(written), flags=re.MULTILINE)) == value
+
+
+def test_the_policy_and_the_domain_of_the_launcher_pod_can_be_used(tmp_path: Path) -> None:
+    data = only("launcher-pod.yaml", "ConfigMap")["data"]
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(data["policy.yaml"])
+    assert read_policy_file(str(policy)) == {"siblings": VALUES["siblings"]}
+    resource = str(VALUES["resource"]).upper().replace("/", "_").replace(".", "_")
+    done = translate(data["domain.xml"], env={f"PCI_RESOURCE_{resource}": "01:00.0"}, host=Host.none())
+    assert "<hostdev" in str(done.domain_xml)
+
+
+def test_the_images_and_manifests_call_commands_that_there_are() -> None:
+    stages = {stage.name: stage for stage in read_containerfile(IMAGES / "Containerfile").stages}
+    (launcher,) = only("launcher-pod.yaml", "Pod")["spec"]["containers"]
+    calls: dict[str, list[str]] = {"sidecar": added_container()["args"], "launcher": launcher["args"]}
+    for stage, arguments in calls.items():
+        entrypoint = stages[stage].last("ENTRYPOINT")
+        assert entrypoint
+        program, command, *words = [*exec_form(entrypoint), *arguments]
+        parser = ArgumentParser(program)
+        import_module(f"launcherkit.cli.{command}").add_arguments(parser, {})
+        parser.parse_args(words)  # ends the process where it can't
+
+
+def test_the_launcher_has_longer_than_the_guest_to_end() -> None:
+    spec = only("launcher-pod.yaml", "Pod")["spec"]
+    assert spec["terminationGracePeriodSeconds"] > int(str(VALUES["grace"]))
+    assert f"--grace={VALUES['grace']}" in spec["containers"][0]["args"]
+
+
+def test_every_template_has_a_manifest_or_is_part_of_one() -> None:
+    parts = [path.name for path in TEMPLATES.glob("_*.j2")]
+    rest = "".join(path.read_text() for path in TEMPLATES.glob("[!_]*.j2"))
+    assert [part for part in parts if f'"{part}"' not in rest] == []
+    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("[!_]*.j2")} == set(RENDERED)

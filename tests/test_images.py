@@ -1,0 +1,187 @@
+"""The Containerfiles, read strictly: what an image will have in it, whom it runs as, and where that comes from.
+
+No engine is needed, and none is used: nothing here says that a build succeeds.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.containerfile import Containerfile, Stage, copied_from, exec_form, read_containerfile
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "deploy" / "images"
+FILES = {path.name: read_containerfile(path) for path in sorted(IMAGES.glob("*Containerfile"))}
+STAGES = [(name, stage) for name, file in FILES.items() for stage in file.stages]
+TARGETS = [(name, stage) for name, file in FILES.items() for stage in file.targets()]
+
+every_file = pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+every_stage = pytest.mark.parametrize("stage", [stage for _, stage in STAGES], ids=lambda stage: stage.name or "last")
+every_target = pytest.mark.parametrize(
+    ("file", "stage"),
+    [pytest.param(FILES[name], stage, id=f"{name}:{stage.name or 'last'}") for name, stage in TARGETS],
+)
+
+
+def commands(stage: Stage) -> list[list[str]]:
+    """The commands of a stage's RUNs, in words."""
+    return [shlex.split(command) for step in stage.steps if step.name == "RUN" for command in step.commands]
+
+
+def test_the_images_are_the_two_of_launcherkit_and_the_one_of_the_shim() -> None:
+    assert [stage.name for stage in FILES["Containerfile"].targets()] == ["launcher", "sidecar"]
+    assert [stage.name for stage in FILES["shim.Containerfile"].targets()] == [""]
+    assert FILES["Containerfile"].stages[-1].name == "sidecar"
+
+
+@every_file
+def test_a_base_is_a_stage_or_pinned_or_given_by_the_builder(file: Containerfile) -> None:
+    names = {stage.name for stage in file.stages}
+    for stage in file.stages:
+        if stage.base not in names:
+            argument = re.fullmatch(r"\$\{(\w+)\}", stage.base)
+            assert argument, f"FROM {stage.base} can't be changed by the builder"
+            default = file.arguments[argument[1]]
+            if default and "launcherkit" not in default:  # our own images have the builder's tags
+                assert re.fullmatch(r"[\w./-]+:(?!latest)[\w.-]+", default)
+
+
+@every_stage
+def test_a_command_is_a_plain_one_and_fetches_only_by_the_package_managers(stage: Stage) -> None:
+    for step in stage.steps:
+        if step.name == "RUN":
+            assert not re.search(r"[|;`]|\$\(|<<|&(?!&)(?<!&&)", step.rest), f"line {step.line}: a failure could hide"
+    for command in commands(stage):
+        assert command[0] not in {"curl", "wget", "git", "sudo", "cd", "sh", "bash"}
+        assert not any("://" in word for word in command)
+
+
+@every_stage
+def test_pip_installs_by_hash_or_what_is_there_already(stage: Stage) -> None:
+    for command in commands(stage):
+        if Path(command[0]).name == "pip":
+            assert "--require-hashes" in command or {"--no-index", "--no-deps"} <= set(command), command
+
+
+@every_stage
+def test_apt_brings_nothing_that_was_not_asked_for_and_leaves_no_lists(stage: Stage) -> None:
+    for step in stage.steps:
+        if step.name == "RUN" and "apt-get install" in step.rest:
+            assert step.commands[0] == "apt-get update", f"line {step.line}: a cached layer would have old lists"
+            assert "--no-install-recommends" in step.rest
+            assert "--yes" in step.rest
+
+
+@every_target
+def test_an_image_is_made_of_stages_that_leave_no_lists_and_have_no_pip(file: Containerfile, stage: Stage) -> None:
+    for layer in file.chain(stage):
+        for step in layer.steps:
+            if step.name == "RUN" and "apt-get install" in step.rest:
+                assert "rm -rf /var/lib/apt/lists/*" in step.rest, f"line {step.line}"
+        assert not any("pip" in word for command in commands(layer) for word in command)
+        assert "build" not in layer.name
+
+
+@every_target
+def test_an_image_names_its_user_by_number_and_starts_without_a_shell(file: Containerfile, stage: Stage) -> None:
+    user, entrypoint = stage.last("USER"), stage.last("ENTRYPOINT")
+    assert user
+    assert re.fullmatch(r"\d+:\d+", user.rest), "runAsNonRoot can't be checked by name"
+    assert entrypoint
+    assert exec_form(entrypoint)
+
+
+def test_only_the_launcher_is_root() -> None:
+    roots = [stage.name for _, stage in TARGETS if (user := stage.last("USER")) and user.rest.startswith("0:")]
+    assert roots == ["launcher"]
+
+
+def test_the_sidecar_is_the_user_of_kubevirts_launcher() -> None:
+    users = [step.rest for _, stage in TARGETS if stage.name != "launcher" and (step := stage.last("USER"))]
+    assert users == ["107:107"] * 2
+
+
+@every_file
+def test_what_is_copied_is_there(file: Containerfile) -> None:
+    names = {stage.name for stage in file.stages}
+    for stage in file.stages:
+        for step in stage.steps:
+            if step.name == "COPY" and (source := copied_from(step)):
+                assert source in names
+            elif step.name == "COPY":
+                *sources, _ = step.rest.split()
+                assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_build_has_all_that_the_wheel_is_made_of() -> None:
+    (build,) = [stage for stage in FILES["Containerfile"].stages if stage.name == "build"]
+    copied = {word.rstrip("/") for step in build.steps if step.name == "COPY" for word in step.rest.split()[:-1]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*wheel["packages"], *wheel["force-include"], project["project"]["readme"]]
+    needed += project["project"]["license-files"]
+    missing = [path for path in needed if not any(path == top or path.startswith(f"{top}/") for top in copied)]
+    assert missing == []
+
+
+def test_the_pins_that_an_image_installs_exist() -> None:
+    named = set(re.findall(r"requirements/(\w+\.txt)", (IMAGES / "Containerfile").read_text()))
+    assert named
+    assert named <= {path.name for path in (ROOT / "requirements").glob("*.txt")}
+
+
+def test_the_sidecar_has_no_more_packages_than_its_servers_and_a_policy_need() -> None:
+    pins = (ROOT / "requirements" / "sidecar.txt").read_text()
+    assert "requirements/sidecar.txt" in (IMAGES / "Containerfile").read_text()
+    pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
+    assert {"grpclib", "lxml", "protobuf"} <= pinned
+    assert not {"jinja2", "libvirt-python", "pytest", "grpcio", "kubernetes"} & pinned
+
+
+def test_the_shim_finds_a_hook_of_the_users_before_ours() -> None:
+    (stage,) = FILES["shim.Containerfile"].targets()
+    path = stage.last("ENV")
+    assert path
+    folders = path.rest.removeprefix("PATH=").split(":")
+    assert folders.index("/usr/bin") < folders.index("/opt/launcherkit/bin")
+
+
+# The reader itself
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM a:1\nADD https://example.org/x /x\n",
+        "FROM a:1\nCMD launcherkit\n",
+        "FROM a:1\nENTRYPOINT launcherkit run\n",
+        'FROM a:1\nENTRYPOINT {"a": 1}\n',
+        "RUN true\nFROM a:1\n",
+        "FROM a:1 as b c\n",
+        "FROM a:1\nRUN true \\\n",
+    ],
+)
+def test_a_file_that_is_loose_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "Containerfile"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"line|Expecting"):
+        [
+            exec_form(step)
+            for stage in read_containerfile(path).stages
+            for step in stage.steps
+            if step.name == "ENTRYPOINT"
+        ]
+
+
+def test_lines_that_go_on_are_one_instruction(tmp_path: Path) -> None:
+    path = tmp_path / "Containerfile"
+    path.write_text("ARG A=x:1\nFROM ${A} AS one\n# why\nRUN a \\\n    # still why\n    && b\nFROM one\n")
+    file = read_containerfile(path)
+    assert file.arguments == {"A": "x:1"}
+    assert [stage.base for stage in file.stages] == ["${A}", "one"]
+    assert [(step.line, step.commands) for step in file.stages[0].steps] == [(4, ["a", "b"])]
