@@ -6,7 +6,7 @@ The one way through the house, shared by every adapter and the public API.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
@@ -19,6 +19,7 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Plan, PlannedDevice, PlannedFunction, Shown, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, DisplayOptions, Request
+from launcherkit.model.value import NamedTuple
 from launcherkit.place.slots import Placement, place_units
 from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
@@ -210,11 +211,8 @@ def _allocations(
         read = {name: environment.read(name, errors, notes) for name in environment.variables}
         errors.raise_if_any()
         return read
-    variable_of = {
-        request.resource: environment.variable_for(request.resource)
-        for request in vmi.requests
-        if request.resource is not None
-    }
+    resources = dict.fromkeys([request.resource for request in vmi.requests if request.resource is not None])
+    variable_of = {resource: environment.variable_for(resource) for resource in resources}
     if len(set(variable_of.values()) - {None}) < len(variable_of):
         from launcherkit.resolve.missing import check_requests
 
@@ -265,6 +263,8 @@ def _claims(
 
 def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:
     """What libvirt binds itself (X1): as the document says, as it says of the primary, or as the policy says."""
+    if not policy.managed and all(hostdev.managed != "yes" for hostdev in domain.hostdevs):
+        return frozenset()
     managed: set[HostAddress] = set()
     for unit in units:
         default = _said(unit.primary, domain, policy.managed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from lxml import etree
 
 from launcherkit.errors import BadEncoding, DomainTooLarge, ForbiddenXml, NotADomain, NotXml
+from launcherkit.model.value import NamedTuple
 
 MAX_BYTES = 8 * 1024 * 1024
 

@@ -9,11 +9,11 @@ processing instructions opens a tag.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from lxml import etree
 
 from launcherkit.domain.document import Document
+from launcherkit.model.value import NamedTuple
 
 
 class Span(NamedTuple):
@@ -33,9 +33,9 @@ class Span(NamedTuple):
         return self.close == self.end
 
 
-# A comment, a CDATA section, a processing instruction, an end tag, or a start tag whose quoted values may hold ``>``.
+# An end tag, a comment, a CDATA section, a processing instruction, or a start tag whose quoted values may hold ``>``.
 _MARKUP = re.compile(
-    rb"""<(?:!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|/[^>]*>|[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>)""", re.DOTALL
+    rb"""<(?:/[^>]*>|!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>)""", re.DOTALL
 )
 
 

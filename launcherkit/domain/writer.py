@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from lxml import etree
 
@@ -13,6 +12,7 @@ from launcherkit.domain.tags import Places, Span, attribute_value
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, UsbAddress
 from launcherkit.model.plan import GuestPlace, Plan, PlannedFunction, Shown
 from launcherkit.model.request import kind_of
+from launcherkit.model.value import NamedTuple
 
 Attributes = Sequence[tuple[str, str]]
 
@@ -133,8 +133,11 @@ def _hostdev(function: PlannedFunction, iommufd: bool, style: Style) -> str:
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
     source = function.source
-    driver = lead + _IOMMUFD if iommufd and isinstance(source, PciAddress) else ""
-    attributes = "".join([f" {name}='{value}'" for name, value in _hostdev_attributes(function)])
+    kind, managed = kind_of(source), "yes" if function.managed else "no"
+    attributes = f" mode='subsystem' type='{kind}' managed='{managed}'"
+    if function.shown is not None:
+        attributes += "".join([f" {name}='{value}'" for name, value in _shown_attributes(function.shown)])
+    driver = lead + _IOMMUFD if iommufd and kind == "pci" else ""
     address = "" if function.guest is None else f"{lead}{_address(function.guest)}"
     text = (
         f"<hostdev{attributes}>{driver}{lead}<source>{deeper}<address {_source_attributes(source)}/>{lead}</source>"
@@ -155,15 +158,8 @@ def _address(place: GuestPlace) -> str:
     return f"<address type='pci' {_pci_attributes(place.address)}{multifunction}/>"
 
 
-def _hostdev_attributes(function: PlannedFunction) -> list[tuple[str, str]]:
-    attributes = [
-        ("mode", "subsystem"),
-        ("type", kind_of(function.source)),
-        ("managed", "yes" if function.managed else "no"),
-    ]
-    if function.shown is not None:
-        attributes += [(name, value) for name, value in zip(Shown._fields, function.shown, strict=True) if value]
-    return attributes
+def _shown_attributes(shown: Shown) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in zip(Shown._fields, shown, strict=True) if value]
 
 
 def _source_attributes(source: HostAddress) -> str:
@@ -189,7 +185,9 @@ class _Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction, iommufd: bool) -> list[Edit]:
         """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
-        wanted = dict(_hostdev_attributes(function))
+        managed = "yes" if function.managed else "no"
+        wanted = {"mode": "subsystem", "type": kind_of(function.source), "managed": managed}
+        wanted |= _shown_attributes(function.shown or Shown())
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
                 wanted.pop(name, None)

@@ -3,7 +3,9 @@
 Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse.
 """
 
-from typing import NamedTuple, Self, TypeAlias
+from typing import Self, TypeAlias
+
+from launcherkit.model.value import NamedTuple
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 

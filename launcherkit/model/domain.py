@@ -1,9 +1,10 @@
 """What the rules need to know of a domain document, without its XML."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind
+from launcherkit.model.value import NamedTuple
 
 Topology: TypeAlias = Literal["pcie", "pci", "other"]
 """How the machine's PCI is built: with a pcie-root, with a pci-root, or in a way that libvirt places alone (P2, P6)."""

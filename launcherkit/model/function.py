@@ -4,9 +4,8 @@
 `PciDetail` is the rest, read for the functions that a rule touches and for snapshots.
 """
 
-from typing import NamedTuple
-
 from launcherkit.model.address import PciAddress
+from launcherkit.model.value import NamedTuple
 
 
 class PciFunction(NamedTuple):

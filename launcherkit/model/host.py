@@ -1,10 +1,10 @@
 """What is known of a host: functions, groups, mediated devices, VFIO nodes."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.value import NamedTuple
 
 
 class MdevType(NamedTuple):

@@ -1,6 +1,6 @@
 """What the operator should know although nothing failed."""
 
-from typing import NamedTuple
+from launcherkit.model.value import NamedTuple
 
 
 class Note(NamedTuple):

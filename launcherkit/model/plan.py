@@ -1,9 +1,10 @@
 """The plan: what was asked, what answers it, and where it goes."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind, Section
+from launcherkit.model.value import NamedTuple
 
 Role: TypeAlias = Literal["primary", "sibling"]
 Origin: TypeAlias = Literal["vmi", "environment", "domain"]

@@ -1,6 +1,8 @@
 """What the integrator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
+
+from launcherkit.model.value import NamedTuple
 
 Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]

@@ -1,8 +1,9 @@
 """Who asked for what, and which variables answer: their names (E1, E2) and what they hold."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.value import NamedTuple
 
 Section: TypeAlias = Literal["gpus", "hostDevices"]
 Kind: TypeAlias = Literal["pci", "mdev", "usb"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from launcherkit.errors import Collector, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, PciSlot
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
+from launcherkit.model.value import NamedTuple
 
 _HIGHEST_BUS = 255
 _FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcherkit.errors import Collector, NotOnHost, TooFewDevices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -15,6 +14,7 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section
+from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
@@ -11,6 +10,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
+from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import primary_rank
 from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
 
@@ -75,14 +75,11 @@ def _attachment(source: HostAddress, role: Role, why: str, claim: Claim | None, 
 
 
 def _asked(claim: Claim) -> str:
+    if claim.origin == "vmi":
+        return f"asked for as {claim.section} {claim.name!r}, answered by {claim.variable}"
     if claim.origin == "domain":
         return "it is in the domain"
-    asked = (
-        f"asked for as {claim.section} {claim.name!r}"
-        if claim.origin == "vmi"
-        else "every device of a variable is a request"
-    )
-    return f"{asked}, answered by {claim.variable}"
+    return f"every device of a variable is a request, answered by {claim.variable}"
 
 
 def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress], host: HostFacts) -> list[Claim]:

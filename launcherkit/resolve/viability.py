@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import NamedTuple
 
 from launcherkit.errors import (
     Collector,
@@ -18,6 +17,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
+from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
 

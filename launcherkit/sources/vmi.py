@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.request import DeviceClaim, DisplayOptions, Request, Section
+from launcherkit.model.value import NamedTuple
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
 _REMEDY = (
