@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from lxml import etree
 
-from benchmarks.samples import Sample, sample
+from benchmarks._samples import Sample, sample
 from launcherkit import Translation, translate
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts

@@ -1,9 +1,8 @@
 """launcherkit: from a device plugin's allocation to the hostdevs of a libvirt domain.
 
-from launcherkit import Host, translate
-
-translation = translate(domain_xml, env=os.environ, host=Host.from_sysfs(), vmi=vmi_json)
-connection.defineXML(translation.domain_xml.decode())
+>>> from launcherkit import Host, translate
+>>> translation = translate(domain_xml, env=os.environ, host=Host.from_sysfs(), vmi=vmi_json)
+>>> connection.defineXML(translation.domain_xml.decode())
 """
 
 from __future__ import annotations

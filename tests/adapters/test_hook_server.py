@@ -24,7 +24,7 @@ from grpclib import GRPCError, Status
 from h2.errors import ErrorCodes
 from h2.events import StreamReset
 
-from benchmarks.samples import from_kubevirt, sample
+from benchmarks._samples import from_kubevirt, sample
 from launcherkit.adapters.proto import hooks_v1alpha3_pb2 as v3
 from tests.support.hooks import DOMAIN, ROOT, VMI, BareClient, Client, HookProcess, call, hook_process, provoked
 from tests.support.hosttree import HostTree
