@@ -20,8 +20,8 @@ from pathlib import Path
 
 from grpclib.client import Channel
 
-from benchmarks.hook import host_tree
 from benchmarks._samples import from_kubevirt, sample
+from benchmarks.hook import host_tree
 from launcherkit.adapters.proto import hooks_info_grpc, hooks_info_pb2, hooks_v1alpha3_grpc, hooks_v1alpha3_pb2
 
 COUNTS = (1, 8, 64)
