@@ -23,7 +23,6 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.place.slots import Placement, place_units
 from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
-from launcherkit.resolve.notes import about_iommufd, notes_about
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.environment import Environment
@@ -135,13 +134,18 @@ def _plan(
     shown = _displays(units, options, domain, facts, notes)
     aliases = assign_aliases(units, named, domain, policy.alias_prefixes)
     placement = place_units(units, domain, errors, notes)
-    notes += notes_about(units, left_alone, set(options), facts)
+    if left_alone or existing or any(unit.stayed for unit in units):
+        from launcherkit.resolve.notes import notes_about  # most VMs get what they asked for, and need none
+
+        notes += notes_about(units, left_alone, set(options), facts)
 
     groups = touched_groups(attached, facts)
     managed = _managed(units, domain, policy)
     check_viability(groups, managed, facts, errors, notes)
     needed = needed_nodes(attached, facts, domain.iommufd)
     if needed.iommufd != domain.iommufd:
+        from launcherkit.resolve.notes import about_iommufd
+
         notes.append(about_iommufd(domain.iommufd))
     if policy.node_check == "always" or (policy.node_check == "auto" and variables):
         check_nodes(needed.nodes, facts, errors)
