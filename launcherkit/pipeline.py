@@ -197,11 +197,8 @@ def _allocations(
     """
     errors = Collector()
     by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
-    if by_claim and dra is None:
-        from launcherkit.sources.dra import DraFiles  # only where a VM has claims
-
-        dra = DraFiles()
-    if not environment.variables and not (dra is not None and dra.present()):
+    files = (dra or _own_dra_files()) if by_claim else None
+    if not environment.variables and (files is None or not files.present()):
         if vmi is None and not domain.hostdevs:
             notes.append(
                 Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach")
@@ -226,13 +223,21 @@ def _allocations(
         for resource, variable in variable_of.items()
         if variable is not None
     }
-    for request in by_claim:
-        try:
-            allocations[request.key] = dra.read(request)  # type: ignore[union-attr]  # there is one for claims
-        except LauncherkitError as error:
-            errors.add(error)
+    if files is not None:
+        for request in by_claim:
+            try:
+                allocations[request.key] = files.read(request)
+            except LauncherkitError as error:
+                errors.add(error)
     errors.raise_if_any()
     return allocations
+
+
+def _own_dra_files() -> DraSource:
+    """Those of this container; imported only where a VM has claims."""
+    from launcherkit.sources.dra import DraFiles
+
+    return DraFiles()
 
 
 def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:

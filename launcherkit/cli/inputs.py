@@ -64,7 +64,7 @@ def text_from(flag: str, env: Mapping[str, str]) -> str | None:
 def add_input_arguments(
     parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True
 ) -> None:
-    """Declare ``--domain``, ``--vmi``, ``--env-file``, ``--host`` and the policy's flags."""
+    """Declare ``--domain``, ``--vmi``, ``--env-file``, ``--dra-dir``, ``--host`` and the policy's flags."""
     group = parser.add_argument_group("inputs")
     domain = text_from("--domain", env)
     group.add_argument(

@@ -44,7 +44,8 @@ def claim_requested(
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
         taken: functions that the document uses otherwise, which answer nothing here (C5).
-        wanted_aliases: addresses that the document already has under the alias of a request; these stay together.
+        wanted_aliases: addresses that are for one request: what its claim names, or what the document already has under
+            its alias.
         errors: takes `TooFewDevices` for each resource that is short.
         notes: takes what was guessed (C3).
     """
@@ -256,8 +257,7 @@ def _too_few(
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
         f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].key}. Audio and other "
-        "companions of a GPU "
-        "don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
+        "companions of a GPU don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
     )
 
 

@@ -69,8 +69,7 @@ def variable_missing(
     return VariableMissing(
         f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {there}{hint}",
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
-        f"{askers[0].resource} "
-        "is in the limits of the container that runs this.",
+        f"{askers[0].resource} is in the limits of the container that runs this.",
     )
 
 
@@ -81,8 +80,7 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> LauncherkitErro
         f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set and the domain has "
         f"{hostdevs} hostdev(s)",
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "
-        "container that got "
-        "the devices, or give its variables with --env-file.",
+        "container that got the devices, or give its variables with --env-file.",
     )
 
 

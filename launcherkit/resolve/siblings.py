@@ -54,12 +54,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                 if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
-                if (
-                    other is not None
-                    and candidate not in riders
-                    and _own_device(claim.primary, candidate, situation.host)
-                ):
-                    continue
+                if other is not None and candidate not in riders and _same_model(claim.primary, candidate, situation):
+                    continue  # another port of the card is a device of its own (C2)
                 comes, why = _decide(claim.primary, candidate, other, situation)
                 if not comes:
                     stayed.append(StayedBehind(candidate, why))
@@ -138,10 +134,9 @@ def _candidates(
         yield mate.address
 
 
-def _own_device(primary: PciAddress, asked_for: PciAddress, host: HostFacts) -> bool:
-    """What was asked for in another slot, or is another port of the same card, stays a device of its own (C2, C5)."""
-    own, mate = host.functions.get(primary), host.functions.get(asked_for)
-    return primary.slot != asked_for.slot or (own is not None and mate is not None and own.model == mate.model)
+def _same_model(primary: PciAddress, candidate: PciAddress, situation: Situation) -> bool:
+    own, mate = situation.host.functions.get(primary), situation.host.functions.get(candidate)
+    return own is not None and mate is not None and own.model == mate.model
 
 
 def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation) -> tuple[bool, str]:

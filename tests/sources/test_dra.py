@@ -124,3 +124,13 @@ def test_a_sidecar_without_metadata_completes_the_hostdevs_that_are_there(tmp_pa
     asked = vmi([{"name": "card", "resourceClaimName": "gpu-claim"}], claimName="card", requestName="gpu")
     result = translate(there, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path / "absent")))
     assert b"mode='subsystem'" in result.domain_xml
+
+
+def test_metadata_of_others_is_nothing_to_a_vm_without_claims(tmp_path: Path) -> None:
+    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}}))
+    there = DOMAIN.replace(
+        b"<devices/>", b"<devices><hostdev type='pci'><source><address bus='0xe1'/></source></hostdev></devices>"
+    )
+    asked = vmi([], deviceName="nvidia.com/GPU")
+    with_files = translate(there, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path)))
+    assert with_files == translate(there, env={}, host=Host.none(), vmi=asked)
