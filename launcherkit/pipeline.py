@@ -24,7 +24,7 @@ from launcherkit.place.slots import Placement, place_units
 from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, nodes_to_come, touched_groups
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -148,7 +148,8 @@ def _plan(
 
         notes.append(about_iommufd(domain.iommufd))
     if policy.node_check == "always" or (policy.node_check == "auto" and variables):
-        check_nodes(needed.nodes, facts, errors)
+        to_come = nodes_to_come(groups, managed, facts) if managed else ()
+        check_nodes([node for node in needed.nodes if node not in to_come], facts, errors)
     errors.raise_if_any()
     there = set(attached)
     left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))

@@ -9,10 +9,13 @@ from pydantic import BaseModel
 
 from launcherkit.golden.case import WrittenCase
 from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit_plugin.config.schema import WrittenConfig, WrittenLayout
 
 MODELS: dict[str, tuple[type[BaseModel], str]] = {
     "policy.schema.json": (WrittenPolicy, "launcherkit policy"),
     "golden-case.schema.json": (WrittenCase, "launcherkit golden case"),
+    "plugin-config.schema.json": (WrittenConfig, "launcherkit device plugin"),
+    "vgpu-layout.schema.json": (WrittenLayout, "launcherkit vGPU layout"),
 }
 
 

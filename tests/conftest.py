@@ -9,18 +9,23 @@ import pytest
 from tests.tiers import BASE, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
+ONE_TIER = "--tier"
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(ALL_TIERS, action="store_true", help="a tier that can't run here is an error, not a skip")
+    parser.addoption(ONE_TIER, metavar="TIER", help="run this tier alone; that it can't run here is an error")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fail at once where a tier was asked for that can't run."""
-    if not config.getoption(ALL_TIERS):
-        return
+    only = config.getoption(ONE_TIER)
+    if only:
+        config.option.markexpr = f"{only} and ({config.option.markexpr})" if config.option.markexpr else only
     for tier in TIERS:
+        if not (config.getoption(ALL_TIERS) or tier.name == only):
+            continue
         if missing := tier.missing():
             raise pytest.UsageError(f"the {tier.name} tier can't run: no {', '.join(missing)}; {tier.how_to_get()}")
 

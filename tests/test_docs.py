@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcherkit.cli.inputs import variable_of
+import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
+from launcherkit.cli.options import variable_of
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
 from launcherkit.sources.settings import VARIABLES
+from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS
+from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
 from tests.support.pages import (
     ELSEWHERE,
     ROOT,
@@ -164,9 +167,9 @@ def keys_of(schema: dict[str, object], name: str = "") -> Iterator[str]:
             yield name + key
 
 
-def parser_of(command: str, env: dict[str, str]) -> argparse.ArgumentParser:
+def parser_of(command: str, env: dict[str, str], package: str = "launcherkit") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=command)
-    import_module(f"launcherkit.cli.{command}").add_arguments(parser, env)
+    import_module(f"{package}.cli.{command.replace('-', '_')}").add_arguments(parser, env)
     return parser
 
 
@@ -182,10 +185,12 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 def test_every_command_in_the_text_of_a_page_is_one(page: Path) -> None:
-    for words in map(str.split, re.findall(r"`(launcherkit [a-z][^`]*)`", page.read_text())):
+    for words in map(str.split, re.findall(r"`(launcherkit(?:-plugin)? [a-z][^`]*)`", page.read_text())):
         command, rest = words[1], words[2:]
-        assert command in COMMANDS, f"{name_of(page)}: {' '.join(words)}"
-        known = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings}
+        package = words[0].replace("-", "_")
+        commands = COMMANDS if package == "launcherkit" else PLUGIN_COMMANDS
+        assert command in commands, f"{name_of(page)}: {' '.join(words)}"
+        known = {flag for action in actions_of(parser_of(command, {}, package)) for flag in action.option_strings}
         flags = {word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"}
         assert flags <= known, f"{name_of(page)}: {' '.join(words)}"
 
@@ -216,6 +221,13 @@ def known_variables() -> set[str]:
     return named | {variable_of("--no-node-check")} | set(VARIABLES)
 
 
+def plugin_variables() -> set[str]:
+    """Every ``LAUNCHERKIT_PLUGIN_*`` that stands in for a flag."""
+    parsers = (parser_of(command, {}, "launcherkit_plugin") for command in PLUGIN_COMMANDS)
+    flags = (flag for parser in parsers for action in actions_of(parser) for flag in action.option_strings)
+    return {variable_of_plugin(flag) for flag in flags if flag.startswith("--")}
+
+
 def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> object:
     others = actions_of(parser_of(command, env))
     return next(other.default for other in others if other.option_strings == action.option_strings)
@@ -229,7 +241,8 @@ def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() ->
 def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
-    codes, variables = set(LauncherkitError.codes()), known_variables() | {CLUSTER.variable}
+    codes = set(LauncherkitError.codes())
+    variables = known_variables() | plugin_variables() | {CLUSTER.variable}
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)

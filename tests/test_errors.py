@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
 import pytest
 
 from launcherkit.errors import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, Collector, LauncherkitError, SeveralErrors

@@ -33,8 +33,8 @@ def commands(stage: Stage) -> list[list[str]]:
     return [shlex.split(command) for step in stage.steps if step.name == "RUN" for command in step.commands]
 
 
-def test_the_images_are_the_two_of_launcherkit_and_the_one_of_the_shim() -> None:
-    assert [stage.name for stage in FILES["Containerfile"].targets()] == ["launcher", "sidecar"]
+def test_the_images_are_those_of_launcherkit_and_the_one_of_the_shim() -> None:
+    assert [stage.name for stage in FILES["Containerfile"].targets()] == ["plugin", "launcher", "sidecar"]
     assert [stage.name for stage in FILES["shim.Containerfile"].targets()] == [""]
     assert FILES["Containerfile"].stages[-1].name == "sidecar"
 
@@ -96,13 +96,13 @@ def test_an_image_names_its_user_by_number_and_starts_without_a_shell(file: Cont
     assert exec_form(entrypoint)
 
 
-def test_only_the_launcher_is_root() -> None:
+def test_only_the_launcher_and_the_device_plugin_are_root() -> None:
     roots = [stage.name for _, stage in TARGETS if (user := stage.last("USER")) and user.rest.startswith("0:")]
-    assert roots == ["launcher"]
+    assert roots == ["plugin", "launcher"]
 
 
 def test_the_sidecar_is_the_user_of_kubevirts_launcher() -> None:
-    users = [step.rest for _, stage in TARGETS if stage.name != "launcher" and (step := stage.last("USER"))]
+    users = [step.rest for _, stage in TARGETS if stage.name in ("sidecar", "") and (step := stage.last("USER"))]
     assert users == ["107:107"] * 2
 
 
@@ -118,15 +118,35 @@ def test_what_is_copied_is_there(file: Containerfile) -> None:
                 assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
+def copied_by(name: str) -> set[str]:
+    """What a stage has from the checkout."""
+    (stage,) = [stage for stage in FILES["Containerfile"].stages if stage.name == name]
+    return {word.rstrip("/") for step in stage.steps if step.name == "COPY" for word in step.rest.split()[:-1]}
+
+
 def test_the_build_has_all_that_the_wheel_is_made_of() -> None:
-    (build,) = [stage for stage in FILES["Containerfile"].stages if stage.name == "build"]
-    copied = {word.rstrip("/") for step in build.steps if step.name == "COPY" for word in step.rest.split()[:-1]}
+    copied = copied_by("build")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = [*wheel["packages"], *wheel["force-include"], project["project"]["readme"]]
     needed += project["project"]["license-files"]
     missing = [path for path in needed if not any(path == top or path.startswith(f"{top}/") for top in copied)]
     assert missing == []
+
+
+def test_the_plugins_build_has_its_folder_and_no_other_image_has_it() -> None:
+    assert copied_by("plugin-build") == {"plugin"}
+    (chain,) = [file.chain(stage) for file in FILES.values() for stage in file.targets() if stage.name == "plugin"]
+    assert "plugin-build" not in [stage.name for stage in chain]
+
+
+def test_the_device_plugin_has_what_its_distribution_asks_for() -> None:
+    pins = (ROOT / "requirements" / "plugin.txt").read_text()
+    pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
+    project = tomllib.loads((ROOT / "plugin" / "pyproject.toml").read_text())["project"]
+    asked = {re.split(r"[\[<>=!~ ]", dependency)[0] for dependency in project["dependencies"]} - {"launcherkit"}
+    assert asked | {"grpclib", "protobuf", "pydantic", "pyyaml"} <= pinned
+    assert not {"jinja2", "libvirt-python", "pytest", "grpcio"} & pinned
 
 
 def test_the_pins_that_an_image_installs_exist() -> None:

@@ -9,14 +9,10 @@ import ast
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "launcherkit"
+from tests.support.imports import ROOT, Package, imported_by, room
 
 ARROWS: dict[str, set[str]] = {
     # The values, and what everybody may use besides: errors.
@@ -64,9 +60,12 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "jinja2": {"sources.template"},
     "libvirt": {"adapters"},
     "grpclib": {"adapters"},
+    "h2": {"adapters"},  # what grpclib speaks HTTP with
     "google": {"adapters"},  # google.protobuf
 }
 """Package to the rooms and modules that may import it; what is not named here may not be imported at all."""
+
+PURE = {"model", "resolve", "place"}
 
 WORLD = {"os", "sys", "io", "pathlib", "subprocess", "socket", "time", "datetime", "random", "tempfile", "shutil"}
 """What a room without I/O has no use for."""
@@ -87,74 +86,32 @@ NOT_ON_THE_HOOK_PATH = {
 """Every VM start would wait for it; some cost more than the whole hook."""
 
 
-def modules() -> list[str]:
-    """Every module of the package by its name below it: '' is launcherkit itself."""
-    paths = (path.relative_to(PACKAGE).with_suffix("") for path in sorted(PACKAGE.rglob("*.py")))
-    return [".".join(part for part in path.parts if part != "__init__") for path in paths]
-
-
-def source_of(module: str) -> ast.Module:
-    path = PACKAGE.joinpath(*filter(None, module.split(".")))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-
-
-def imported_by(tree: ast.AST) -> Iterator[str]:
-    """Full names of what a tree imports anywhere in it, for types too; ``from x import y`` gives ``x.y``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def own(name: str, known: set[str]) -> str | None:
-    """The module of ours that has a name, None for others: ``launcherkit.pipeline.translate`` is ``pipeline``."""
-    parts = name.split(".")
-    if parts[0] != "launcherkit":
-        return None
-    while ".".join(parts[1:]) not in known:
-        parts.pop()
-    return ".".join(parts[1:])
-
-
-def room(module: str) -> str:
-    return module.partition(".")[0]
-
-
-KNOWN = set(modules())
-every_module = pytest.mark.parametrize("module", modules(), ids=lambda module: f"launcherkit.{module}".rstrip("."))
+PACKAGE = Package(ROOT / "launcherkit")
+every_module = pytest.mark.parametrize(
+    "module", PACKAGE.modules, ids=lambda module: f"launcherkit.{module}".rstrip(".")
+)
 
 
 @every_module
 def test_a_room_knows_only_the_rooms_that_its_arrows_lead_to(module: str) -> None:
     assert room(module) in ARROWS, f"a new room: give {room(module)} its arrows above"
     allowed = ARROWS[room(module)] | {room(module), "errors"}
-    used = {name: own(name, KNOWN) for name in imported_by(source_of(module))}
-    assert [name for name, target in used.items() if target is not None and room(target) not in allowed] == []
+    assert [name for name, target in PACKAGE.own_targets(module).items() if room(target) not in allowed] == []
 
 
 @every_module
 def test_a_third_party_is_imported_only_where_it_belongs(module: str) -> None:
-    packages = {name.partition(".")[0] for name in imported_by(source_of(module))}
-    third = packages - set(sys.stdlib_module_names) - {"launcherkit"}
+    third = PACKAGE.packages_imported_by(module) - set(sys.stdlib_module_names) - {"launcherkit"}
     assert [package for package in third if not {room(module), module} & THIRD_PARTIES.get(package, set())] == []
 
 
-@pytest.mark.parametrize("module", [module for module in modules() if room(module) in {"model", "resolve", "place"}])
+@pytest.mark.parametrize("module", [module for module in PACKAGE.modules if room(module) in PURE])
 def test_a_pure_room_has_no_way_to_the_world(module: str) -> None:
-    assert {name.partition(".")[0] for name in imported_by(source_of(module))} & WORLD == set()
+    assert PACKAGE.packages_imported_by(module) & WORLD == set()
 
 
 def test_no_two_modules_need_each_other_to_be_imported() -> None:
-    graph = {}
-    for module in modules():
-        at_once = [node for node in source_of(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        targets = {own(name, KNOWN) for node in at_once for name in imported_by(node)}
-        graph[module] = {target for target in targets if target is not None and target != module}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail("a cycle: " + " -> ".join(f"launcherkit.{module}" for module in error.args[1]))
+    assert PACKAGE.cycle() is None
 
 
 def test_the_exec_hook_imports_nothing_that_is_slow() -> None:
@@ -172,8 +129,7 @@ def test_an_import_is_seen_wherever_it_stands() -> None:
 
 
 def test_a_name_is_traced_to_the_module_that_has_it() -> None:
-    known = {"", "pipeline", "sources", "sources.host"}
-    assert own("launcherkit.pipeline.translate", known) == "pipeline"
-    assert own("launcherkit.sources.host", known) == "sources.host"
-    assert own("launcherkit.__version__", known) == ""
-    assert own("lxml.etree", known) is None
+    assert PACKAGE.own("launcherkit.pipeline.translate") == "pipeline"
+    assert PACKAGE.own("launcherkit.sources.host") == "sources.host"
+    assert PACKAGE.own("launcherkit.__version__") == ""
+    assert PACKAGE.own("lxml.etree") is None

@@ -25,20 +25,26 @@ class Tier(NamedTuple):
     builds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What is needed to compile the module, programs and files, and the packages that have it."""
     variable: str = ""
-    """A variable that names a folder with a program of the tier's name, which no package has. Where it is not set the
-    tier is skipped, even if every tier was asked for: not everybody can have one."""
+    """A variable that names a folder with a program that no package has. Where it is not set the tier is skipped, even
+    if every tier was asked for: not everybody can have one."""
+    in_folder: str = ""
+    """The name of that program."""
+    architecture: str = ""
+    """Of the only machines that can run it; empty: any."""
     later: str = ""
     """Why there are no tests in this tier yet."""
 
     def program(self) -> Path | None:
         """The program that the variable leads to; None where there is no variable, or it is not set."""
         folder = os.environ.get(self.variable) if self.variable else None
-        return Path(folder, self.name) if folder else None
+        return Path(folder, self.in_folder) if folder else None
 
     def missing(self) -> list[str]:
         """The programs that are not there, though they should be."""
         own = self.program()
         lost = [str(own)] if own and not os.access(own, os.X_OK) else []
+        if self.architecture and os.uname().machine != self.architecture:
+            lost.append(f"{self.architecture} machine")
         if self.module and find_spec(self.module) is None:
             lost.append(f"Python module {self.module}")
         return lost + [program for program, _ in self.needs if find_program(program) is None]
@@ -52,7 +58,7 @@ class Tier(NamedTuple):
     def how_to_get(self) -> str:
         """The command that makes the tier run."""
         if self.variable:
-            return f"{self.variable}=FOLDER, where FOLDER/{self.name} is a program: see CONTRIBUTING.md"
+            return f"{self.variable}=FOLDER, where FOLDER/{self.in_folder} is a program: see CONTRIBUTING.md"
         names = " ".join(packages[0] for packages in self.packages())
         return "./dev test --all as root" + (f", or: apt-get install --no-install-recommends {names}" if names else "")
 
@@ -96,14 +102,33 @@ GUEST = Tier(
     ),
 )
 
-CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER")
+# The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
+KERNEL = Tier(
+    "kernel",
+    needs=(
+        *GUEST.needs,
+        ("apt-get", ("apt",)),
+        ("dpkg", ("dpkg",)),
+        ("depmod", ("kmod",)),
+        ("busybox", ("busybox-static",)),
+        ("setpriv", ("util-linux",)),
+        ("make", ("make",)),
+    ),
+    module=GUEST.module,
+    builds=GUEST.builds,
+    architecture="x86_64",
+)
+
+CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
+# The cluster's kubelet, with the same program.
+KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder)
 
 TIERS = (
     LIBVIRT,
     GUEST,
     CLUSTER,
-    Tier("kubelet", later="comes with the device plugin"),
-    Tier("kernel", later="comes with the machine that has an IOMMU"),
+    KUBELET,
+    KERNEL,
 )
 
 

@@ -9,12 +9,13 @@ import os
 
 from grpclib.server import Stream
 
-from launcherkit.adapters.hook_calls import receive
-from launcherkit.adapters.hook_core import HookSettings, complete_domain, refusal
+from launcherkit.adapters.grpc_calls import receive
+from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name, not_made
 from launcherkit.adapters.proto import plugins_v1alpha1_grpc
 from launcherkit.adapters.proto import plugins_v1alpha1_pb2 as plugins
+from launcherkit.adapters.refusal import refusal
 from launcherkit.errors import UnknownDomainType
 
 SOCKET = "launcherkit.sock"

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from grpclib import GRPCError, Status
 
+from launcherkit.adapters.refusal import refusal
 from launcherkit.edge import LOG_FORMAT, tell
-from launcherkit.errors import BadAnnotation, LauncherkitError, MessageTooLarge, UnknownDomainType, UnreadableFile
+from launcherkit.errors import LauncherkitError
 from launcherkit.pipeline import translate
 from launcherkit.sources.settings import Layer, host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
-
-MESSAGE_LIMIT = 4096
-"""Characters of a gRPC message: it travels as a header, and Kubernetes cuts an event at 1024."""
 
 
 class HookSettings(NamedTuple):
@@ -74,30 +72,6 @@ def _tell_error(error: LauncherkitError, name: str, env: Mapping[str, str]) -> N
     else:
         tell(f"error[{error.code}]", text, env)
         tell("help", error.remedy, env)
-
-
-def refusal(error: LauncherkitError) -> GRPCError:
-    """An error as gRPC says it: a status by what is to blame, and the errors with their help on one bounded line."""
-    leaves = list(error.leaves())
-    texts: list[str] = []
-    for leaf in leaves:
-        text = " ".join(f"error[{leaf.code}]: {leaf.message}; help: {leaf.remedy}".split())
-        if texts and sum(map(len, texts)) + len(text) > MESSAGE_LIMIT:
-            texts.append(f"and {len(leaves) - len(texts)} more, in the log of launcherkit")
-            break
-        texts.append(text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "...")
-    return GRPCError(_status(leaves), "; ".join(texts))
-
-
-def _status(leaves: Iterable[LauncherkitError]) -> Status:
-    """Who asked wrongly reads INVALID_ARGUMENT; where host or configuration are in the way, FAILED_PRECONDITION."""
-    first = next(iter(leaves))
-    if isinstance(first, MessageTooLarge):
-        return Status.RESOURCE_EXHAUSTED
-    asked_wrongly = first.code.startswith("LK1") and not isinstance(first, UnreadableFile)
-    if asked_wrongly or isinstance(first, BadAnnotation | UnknownDomainType):
-        return Status.INVALID_ARGUMENT
-    return Status.FAILED_PRECONDITION
 
 
 def name_of_vmi(vmi_json: bytes) -> str:

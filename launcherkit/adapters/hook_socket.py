@@ -1,24 +1,13 @@
-"""The unix socket of a hook: bound so that who sees it can talk to it, and nobody else's is taken.
-
-KubeVirt's launcher lists the folder and dials whatever is in it, so a name that can be dialled must be the final one.
-The socket is bound under another name, gets its mode, takes its place by rename, and listens last: until then it
-refuses, and the launcher tries again.
-"""
+"""The unix socket of a hook, and its name."""
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
+from launcherkit.adapters.unix_socket import socket_at
 from launcherkit.errors import BadHookName, SocketInUse, SocketNotMade
-
-MODE = 0o660
-"""The launcher has this process's user or, by ``fsGroup``, its group."""
-
-DIAL_SECONDS = 1.0
 
 
 def check_name(name: str, what: str) -> str:
@@ -38,32 +27,21 @@ def check_name(name: str, what: str) -> str:
 
 @contextmanager
 def bound_socket(path: str) -> Iterator[socket.socket]:
-    """A socket at a path, not listening yet; gone again afterwards, where it is still ours.
+    """A socket at a path, not listening yet: the launcher that finds it tries again until it does.
 
     Raises:
         SocketInUse: another process answers there.
         SocketNotMade: the folder is not there or can't be written, or something else is in the way.
     """
-    _make_way(path)
-    folder, name = os.path.split(path)
-    aside = os.path.join(folder, f".{name}.new")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with made:
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(aside)  # of a predecessor that was killed between the next lines
-            made.bind(aside)
-            os.chmod(aside, MODE)
-            os.rename(aside, path)
-        except OSError as problem:
-            with suppress(OSError):
-                os.unlink(aside)
-            raise not_made(path, problem) from problem
-        ours = os.lstat(path)
-        try:
-            yield made
-        finally:
-            remove(path, ours)
+    with socket_at(path, _in_use, not_made) as (made, _):
+        yield made
+
+
+def _in_use(path: str) -> SocketInUse:
+    return SocketInUse(
+        f"{path}: another process answers there",
+        "Run one hook for each name: set CONTAINER_NAME to the container's own, or name another folder.",
+    )
 
 
 def not_made(path: str, problem: OSError | str) -> SocketNotMade:
@@ -73,41 +51,3 @@ def not_made(path: str, problem: OSError | str) -> SocketNotMade:
         f"{path}: no socket can be made there: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",
     )
-
-
-def remove(path: str, ours: os.stat_result) -> None:
-    """Take our socket away; one that a successor put in its place stays."""
-    with suppress(OSError):
-        there = os.lstat(path)
-        if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
-            os.unlink(path)
-
-
-def _make_way(path: str) -> None:
-    """See that nothing is at the path but the socket of a process that has died."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    except OSError as problem:
-        raise not_made(path, problem) from problem
-    if not stat.S_ISSOCK(mode):
-        raise not_made(path, "what is there is not a socket")
-    if _answers(path):
-        raise SocketInUse(
-            f"{path}: another process answers there",
-            "Run one hook for each name: set CONTAINER_NAME to the container's own, or name another folder.",
-        )
-
-
-def _answers(path: str) -> bool:
-    """Whether a process listens there. One that is too busy to accept does; one that only refuses has died."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(DIAL_SECONDS)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-        return True

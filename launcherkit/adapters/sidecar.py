@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from grpclib.server import Stream
 
-from launcherkit.adapters.hook_calls import receive
+from launcherkit.adapters.grpc_calls import receive
 from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name

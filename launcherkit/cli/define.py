@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcherkit.adapters.define import define
 from launcherkit.adapters.libvirt_connection import connect
-from launcherkit.cli.inputs import switch_from
+from launcherkit.cli.options import switch_from
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.edge import tell, tell_notes, write_stdout
 from launcherkit.errors import EX_USAGE

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import launcherkit
 from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
-from launcherkit.cli.inputs import Inputs, text_from
+from launcherkit.cli.inputs import Inputs
+from launcherkit.cli.options import text_from
 from launcherkit.diff import unified_diff
 from launcherkit.edge import write_stdout
 from launcherkit.errors import UnwritableFile

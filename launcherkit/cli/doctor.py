@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs, switch_from
+from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
+from launcherkit.cli.options import switch_from
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject
 from launcherkit.doctor.finding import Finding, is_bad

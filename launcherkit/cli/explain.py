@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs, switch_from
-from launcherkit.cli.pages import page_of
+from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
+from launcherkit.cli.options import switch_from
+from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.edge import tell, write_stdout
@@ -147,11 +148,11 @@ def _print(text: str) -> None:
 
 def _print_page(code: str, env: Mapping[str, str], ink: Ink) -> int:
     code = code.strip().upper()
-    codes = LauncherkitError.codes()
+    codes = all_codes()
     if code not in codes:
         import difflib
 
-        near = difflib.get_close_matches(code, codes, n=3, cutoff=0.5) or list(codes)[:3]
+        near = difflib.get_close_matches(code, codes, n=3, cutoff=0.5) or codes[:3]
         tell("error", f"launcherkit explain: there is no error {code[:40]!r}", env)
         tell("help", f"The nearest are {', '.join(near)}; docs/errors/README.md has all of them.", env)
         return EX_USAGE

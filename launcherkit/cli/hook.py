@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcherkit.cli.inputs import add_policy_arguments, policy_flags, text_from
+from launcherkit.cli.inputs import add_policy_arguments, policy_flags
+from launcherkit.cli.options import text_from
 from launcherkit.errors import SidecarNotInstalled
 
 if TYPE_CHECKING:

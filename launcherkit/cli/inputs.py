@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from launcherkit.cli.options import switch_from, text_from
 from launcherkit.domain.document import MAX_BYTES
-from launcherkit.errors import BadSetting, BadVmi, UnreadableFile
+from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
 from launcherkit.pipeline import DraSource, HostSource, Translation, translate
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
@@ -39,26 +40,6 @@ class Inputs(NamedTuple):
             dra=self.dra,
             name=self.domain_name,
         )
-
-
-def variable_of(flag: str) -> str:
-    """The variable that stands in for a flag: ``--env-file`` has ``LAUNCHERKIT_ENV_FILE``."""
-    return "LAUNCHERKIT_" + flag.lstrip("-").upper().replace("-", "_")
-
-
-def switch_from(flag: str, env: Mapping[str, str]) -> bool:
-    """The default of an on/off flag from its variable, ``yes`` or ``no``."""
-    text = env.get(variable_of(flag)) or "no"
-    if text not in ("yes", "no"):
-        raise BadSetting(
-            f"{variable_of(flag)}={text!r} is none of yes, no", f"Set {variable_of(flag)} to one of them, or unset it."
-        )
-    return text == "yes"
-
-
-def text_from(flag: str, env: Mapping[str, str]) -> str | None:
-    """The default of a flag from its variable; an empty one says nothing."""
-    return env.get(variable_of(flag)) or None
 
 
 def add_input_arguments(

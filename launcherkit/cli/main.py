@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 
 from launcherkit import __version__
-from launcherkit.edge import LOG_FORMAT, LOG_FORMATS, guarded
+from launcherkit.cli.program import Program, main_of, run_program
 
 COMMANDS = {
     "translate": "put the allocated devices into a domain document",
@@ -43,51 +39,14 @@ exit codes: 0 done, 1 a golden case differs or the doctor found something, 2 usa
 69 a service is not there, 70 a bug, 78 configuration"""
 
 
+PROGRAM = Program("launcherkit", __version__, "launcherkit.cli", DESCRIPTION, EPILOG, COMMANDS)
+
+
 def main() -> int:
     """The console script."""
-    arguments = sys.argv[1:]
-    env = {**os.environ, **_log_format(arguments)}
-    return guarded(lambda: run(arguments, env), env)
-
-
-def _log_format(arguments: Sequence[str]) -> dict[str, str]:
-    """The flag ``--log-format`` as its variable: it must be known before anything can go wrong."""
-    for position, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == "--log-format":
-            following = arguments[position + 1] if position + 1 < len(arguments) else ""
-            chosen = value if equals else following
-            return {LOG_FORMAT: chosen} if chosen in LOG_FORMATS else {}
-        if not argument.startswith("-"):
-            break
-    return {}
+    return main_of(PROGRAM)
 
 
 def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """Parse the arguments and run the command that they name; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="launcherkit",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"launcherkit {__version__}")
-    parser.add_argument(
-        "--log-format", choices=LOG_FORMATS, help="how errors and notes are written to standard error (default: text)"
-    )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    wanted = next((argument for argument in arguments if argument in COMMANDS), None)
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
-        if name == wanted:
-            module = import_module(f"launcherkit.cli.{name}")
-            command.description = module.DESCRIPTION
-            command.epilog = module.EPILOG
-            module.add_arguments(command, env)
-            command.set_defaults(run=module.run)
-    parsed = parser.parse_args(arguments)
-    code: int = parsed.run(parsed, env)
-    return code
+    return run_program(PROGRAM, arguments, env)

@@ -12,7 +12,7 @@ from launcherkit.adapters.daemon import Daemons
 from launcherkit.adapters.launcher import Settings, World, run_guest
 from launcherkit.adapters.libvirt_connection import connect
 from launcherkit.adapters.wakeups import Wakeups
-from launcherkit.cli.inputs import switch_from, text_from, variable_of
+from launcherkit.cli.options import switch_from, text_from, variable_of
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.edge import tell, tell_notes
 from launcherkit.errors import EX_USAGE, BadSetting

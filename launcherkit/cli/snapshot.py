@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from launcherkit.cli.inputs import switch_from, text_from
+from launcherkit.cli.options import switch_from, text_from
 from launcherkit.edge import write_stdout
 
 DESCRIPTION = """\

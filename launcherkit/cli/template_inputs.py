@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.adapters.libvirt_connection import SYSTEM
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs, text_from
+from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
+from launcherkit.cli.options import text_from
 from launcherkit.errors import BadTemplateValue
 
 

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 
 from launcherkit.atomic import write_all_atomically
-from launcherkit.cli.inputs import add_input_arguments, read_inputs, switch_from, text_from
+from launcherkit.cli.inputs import add_input_arguments, read_inputs
+from launcherkit.cli.options import switch_from, text_from
 from launcherkit.diff import unified_diff
 from launcherkit.edge import tell_notes, write_stdout
 from launcherkit.plan_json import plan_document

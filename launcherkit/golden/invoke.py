@@ -12,7 +12,7 @@ import zlib
 from typing import Any, NoReturn
 
 from launcherkit.cli import translate
-from launcherkit.cli.inputs import variable_of
+from launcherkit.cli.options import variable_of
 from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
 from launcherkit.sources.files import read_file

@@ -167,6 +167,17 @@ def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool
     return NeededNodes((*old, *usb), iommufd=False)
 
 
+def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts) -> list[str]:
+    """The nodes that need not be there yet: those of groups that libvirt itself binds a member of (V2)."""
+    return _unique(
+        group_node(group.number)
+        for group in groups
+        for member in group.members
+        if member.address in managed
+        and not bound_to_vfio(host.functions[member.address], host.details.get(member.address))
+    )
+
+
 def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> None:
     """Add `NodeMissing` for each VFIO node that is not there (V2); USB nodes are not among the facts."""
     if host.nodes is None:

@@ -36,7 +36,7 @@ class DetailReader:
         virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
         module = None if function.driver is None else self._module(function.driver)
         vfio_dev = _vfio_dev(directory) if self._cdevs and function.driver is not None else None
-        vgpu = None if function.physfn is None else _vgpu(directory)
+        vgpu = None if function.physfn is None else vgpu_of(directory)
         fields = (None, header_type, config_readable, None, module, (), virtfns, numvfs, totalvfs)
         return tuple.__new__(PciDetail, (*fields, (), False, (), power_state, vfio_dev, vgpu))
 
@@ -45,7 +45,7 @@ class DetailReader:
         return self.needed(directory, function)._replace(
             revision=hexadecimal(directory.read("revision"), 0xFF),
             driver_override=text(directory.read("driver_override")),
-            parents=_parents(link),
+            parents=parents_of(link),
             resources=_bars(directory.read("resource") or b""),
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
@@ -88,7 +88,8 @@ def _vfio_dev(directory: Tree) -> str | None:
     return next((entry for entry in directory.names("vfio-dev") if entry.startswith("vfio")), None)
 
 
-def _vgpu(directory: Tree) -> VgpuVf | None:
+def vgpu_of(directory: Tree) -> VgpuVf | None:
+    """The vGPU side of a VF, from its directory; None where it has none."""
     current = number(directory.read("nvidia/current_vgpu_type", 32))
     table = directory.read("nvidia/creatable_vgpu_types", LARGE)
     if current is None and table is None:
@@ -120,7 +121,7 @@ def _bars(table: bytes) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def _parents(link: str | None) -> tuple[str, ...]:
-    """``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
+def parents_of(link: str | None) -> tuple[str, ...]:
+    """The bridges above: ``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
     _, found, path = (link or "").partition("devices/")
     return tuple(path.split("/")[:-1]) if found else ()

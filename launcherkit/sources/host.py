@@ -94,6 +94,26 @@ class Host:
         with DiskTree(self._root) as tree:
             return read_needed(tree, addresses, mdevs)
 
+    def mdevs(self) -> HostFacts:
+        """The mediated devices and the parents that they can be made on; nothing else."""
+        if self._root is None:
+            return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
+        from launcherkit.sources.mdev import read_mdevs, read_parents
+
+        with DiskTree(self._root) as tree:
+            return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
+
+    def paths(self, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[str, ...]]:
+        """The bridges above each function, from the root complex down; nothing for a function that isn't there."""
+        if self._root is None:
+            details = self._facts.details
+            return {address: details[address].parents for address in addresses if address in details}
+        from launcherkit.sources.detail import parents_of
+
+        with DiskTree(self._root) as tree, tree.below(DEVICES) as devices:
+            links = {address: devices.link(str(address)) for address in addresses}
+        return {address: parents_of(link) for address, link in links.items() if link is not None}
+
     def scan(self, *, details: bool = True) -> HostFacts:
         """Everything about the host.
 

@@ -34,10 +34,36 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
+
+
+class _DigitsLoader(_Loader):
+    """Leaves numbers as they are written: to YAML the PCI class 0300 is 192, and the vendor 1002 a thousand and two."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as the base class has it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+        for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+    }
+
+
 def parse_written(
-    text: str | bytes, name: str, error: type[LauncherkitError], remedy: str, limit: int = MAX_BYTES
+    text: str | bytes,
+    name: str,
+    error: type[LauncherkitError],
+    remedy: str,
+    limit: int = MAX_BYTES,
+    *,
+    numbers: bool = True,
 ) -> Any:
     """The values in a YAML or JSON text; an empty one is an empty mapping.
+
+    Args:
+        text: the document.
+        name: what messages call it.
+        error: the kind of error to raise.
+        remedy: what to do.
+        limit: bytes.
+        numbers: whether what looks like a number or a date is one; else it is a string of what is written.
 
     Raises:
         LauncherkitError: of the type ``error``, naming ``name`` and the place.
@@ -45,7 +71,7 @@ def parse_written(
     if len(text) > limit:
         raise error(f"{name}: more than {limit} bytes", remedy)
     try:
-        loaded = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+        loaded = yaml.load(text, _Loader if numbers else _DigitsLoader)  # noqa: S506  # SafeLoaders
     except (
         yaml.YAMLError,
         ValueError,
@@ -91,4 +117,6 @@ def _in_words(message: str) -> str:
     """pydantic's message, without its own terms."""
     if message == "Extra inputs are not permitted":
         return "there is no such key"
+    if message.startswith("Input should be a valid dictionary"):  # and then the name of a class
+        return "Input should be an object"
     return message.removeprefix("Value error, ").rstrip(".")

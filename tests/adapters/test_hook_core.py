@@ -6,7 +6,8 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.adapters import hook_core
-from launcherkit.adapters.hook_core import MESSAGE_LIMIT, HookSettings, complete_domain, name_of_vmi, refusal
+from launcherkit.adapters.hook_core import HookSettings, complete_domain, name_of_vmi
+from launcherkit.adapters.refusal import MESSAGE_LIMIT, refusal
 from launcherkit.errors import (
     BadAnnotation,
     BadPciAddress,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.cli.pages import page_of
+from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.errors import LauncherkitError
 from tests.support.hosttree import HostTree
 
@@ -332,6 +332,11 @@ def test_a_code_prints_its_page(code: str) -> None:
 def test_every_code_has_a_page_to_print() -> None:
     for code in LauncherkitError.codes():
         assert Path(page_of(code)).read_text().startswith(f"# {code}: ")
+
+
+def test_codes_of_the_device_plugin_have_pages_too() -> None:
+    assert run("explain", "LK714").stdout.startswith(b"# LK714: ")
+    assert set(LauncherkitError.codes()) <= set(all_codes())
 
 
 @pytest.mark.parametrize(("code", "near"), [("LK209", b"LK20"), ("LK24", b"LK204"), ("nonsense", b"LK101")])

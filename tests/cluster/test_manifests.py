@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from deploy.render import DEPLOY
-from tests.cluster.conftest import Cluster, Refused
+from tests.support.cluster import Cluster, Refused
 from tests.test_deploy import added_container
 
 pytestmark = pytest.mark.cluster

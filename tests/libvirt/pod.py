@@ -40,6 +40,8 @@ _LIBVIRTD_CONF = """auth_unix_rw = "none"
 auth_unix_ro = "none"
 log_outputs = "3:stderr"
 """
+# What libvirt's QEMU driver doesn't start without, whatever qemu.conf says; a package makes it that wants services too.
+_USERS = {"passwd": "libvirt-qemu:x:64055:64055::/nowhere:/bin/false\n", "group": "libvirt-qemu:x:64055:\n"}
 # libvirt for a pod in which nobody else starts it. Its PID 1 must bury QEMU, or libvirt waits for it.
 DAEMONS = "virtlogd -d; libvirtd & while :; do wait; sleep 0.1; done"
 _LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
@@ -68,7 +70,10 @@ class Pod:
             (folder / name).mkdir()
         (folder / "etc" / "qemu.conf").write_text(_QEMU_CONF)
         (folder / "etc" / "libvirtd.conf").write_text(_LIBVIRTD_CONF)
-        binds = [f"mkdir -p {place} && mount --bind {folder / name} {place}" for name, place in _PLACES.items()]
+        for name, line in _USERS.items():
+            (folder / name).write_text(Path("/etc", name).read_text() + line)
+        binds = [f"mount --bind {folder / name} /etc/{name}" for name in _USERS]
+        binds += [f"mkdir -p {place} && mount --bind {folder / name} {place}" for name, place in _PLACES.items()]
         lines = ["mount --make-rprivate /", *binds, "mount -t tmpfs tmpfs /run/lock", "rm -f /run/*.pid"]
         # Pid files lie in /run itself, beside the socket folder.
         script = ["set -e", "mkdir -p /run/lock", *lines, 'exec "$@"']

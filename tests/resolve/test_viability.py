@@ -19,7 +19,13 @@ from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.function import PciDetail, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
-from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.resolve.viability import (
+    check_nodes,
+    check_viability,
+    needed_nodes,
+    nodes_to_come,
+    touched_groups,
+)
 from tests.support.facts import AUDIO, BRIDGE, UUID, at, card, detail, facts, function, mdev
 
 GPU = "0000:e1:00.0"
@@ -267,3 +273,16 @@ def test_every_node_that_is_not_here_is_an_error() -> None:
 def test_where_nodes_are_not_known_none_is_missing_and_usb_nodes_are_not_looked_for() -> None:
     assert missing(OLD, cdev_host(None)) == []
     assert missing(["/dev/bus/usb/001/004"], cdev_host([])) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "managed", "expected"),
+    [("nvidia", {GPU, MATE}, ["/dev/vfio/44"]), ("nvidia", set(), []), ("vfio-pci", {GPU, MATE}, [])],
+)
+def test_the_node_of_what_libvirt_binds_itself_is_not_missed(
+    driver: str, managed: set[str], expected: list[str]
+) -> None:
+    """V2."""
+    host = facts(*card("0000:e1:00", 44, driver=driver))
+    groups = touched_groups([at(GPU), at(MATE)], host)
+    assert nodes_to_come(groups, {at(address) for address in managed}, host) == expected

@@ -72,3 +72,16 @@ def test_a_giant_value_is_shown_cut_short(value: object) -> None:
 
 def test_what_is_well_comes_as_the_model() -> None:
     assert validate_written(Shelf, {"books": 3}, "x", BadPolicy, "y").books == 3
+
+
+def test_numbers_can_be_left_as_they_are_written() -> None:
+    text = "a: 1002\nb: 0x10de\nc: 0300\nd: 1.50\ne: 2001-01-01\nf: yes\ng: null\nh: 1_000\n1002: 20:30"
+    read = parse_written(text, "shelf.yaml", BadPolicy, "Mend it.", numbers=False)
+    written = {"a": "1002", "b": "0x10de", "c": "0300", "d": "1.50", "e": "2001-01-01", "h": "1_000", "1002": "20:30"}
+    assert read == {**written, "f": True, "g": None}
+
+
+def test_a_fault_speaks_of_no_classes() -> None:
+    with pytest.raises(BadPolicy) as raised:
+        validate_written(Shelf, ["a"], "shelf.yaml", BadPolicy, "Mend it.")
+    assert raised.value.message == "shelf.yaml, the document: Input should be an object; found a list"

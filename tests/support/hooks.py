@@ -66,20 +66,13 @@ def provoked(code: str) -> str:
     return "error[{}]: {}".format(*line.split(": ", 1))
 
 
-class HookProcess:
-    """`launcherkit hook serve` as a process; its messages are read as they come."""
+class ServerProcess:
+    """A server as a process; its messages are read as they come."""
 
-    def __init__(
-        self,
-        *arguments: str | Path,
-        env: Mapping[str, str] | None = None,
-        python: Sequence[str] = (sys.executable,),
-        **popen: Any,
-    ) -> None:
-        program = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], **popen: Any) -> None:
         self.process = subprocess.Popen(
-            [*python, "-c", program, "hook", "serve", *map(str, arguments)],
-            env={"PYTHONPATH": str(ROOT), "CONTAINER_NAME": "hook", **(env or {})},
+            command,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -143,6 +136,24 @@ class HookProcess:
         self.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+
+class HookProcess(ServerProcess):
+    """`launcherkit hook serve`."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        python: Sequence[str] = (sys.executable,),
+        **popen: Any,
+    ) -> None:
+        program = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
+        super().__init__(
+            [*python, "-c", program, "hook", "serve", *map(str, arguments)],
+            {"PYTHONPATH": str(ROOT), "CONTAINER_NAME": "hook", **(env or {})},
+            **popen,
+        )
 
 
 @contextmanager

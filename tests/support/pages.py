@@ -36,7 +36,11 @@ ELSEWHERE = {
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)\s*$")
 _COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z]+)(?:: (?P<value>.*?))? -->\s*$")
-_SCRIPTS = {"launcherkit": "launcherkit.cli.main", "onDefineDomain": "launcherkit.adapters.exec_hook"}
+_SCRIPTS = {
+    "launcherkit": "launcherkit.cli.main",
+    "launcherkit-plugin": "launcherkit_plugin.cli.main",
+    "onDefineDomain": "launcherkit.adapters.exec_hook",
+}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.*)$")
 

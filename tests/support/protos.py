@@ -1,4 +1,7 @@
-"""Makes the stubs of the hooks' services: ``python -m tests.support.protos`` after a change of a ``.proto`` file."""
+"""Makes the stubs of the gRPC services: ``python -m tests.support.protos`` after a change of a ``.proto`` file.
+
+Every folder ``proto`` of the two packages is taken.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path("launcherkit/adapters/proto")
+DISTRIBUTIONS = {Path(): "launcherkit", Path("plugin"): "launcherkit_plugin"}
+"""Folder, from which imports start, to the package in it."""
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
+
+
+def proto_files(distribution: Path) -> list[Path]:
+    """The ``.proto`` files of a distribution's package, as they are imported."""
+    base = ROOT / distribution
+    return [path.relative_to(base) for path in sorted((base / DISTRIBUTIONS[distribution]).rglob("proto/*.proto"))]
 
 
 def generate(target: Path) -> None:
@@ -17,23 +27,33 @@ def generate(target: Path) -> None:
     plugin.write_text(f"#!{sys.executable}\nfrom grpclib.plugin.main import main\nmain()\n")
     plugin.chmod(0o755)
     try:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}"),
-                f"--plugin=protoc-gen-grpclib_python={plugin}",
-                *(f"--{kind}_out={target}" for kind in ("python", "pyi", "grpclib_python")),
-                *(str(FOLDER / path.name) for path in sorted((ROOT / FOLDER).glob("*.proto"))),
-            ],
-            cwd=ROOT,
-            check=True,
-        )
+        for distribution in DISTRIBUTIONS:
+            out = target / distribution
+            out.mkdir(exist_ok=True)
+            subprocess.run(
+                [
+                    *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / distribution}"),
+                    f"--plugin=protoc-gen-grpclib_python={plugin}",
+                    *(f"--{kind}_out={out}" for kind in ("python", "pyi", "grpclib_python")),
+                    *map(str, proto_files(distribution)),
+                ],
+                cwd=ROOT / distribution,
+                check=True,
+            )
     finally:
         plugin.unlink()
 
 
 def generated(root: Path) -> dict[str, str]:
-    """The stubs below a folder, by name."""
-    return {path.name: path.read_text() for kind in GENERATED for path in sorted((root / FOLDER).glob(kind))}
+    """The stubs below a folder, by path."""
+    files = [distribution / path for distribution in DISTRIBUTIONS for path in proto_files(distribution)]
+    folders = sorted({path.parent for path in files})
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for folder in folders
+        for kind in GENERATED
+        for path in sorted((root / folder).glob(kind))
+    }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /* A guest of a few kilobytes: it says hello on the serial port and then does what its command line says.
  *
+ *   pci    lists its PCI bus first, as an operating system finds it
  *   off    powers off at once
  *   wait   powers off when the power button is pressed
  *   deaf   does not hear the power button
@@ -11,6 +12,18 @@
 static inline void out8(unsigned short port, unsigned char value)
 {
     __asm__ volatile("outb %0, %1" : : "a"(value), "Nd"(port));
+}
+
+static inline void out32(unsigned short port, unsigned value)
+{
+    __asm__ volatile("outl %0, %1" : : "a"(value), "Nd"(port));
+}
+
+static inline unsigned in32(unsigned short port)
+{
+    unsigned value;
+    __asm__ volatile("inl %1, %0" : "=a"(value) : "Nd"(port));
+    return value;
 }
 
 static inline void out16(unsigned short port, unsigned short value)
@@ -29,6 +42,49 @@ static void say(const char *text)
 {
     while (*text)
         out8(0x3f8, *text++);
+}
+
+static void say_hex(unsigned value, int digits)
+{
+    while (digits--)
+        out8(0x3f8, "0123456789abcdef"[value >> (digits * 4) & 15]);
+}
+
+static unsigned config(unsigned bus, unsigned device, unsigned function, unsigned offset)
+{
+    out32(0xcf8, 0x80000000u | bus << 16 | device << 11 | function << 8 | offset);
+    return in32(0xcfc);
+}
+
+/* Functions above 0 are looked for only where function 0 says that there are more: nobody else looks either. */
+static void list_bus(unsigned bus)
+{
+    for (unsigned device = 0; device < 32; device++) {
+        unsigned functions = 1;
+        for (unsigned function = 0; function < functions; function++) {
+            unsigned id = config(bus, device, function, 0);
+            unsigned header = config(bus, device, function, 12) >> 16 & 0xff;
+            if ((id & 0xffff) == 0xffff)
+                continue;
+            if (function == 0 && header & 0x80)
+                functions = 8;
+            say("guest: pci 0000:");
+            say_hex(bus, 2);
+            say(":");
+            say_hex(device, 2);
+            say(".");
+            say_hex(function, 1);
+            say(" ");
+            say_hex(id & 0xffff, 4);
+            say(":");
+            say_hex(id >> 16, 4);
+            say(" 0x");
+            say_hex(config(bus, device, function, 8) >> 8, 6);
+            say("\n");
+            if ((header & 0x7f) == 1) /* a bridge; what is behind it */
+                list_bus(config(bus, device, function, 0x18) >> 8 & 0xff);
+        }
+    }
 }
 
 static int holds(const char *line, const char *word)
@@ -56,6 +112,8 @@ void guest(const unsigned *multiboot)
     const char *line = (const char *)multiboot[4];
 
     say("guest: hello\n");
+    if (holds(line, "pci"))
+        list_bus(0);
     if (holds(line, "panic"))
         out8(0x505, 1);
     if (holds(line, "off"))

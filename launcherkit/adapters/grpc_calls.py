@@ -13,7 +13,7 @@ from grpclib import GRPCError, Status
 from grpclib.events import RecvRequest
 from grpclib.server import Stream
 
-from launcherkit.adapters.hook_core import refusal
+from launcherkit.adapters.refusal import refusal
 from launcherkit.errors import MessageTooLarge
 
 REQUEST_BYTES = 16 << 20

@@ -1,0 +1,195 @@
+"""The device plugin: its scan, its start, Allocate, what a restarted kubelet waits for, and memory.
+
+Each is set against a floor of the same run: the scan against five small files a function by ``open()``, the rest against
+the least that is a device plugin in Python (benchmarks/_bare_plugin.py), which looks at no host. The kubelet is the
+tests' own, in a process of its own thread; its client costs the same on both sides.
+
+    python benchmarks/plugin.py [--functions 4096] [--rounds 7] [--calls 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.sysfs_scan import five_files
+from launcherkit.sources.host import Host
+from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from launcherkit_plugin.reading import read_node
+from tests.support.hosttree import HostTree
+from tests.support.kubelet import Kubelet
+
+CARDS = 256
+MODELS = (0x2204, 0x2230, 0x20B5, 0x1EB8)
+PLUGIN = (sys.executable, "-m", "launcherkit_plugin", "serve", "--auto", "nvidia")
+BARE = (sys.executable, str(Path(__file__).with_name("_bare_plugin.py")))
+CHECKOUT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {"PYTHONPATH": f"{CHECKOUT}{os.pathsep}{CHECKOUT / 'plugin'}"}
+
+
+def build(root: Path, functions: int) -> None:
+    """256 cards of two functions and four models, bound to vfio-pci, and network functions on drivers of the host."""
+    tree = HostTree(root)
+    for card in range(CARDS):
+        slot = f"{card >> 7:04x}:{card & 0x7F:02x}:00"
+        model = MODELS[card % len(MODELS)]
+        tree.function(f"{slot}.0", device=model, driver="vfio-pci", group=card, numa=card % 2)
+        tree.function(f"{slot}.1", device=0x1AEF, class_code=0x040300, driver="vfio-pci", group=card, numa=card % 2)
+    for other in range(functions - 2 * CARDS):
+        address = f"{16 + (other >> 13):04x}:{other >> 5 & 0xFF:02x}:{other & 0x1F:02x}.0"
+        tree.function(
+            address, vendor=0x15B3, device=0x1018, class_code=0x020000, driver="mlx5_core", group=1000 + other
+        )
+
+
+def main() -> None:
+    """Build, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--functions", type=int, default=4096, help="of the host (default: 4096)")
+    parser.add_argument("--rounds", type=int, default=7, help="starts and scans of each kind (default: 7)")
+    parser.add_argument("--calls", type=int, default=10000, help="of Allocate (default: 10000)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="launcherkit-bench-") as directory:
+        root = Path(directory) / "host"
+        build(root, args.functions)
+        scan(root, args)
+        start(root, Path(directory), args)
+        serve(root, Path(directory), args)
+
+
+def scan(root: Path, args: argparse.Namespace) -> None:
+    """The daemon's look at the host."""
+    host = Host.from_sysfs(root)
+
+    def look() -> None:
+        read_node(host, lambda function: function.class_code >> 16 == 0x03, vgpu=False)
+
+    five_files(root), look()
+    taken = [(_seconds(lambda: five_files(root)), _seconds(look)) for _ in range(args.rounds)]
+    _tell(f"scan of {args.functions} functions, five files a function by open()", taken)
+
+
+def start(root: Path, folder: Path, args: argparse.Namespace) -> None:
+    """From the start of the process to the last registration."""
+    taken = []
+    for number in range(args.rounds):
+        seconds = []
+        for name, resources in (("bare", "bench.example/bare"), ("plugin", "nvidia.com/")):
+            with _kubelet(folder / f"{name}{number}") as kubelet:
+                began = time.perf_counter()
+                with _running(name, root, kubelet):
+                    _wait(kubelet, resources)
+                    seconds.append(time.perf_counter() - began)
+        taken.append((seconds[0], seconds[1]))
+    _tell(f"start to the last of {len(MODELS)} registrations, the bare plugin", taken)
+
+
+def serve(root: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Allocate, a kubelet that restarts, memory."""
+    medians, devices = {}, {}
+    for name, resources in (("bare", "bench.example/bare"), ("plugin", "nvidia.com/")):
+        with _kubelet(folder / f"serve-{name}") as kubelet, _running(name, root, kubelet) as process:
+            _wait(kubelet, resources)
+            resource = min(kubelet.resources())
+            devices[name] = sorted(kubelet.devices(resource))[:8]
+            before = _resident(process.pid)
+            seconds = _allocate(kubelet, resource, devices[name], args.calls)
+            medians[name] = statistics.median(seconds)
+            after = _resident(process.pid)
+            print(
+                f"{name}: Allocate of 8, p50 {medians[name] * 1e6:.0f} us, p99 {_p99(seconds) * 1e6:.0f} us; "
+                f"resident {before:.1f} MB, after {args.calls} calls {after:.1f} MB"
+            )
+            if name == "bare":
+                continue  # it doesn't come back
+            began = time.perf_counter()
+            kubelet.restart()
+            _wait(kubelet, resources)
+            back = time.perf_counter() - began
+            print(f"{name}: all resources are back {back * 1e3:.0f} ms after a kubelet was told to restart")
+    print(f"Allocate of 8: {medians['plugin'] / medians['bare']:.2f}x of the bare plugin")
+
+
+def _allocate(kubelet: Kubelet, resource: str, ids: Sequence[str], calls: int) -> list[float]:
+    """Seconds of each call."""
+    request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
+    return [_seconds(lambda: kubelet.call(resource, "Allocate", request, wire.AllocateResponse)) for _ in range(calls)]
+
+
+@contextmanager
+def _kubelet(folder: Path) -> Iterator[Kubelet]:
+    folder.mkdir()
+    kubelet = Kubelet(folder)
+    kubelet.start()
+    try:
+        yield kubelet
+    finally:
+        kubelet.stop()
+
+
+@contextmanager
+def _running(name: str, root: Path, kubelet: Kubelet) -> Iterator[subprocess.Popen[bytes]]:
+    folder = kubelet.plugins
+    command = (
+        [*BARE, str(folder), str(len(MODELS)), str(CARDS // len(MODELS))]
+        if name == "bare"
+        else [*PLUGIN, "--host", str(root), "--dev-root", str(root), "--kubelet-dir", str(folder.parent)]
+    )
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
+        try:
+            yield process
+        except BaseException:
+            log.seek(0)
+            print(log.read().decode(), file=sys.stderr)
+            raise
+        finally:
+            process.send_signal(signal.SIGKILL if name == "bare" else signal.SIGTERM)
+            process.wait(60)
+
+
+def _wait(kubelet: Kubelet, resources: str) -> None:
+    kubelet.wait(
+        lambda: (
+            len([name for name in kubelet.registrations if name.startswith(resources)]) % len(MODELS) == 0
+            and len([name for name in kubelet.resources() if kubelet.devices(name)]) == len(MODELS)
+        )
+    )
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98]
+
+
+def _resident(pid: int) -> float:
+    """MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _tell(what: str, taken: Sequence[tuple[float, float]]) -> None:
+    """Floor and measured, in pairs."""
+    ratio = statistics.median(ours / floor for floor, ours in taken)
+    floor, ours = (statistics.median(pair[side] for pair in taken) for side in (0, 1))
+    print(f"{what} as the floor: {ours * 1e3:.0f} ms, floor {floor * 1e3:.0f} ms, {ratio:.2f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What a failure says over gRPC to the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpclib import GRPCError, Status
+
+from launcherkit.errors import BadAnnotation, LauncherkitError, MessageTooLarge, UnknownDomainType, UnreadableFile
+
+MESSAGE_LIMIT = 4096
+"""Characters of a gRPC message: it travels as a header, and Kubernetes cuts an event at 1024."""
+
+
+def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
+    """An error as gRPC says it: the errors with their help on one bounded line, and a status, by default by what is to
+    blame.
+    """
+    leaves = list(error.leaves())
+    texts: list[str] = []
+    for leaf in leaves:
+        text = " ".join(f"error[{leaf.code}]: {leaf.message}; help: {leaf.remedy}".split())
+        if texts and sum(map(len, texts)) + len(text) > MESSAGE_LIMIT:
+            texts.append(f"and {len(leaves) - len(texts)} more, in the log of launcherkit")
+            break
+        texts.append(text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "...")
+    return GRPCError(status or _status(leaves), "; ".join(texts))
+
+
+def _status(leaves: Iterable[LauncherkitError]) -> Status:
+    """Who asked wrongly reads INVALID_ARGUMENT; where host or configuration are in the way, FAILED_PRECONDITION."""
+    first = next(iter(leaves))
+    if isinstance(first, MessageTooLarge):
+        return Status.RESOURCE_EXHAUSTED
+    asked_wrongly = first.code.startswith("LK1") and not isinstance(first, UnreadableFile)
+    if asked_wrongly or isinstance(first, BadAnnotation | UnknownDomainType):
+        return Status.INVALID_ARGUMENT
+    return Status.FAILED_PRECONDITION

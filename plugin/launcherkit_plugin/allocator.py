@@ -1,0 +1,122 @@
+"""What the kubelet's questions are answered by: the resources of the last look, who has what, and the providers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit_plugin.booking import Booking
+from launcherkit_plugin.errors import DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.mates import refuse_split, with_mates
+from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from launcherkit_plugin.prefer import prefer
+from launcherkit_plugin.provider import Provider
+
+
+class Offer(NamedTuple):
+    """A resource that is advertised, and who has its devices."""
+
+    resource: Resource
+    provider: Provider
+
+
+class Allocator:
+    """Answers Allocate, PreStartContainer and GetPreferredAllocation for all resources."""
+
+    def __init__(self, booking: Booking, clock: Callable[[], float]) -> None:
+        self.lock = asyncio.Lock()
+        """Held while devices are given away, and while they are taken away: never both."""
+        self._booking = booking
+        self._clock = clock
+        self._offers: Mapping[str, Offer] = {}
+        self._resources: Mapping[str, Resource] = {}
+        self._usage = NO_USAGE
+        self._read_at = clock()
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the resources that are advertised."""
+        return self._offers.keys()
+
+    def saw(self, usage: Usage, read_at: float) -> Usage:
+        """Take note of who has what by the kubelet's word; gives that with what was given away since.
+
+        To be called with `lock` held by who is going to take something away.
+
+        Args:
+            usage: as it was read.
+            read_at: when the reading began, on this allocator's clock.
+        """
+        self._usage, self._read_at = usage, read_at
+        return self.usage()
+
+    def usage(self) -> Usage:
+        """Who has what, by the last word of the kubelet and by what was given away since."""
+        return self._booking.merged(self._usage, self._clock(), self._read_at)
+
+    def advertise(self, offers: Mapping[str, Offer]) -> dict[str, Offer]:
+        """What is on offer from now on, by resource name; gives it with the mates of what pods have Unhealthy (K3)."""
+        self._offers = offers
+        self._resources = {name: offer.resource for name, offer in offers.items()}
+        overlaid = with_mates(self._resources.values(), self.usage(), self._is_fresh)
+        return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
+
+    async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
+        """Give devices to the containers of one pod, all of them or none (K2).
+
+        Args:
+            resource: its name.
+            containers: the IDs for each. The kubelet asks for one container at a time.
+
+        Raises:
+            UnknownDevice, DeviceUnhealthy, GroupSplit: it isn't theirs to have.
+            LauncherkitError: the provider's.
+        """
+        async with self.lock:
+            ids = [device for container in containers for device in container]
+            offer = self._offer(resource, ids)
+            for device in ids:
+                problem = offer.resource.devices[device].problem
+                if problem is not None:
+                    raise DeviceUnhealthy(
+                        f"{resource}: {device} is Unhealthy: {problem.text}",
+                        "Mend what the message names; the device is back by itself then. "
+                        "`launcherkit-plugin discover` shows the state of all.",
+                    )
+            refuse_split(offer.resource, ids, self._resources, self.usage(), self._is_fresh)
+            grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
+            self._booking.reserve(resource, ids, self._clock())
+            return grants
+
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
+        """See once more, before its container starts, that devices can be had.
+
+        Raises:
+            UnknownDevice: one isn't advertised any more.
+            LauncherkitError: the provider's.
+        """
+        async with self.lock:
+            offer = self._offer(resource, ids)
+            await offer.provider.check(offer.resource, ids)
+
+    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Which devices a container should rather get (K3); see `launcherkit_plugin.prefer`."""
+        offer = self._offers.get(resource)
+        return prefer(offer.resource.devices if offer else {}, available, must_include, size)
+
+    def _is_fresh(self, resource: str, device: str) -> bool:
+        return self._booking.is_fresh(resource, device, self._clock())
+
+    def _offer(self, resource: str, ids: Sequence[str]) -> Offer:
+        offer = self._offers.get(resource)
+        for device in ids:
+            if offer is None or device not in offer.resource.devices:
+                raise UnknownDevice(
+                    f"{resource}: there is no device {device[:100]!r}",
+                    "It has been removed, or its resource has another name now; the kubelet's next pod gets another.",
+                )
+        if offer is None:
+            raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
+        return offer

@@ -1,0 +1,1 @@
+"""Binds IOMMU groups to vfio-pci and gives them back (K8)."""

@@ -1,0 +1,52 @@
+"""Puts together what binds by configuration on this node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from launcherkit.model.function import PciFunction
+from launcherkit.sources.host import Host
+from launcherkit_plugin.binding.ledger import Ledger, boot_id
+from launcherkit_plugin.binding.modules import modprobe, no_modprobe
+from launcherkit_plugin.binding.reconciler import BindingReconciler, Machine
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.cluster import Recorder
+from launcherkit_plugin.log import Log
+from launcherkit_plugin.metrics import Metrics
+from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.usage.open_nodes import read_open_nodes
+
+
+def binder_of(
+    match: Callable[[PciFunction], PciRule | None],
+    host: Host,
+    *,
+    root: str,
+    proc: str,
+    ledger: str,
+    log: Log,
+    metrics: Metrics,
+    events: Recorder,
+) -> BindingReconciler:
+    """What binds by rules with ``bind``, and gives back what such rules had bound.
+
+    Args:
+        match: the rule that a function falls under, if any.
+        host: facts are read from.
+        root: where its ``sys/`` is.
+        proc: where its proc file system is mounted.
+        ledger: folder of the records; below ``/run``.
+        log, metrics, events: take what was done.
+    """
+    this_machine = os.path.realpath(root) == "/"
+    machine = Machine(
+        host,
+        root,
+        proc,
+        Sysfs(root),
+        Ledger(ledger, boot_id(proc)),
+        lambda: read_open_nodes(proc),
+        modprobe if this_machine else no_modprobe,
+    )
+    return BindingReconciler(match, machine, log, metrics, events)

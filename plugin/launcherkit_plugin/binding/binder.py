@@ -1,0 +1,285 @@
+"""Binds what belongs together to a VFIO driver, or gives it back: all or nothing, whoever is killed when (K8).
+
+Before anything is changed it is on record what was there. So whatever is found later, by this process or another one,
+is on the way to one of two ends: all bound, or all as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple, Protocol
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.errors import StepFailed, StepHangs
+
+
+class CheckFree(Protocol):
+    """Knows who holds what."""
+
+    def __call__(self, addresses: Sequence[PciAddress], *, sure: bool) -> None:
+        """Let nothing be taken away that somebody has.
+
+        Args:
+            addresses: functions.
+            sure: that nobody can tell is not good enough.
+
+        Raises:
+            DeviceHeld: a pod or a process has one of them.
+            HoldersUnknown: it can't be told, and ``sure`` is asked for.
+        """
+        ...
+
+
+class Changed(NamedTuple):
+    """What has become of one function."""
+
+    address: PciAddress
+    before: str | None
+    after: str | None
+    """Drivers."""
+
+
+class Settled(NamedTuple):
+    """What has become of a change that was not brought to an end."""
+
+    record: Record
+    end: State | None
+    """``bound``; or None: as it was before. Another state: still on the way there, for the reason in ``error``."""
+    error: LauncherkitError | None = None
+
+
+class Binder:
+    """Changes what is bound to what.
+
+    Args:
+        sysfs: does the steps.
+        ledger: keeps what was there before.
+        check_free: is asked before anything is taken from a driver, when nobody else can change it any more.
+    """
+
+    def __init__(self, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree) -> None:
+        self._sysfs = sysfs
+        self._ledger = ledger
+        self._check_free = check_free
+
+    def bind(
+        self,
+        members: Collection[PciAddress],
+        change: Collection[PciAddress],
+        driver: str,
+        *,
+        asked: Sequence[PciAddress] = (),
+        by: By = "command",
+    ) -> list[Changed]:
+        """Bind some of a group's members to a VFIO driver. What fails is undone.
+
+        Args:
+            members: all of the group, but bridges.
+            change: those to be bound; which of them have that driver by now stay as they are.
+            driver: ``vfio-pci``.
+            asked: those for whose sake it is done.
+            by: who asks for it.
+
+        Raises:
+            DeviceHeld: a pod or a process has one of them; nothing was done.
+            StepFailed, StepHangs: a step did; the others are undone, or stay on record to be undone later.
+            UnwritableFile, BadRecord: it can't be put on record; nothing was done.
+        """
+        with self._ledger.locked(members) as locks:
+            self._sysfs.keep = locks
+            record = self._ledger.find(members) or Record(min(members), driver, by, (), ())
+            # What an earlier process has left half done is done now.
+            known = {entry.address: entry for entry in record.entries if self._sysfs.exists(entry.address)}
+            pending = {entry.address for entry in known.values() if entry.state != "bound"}
+            before = {address: self._sysfs.driver(address) for address in sorted({*change, *pending})}
+            todo = [address for address, present in before.items() if present != driver]
+            if not todo and not pending:
+                return []
+            self._check_free(todo, sure=False)
+            touched = [self._entry(address, known.get(address)) for address in sorted({*todo, *pending})]
+            merged = known | {entry.address: entry for entry in touched}
+            record = record._replace(
+                asked=tuple(sorted({*record.asked, *asked})),
+                entries=tuple(merged[address] for address in sorted(merged)),
+            )
+            self._ledger.write(record)
+            self._forward_all(record, todo)
+            self._ledger.write(_with_state(record, "bound"))
+            return [Changed(address, before[address], driver) for address in todo]
+
+    def _forward_all(self, record: Record, todo: Sequence[PciAddress]) -> None:
+        """Bind all of these, or undo all that is under way."""
+        reached: list[PciAddress] = []
+        try:
+            for address in todo:
+                reached.append(address)
+                self._forward(address, record.driver)
+        except (LauncherkitError, KeyboardInterrupt) as error:
+            pending = {entry.address for entry in record.entries if entry.state != "bound"}
+            # Nothing more can be done to a device that hangs: every further step would hang behind the first.
+            hung = reached[-1:] if isinstance(error, StepHangs) else []
+            _, left = self._undo(record, pending, hung)
+            if left is not None and isinstance(error, LauncherkitError):
+                raise type(error)(f"{error.message}; to undo it failed too: {left.message}", error.remedy) from error
+            raise
+
+    def restore(self, record: Record) -> list[Changed]:
+        """Give back what is on record, each function to the driver that it had.
+
+        Raises:
+            DeviceHeld, HoldersUnknown: from ``check_free``; nothing was done.
+            StepFailed, StepHangs: a step did; the rest is given back, this stays on record.
+        """
+        addresses = [entry.address for entry in record.entries]
+        with self._ledger.locked([record.leader, *addresses]) as locks:
+            self._sysfs.keep = locks
+            present = self._ledger.find(addresses)
+            if present is None:
+                return []  # somebody else has just done it
+            addresses = [entry.address for entry in present.entries]
+            self._check_free(addresses, sure=True)
+            before = {address: self._sysfs.driver(address) for address in addresses}
+            _, error = self._undo(present, set(addresses))
+            if error is not None:
+                raise error
+            after = {address: self._sysfs.driver(address) for address in addresses}
+            return [Changed(address, before[address], after[address]) for address in addresses]
+
+    def recover(self, *, wait: bool = True) -> list[Settled]:
+        """Bring what others have left half done to an end. What somebody holds is left as it is.
+
+        Args:
+            wait: for who seems to be at it still, a while; else that is left to them.
+
+        Raises:
+            BadRecord, UnwritableFile: the ledger can't be read or written.
+        """
+        self._ledger.remove_void()
+        half_done = [record for record in self._ledger.records() if not record.is_settled]
+        return [settled for record in half_done if (settled := self._recover(record, wait)) is not None]
+
+    def _recover(self, record: Record, wait: bool) -> Settled | None:
+        addresses = [record.leader, *(entry.address for entry in record.entries)]
+        with ExitStack() as stack:
+            try:
+                locks = stack.enter_context(self._ledger.locked(addresses, LOCK_SECONDS if wait else 0.0))
+            except StepHangs as busy:
+                return Settled(record, "restoring", busy) if wait else None
+            self._sysfs.keep = locks
+            present = self._ledger.find(addresses)
+            if present is None or present.is_settled:
+                return None  # whoever was at it has ended it
+            return self._settle(present)
+
+    def _settle(self, record: Record) -> Settled:
+        """Whoever was at it has ended: we have the locks."""
+        pending = {entry.address for entry in record.entries if entry.state != "bound"}
+        try:
+            self._check_free(sorted(pending), sure=True)
+        except LauncherkitError as error:
+            if any(self._sysfs.driver(address) != record.driver for address in pending):
+                return Settled(record, "restoring", error)
+            pending = set()  # all bound, and in use by now
+        forward = all(
+            entry.state != "restoring" and self._sysfs.driver(entry.address) == record.driver
+            for entry in record.entries
+            if entry.address in pending
+        )
+        if forward:
+            record = _with_state(record, "bound")
+            self._ledger.write(record)
+            return Settled(record, "bound")
+        rest, problem = self._undo(record, pending)
+        return Settled(record, "restoring" if problem else "bound" if rest else None, problem)
+
+    def _entry(self, address: PciAddress, known: Entry | None) -> Entry:
+        """What is there now; or what was there before we came the first time."""
+        if known is not None:
+            return known._replace(state="binding")
+        return Entry(address, self._sysfs.driver(address), self._sysfs.override(address), "binding")
+
+    def _forward(self, address: PciAddress, driver: str) -> None:
+        sysfs = self._sysfs
+        # Also with no other driver there: with it no other one comes.
+        if sysfs.override(address) != driver:
+            sysfs.set_override(address, driver)
+        present = sysfs.driver(address)
+        if present is not None and present != driver:
+            sysfs.unbind(address, present)
+            if sysfs.driver(address) is not None:
+                raise _not_verified(
+                    address, f"is bound to {sysfs.driver(address)} after {present} was told to leave it"
+                )
+        if sysfs.driver(address) != driver:
+            sysfs.probe(address)
+        if sysfs.driver(address) != driver:
+            raise _not_verified(
+                address, f"is bound to {sysfs.driver(address) or 'no driver'} after {driver} was told to take it"
+            )
+
+    def _undo(
+        self, record: Record, addresses: Collection[PciAddress], hung: Collection[PciAddress] = ()
+    ) -> tuple[Record | None, LauncherkitError | None]:
+        """Give back some functions of a record, the last one first. Those that hang stay on record.
+
+        Gives the record as it is then, None where nothing is left of it, and the first thing that went wrong.
+        """
+        record = record._replace(
+            entries=tuple(
+                entry._replace(state="restoring") if entry.address in addresses else entry for entry in record.entries
+            )
+        )
+        self._ledger.write(record)
+        failure: LauncherkitError | None = None
+        given_back: set[PciAddress] = set()
+        for entry in reversed(record.entries):
+            if entry.address not in addresses or entry.address in hung:
+                continue
+            try:
+                self._back(entry, record.driver)
+            except LauncherkitError as error:
+                failure = failure or error
+            else:
+                given_back.add(entry.address)
+        left = tuple(entry for entry in record.entries if entry.address not in given_back)
+        if not left:
+            self._ledger.remove(record)
+            return None, failure
+        record = record._replace(entries=left)
+        self._ledger.write(record)
+        return record, failure
+
+    def _back(self, entry: Entry, driver: str) -> None:
+        """Undo what we did to one function; what others did to it since stays."""
+        sysfs, address = self._sysfs, entry.address
+        if not sysfs.exists(address):
+            return
+        if sysfs.override(address) == driver and entry.override != driver:
+            sysfs.set_override(address, entry.override)
+        if entry.driver == driver:
+            return
+        if sysfs.driver(address) == driver:
+            sysfs.unbind(address, driver)
+        if sysfs.driver(address) is None and entry.driver is not None:
+            # Not by a probe alone: of two drivers that know it, the kernel would take the one that was loaded first.
+            if sysfs.has_driver(entry.driver):
+                with suppress(StepFailed):  # as for one that knew it by an ID that was taken away again
+                    sysfs.bind(address, entry.driver)
+            if sysfs.driver(address) is None:
+                sysfs.probe(address)
+        present = sysfs.driver(address)
+        if not sysfs.exists(address) or (present != driver and (present is not None or entry.driver is None)):
+            return
+        raise _not_verified(address, f"is bound to {present or 'no driver'} and should be back with {entry.driver}")
+
+
+def _not_verified(address: PciAddress, what: str) -> StepFailed:
+    return StepFailed(f"{address} {what}", "The kernel's log (dmesg) says why.")
+
+
+def _with_state(record: Record, state: State) -> Record:
+    return record._replace(entries=tuple(entry._replace(state=state) for entry in record.entries))

@@ -1,0 +1,121 @@
+"""What the host itself does with a function: mounts its disks, talks over its network, has made mdevs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.identity import hexadecimal
+from launcherkit.sources.tree import DiskTree
+
+if TYPE_CHECKING:
+    from launcherkit.sources.tree import Tree
+
+_PROC_BYTES = 1 << 24
+"""The most that is read of a file; the mounts of a node with thousands of pods are a megabyte."""
+
+_IFF_UP = 1
+
+
+class Use(NamedTuple):
+    """What a function is used for."""
+
+    text: str
+    """``nvme0n1p2 is mounted at /srv``."""
+    by_guests: bool = False
+    """Guests may have a part of it; nobody can take that away, however much they want to."""
+
+
+def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[Use, ...]]:
+    """What each function is used for; nothing for one that is idle.
+
+    Args:
+        root: where the host's ``sys/`` is.
+        proc: where its proc file system is mounted.
+        addresses: functions.
+    """
+    mounts, swapped = _mounts(proc), _swapped(proc)
+    with DiskTree(root) as tree:
+        return {
+            address: (
+                *(Use(text) for text in _networks(tree, address)),
+                *(Use(text) for text in _disks(tree, address, mounts, swapped)),
+                *(Use(text, by_guests=True) for text in _mdevs(tree, address)),
+            )
+            for address in addresses
+        }
+
+
+def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
+    for name in _below(tree, "sys/class/net", f"/{address}/"):
+        flags = hexadecimal(tree.read(f"sys/class/net/{name}/flags", 32), 0xFFFFFFFF)
+        if flags is not None and flags & _IFF_UP:
+            yield f"network interface {name} is up"
+
+
+def _disks(tree: Tree, address: PciAddress, mounts: dict[str, str], swapped: set[str]) -> Iterator[str]:
+    """Block devices, partitions too, that are mounted, swapped to, or part of something larger."""
+    for name in _blocks(tree, address):
+        number = (tree.read(f"sys/class/block/{name}/dev", 32) or b"").decode(errors="replace").strip()
+        where = mounts.get(number) or mounts.get(f"/dev/{name}")
+        if where is not None:
+            yield f"{name} is mounted at {where}"
+        if f"/dev/{name}" in swapped:
+            yield f"{name} is swapped to"
+        holders = tree.names(f"sys/class/block/{name}/holders")
+        if holders:
+            yield f"{name} is part of {', '.join(holders)}"
+
+
+def _blocks(tree: Tree, address: PciAddress) -> list[str]:
+    found = _below(tree, "sys/class/block", f"/{address}/")
+    # With multipath a namespace of NVMe is not below its controller, but below the subsystem that the controller is in.
+    for controller in tree.names(f"sys/bus/pci/devices/{address}/nvme"):
+        for subsystem in tree.names("sys/class/nvme-subsystem"):
+            if controller in tree.names(f"sys/class/nvme-subsystem/{subsystem}"):
+                found += _below(tree, "sys/class/block", f"/{subsystem}/")
+    return list(dict.fromkeys(found))
+
+
+def _below(tree: Tree, directory: str, part: str) -> list[str]:
+    """The entries of a class whose devices lie below some other: their links lead through it."""
+    return [name for name in tree.names(directory) if part in (tree.link(f"{directory}/{name}") or "")]
+
+
+def _mdevs(tree: Tree, address: PciAddress) -> Iterator[str]:
+    types = f"sys/bus/pci/devices/{address}/mdev_supported_types"
+    count = sum(len(tree.names(f"{types}/{name}/devices")) for name in tree.names(types))
+    if count:
+        yield f"there are {count} mediated devices on it"
+
+
+def _mounts(proc: str) -> dict[str, str]:
+    """Where what is mounted, by ``major:minor`` and by the name of its device: btrfs has numbers of its own.
+
+    Those of process 1 are the host's; who may not read them sees its own.
+    """
+    found: dict[str, str] = {}
+    for line in _lines(f"{proc}/1/mountinfo") or _lines(f"{proc}/self/mountinfo"):
+        fields = line.split()
+        if len(fields) < 10 or "-" not in fields[6:-2]:
+            continue
+        source = fields[fields.index("-", 6) + 2]
+        for key in (fields[2], source):
+            if key.startswith("/dev/") or not key.startswith("0:"):
+                found.setdefault(key, fields[4])
+    return found
+
+
+def _swapped(proc: str) -> set[str]:
+    """The devices that are swapped to, by path."""
+    return {line.split()[0] for line in _lines(f"{proc}/swaps")[1:] if line.strip()}
+
+
+def _lines(path: str) -> list[str]:
+    """A file of proc comes a page at a time, so it is read to its end."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_PROC_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return []

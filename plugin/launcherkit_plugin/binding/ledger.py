@@ -1,0 +1,260 @@
+"""The record of what was there before something was bound, so that it can be given back, whoever is killed when (K8).
+
+A file for each group that was bound, in a folder below ``/run``: none of it means anything after the next boot. A file
+is replaced by rename, and written to disk before what it says is done. Beside them lies a lock for each function.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from launcherkit.atomic import write_atomically
+from launcherkit.errors import UnwritableFile, shown
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.errors import BadRecord, StepHangs
+
+FOLDER = "/run/launcherkit-plugin/binding"
+
+State: TypeAlias = Literal["binding", "bound", "restoring"]
+"""What was going on with a function when the record was written: on the way to VFIO, there, on the way back."""
+
+By: TypeAlias = Literal["command", "configuration"]
+
+LOCK_SECONDS = 5.0
+_LOCK_PAUSE = 0.02
+_RECORD_BYTES = 1 << 20
+_VERSION = 1
+
+
+class Entry(NamedTuple):
+    """One function, and what was there before."""
+
+    address: PciAddress
+    driver: str | None
+    override: str | None
+    """The content of ``driver_override``."""
+    state: State
+
+
+class Record(NamedTuple):
+    """What was bound together."""
+
+    leader: PciAddress
+    """The first member of the group, after which the file is named."""
+    driver: str
+    """That it was bound to."""
+    by: By
+    asked: tuple[PciAddress, ...]
+    """What was asked for; the rest came along with its group."""
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was going on."""
+        return all(entry.state == "bound" for entry in self.entries)
+
+
+class Ledger:
+    """The records below a folder.
+
+    Args:
+        folder: made when something is written.
+        boot: which boot of the machine this is; records of another one are void.
+    """
+
+    def __init__(self, folder: str, boot: str) -> None:
+        self._folder = folder
+        self._boot = boot
+
+    def records(self) -> list[Record]:
+        """All records, by address.
+
+        Raises:
+            BadRecord: one can't be read.
+        """
+        return [record for name in self._names() if (record := self._read(name)) is not None]
+
+    def find(self, addresses: Iterable[PciAddress]) -> Record | None:
+        """The record that has one of these functions."""
+        wanted = set(addresses)
+        for record in self.records():
+            if any(entry.address in wanted for entry in record.entries):
+                return record
+        return None
+
+    def write(self, record: Record) -> None:
+        """Keep a record, in the place of the one of its leader.
+
+        Raises:
+            UnwritableFile: it can't be written.
+        """
+        self._make()
+        write_atomically(self._path(record), _dump(record, self._boot), mode=0o600)
+
+    def remove(self, record: Record) -> None:
+        """Forget a record."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(record))
+
+    def remove_void(self) -> None:
+        """Forget the records of other boots."""
+        for name in self._names():
+            if self._read(name) is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._folder, name))
+
+    @contextmanager
+    def locked(self, addresses: Iterable[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[tuple[int, ...]]:
+        """Keep everybody else from these functions; gives the open files that hold the locks.
+
+        A process that inherits them holds the locks too, until it has ended.
+
+        Raises:
+            StepHangs: somebody else has one of them for longer than ``seconds``.
+            UnwritableFile: the locks can't be made.
+        """
+        self._make()
+        deadline = time.monotonic() + seconds
+        files: list[int] = []
+        try:
+            for address in sorted(set(addresses)):  # in one order, so that two never wait for each other
+                path = os.path.join(self._folder, f"{address}.lock")
+                try:
+                    files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+                except OSError as problem:
+                    raise _unwritable(path, problem) from problem
+                while not _lock(files[-1]):
+                    if time.monotonic() > deadline:
+                        raise StepHangs(
+                            f"{address} is being bound or given back by another process",
+                            "Wait for it. A step of one that was killed may hang in the kernel: `launcherkit-plugin "
+                            f"status {address}` shows what was going on, and the kernel's log says more.",
+                        )
+                    time.sleep(_LOCK_PAUSE)
+            yield tuple(files)
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _make(self) -> None:
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            status = os.stat(self._folder)
+        except OSError as problem:
+            raise _unwritable(self._folder, problem) from problem
+        if status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
+            raise BadRecord(
+                f"{self._folder} can be written to by others, who could have anything bound to anything",
+                f"chown root {self._folder}; chmod 700 {self._folder}; or give another folder with --ledger.",
+            )
+
+    def _path(self, record: Record) -> str:
+        return os.path.join(self._folder, f"{record.leader}.json")
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._folder) if name.endswith(".json") and name[0] != ".")
+        except OSError:
+            return []
+
+    def _read(self, name: str) -> Record | None:
+        """None where it is of another boot, or has just gone."""
+        path = os.path.join(self._folder, name)
+        try:
+            with open(path, "rb") as file:
+                boot, record = _load(json.loads(file.read(_RECORD_BYTES)))
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise _bad(path, problem.strerror or str(problem)) from problem
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise _bad(path, f"{type(problem).__name__}: {problem}") from problem
+        return record if boot == self._boot else None
+
+
+def boot_id(proc: str) -> str:
+    """Which boot of the machine this is; empty where that can't be told, as in a tree that was made by hand."""
+    try:
+        with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _dump(record: Record, boot: str) -> bytes:
+    entries = [{**entry._asdict(), "address": str(entry.address)} for entry in record.entries]
+    document = {
+        "version": _VERSION,
+        "boot": boot,
+        "leader": str(record.leader),
+        "driver": record.driver,
+        "by": record.by,
+        "asked": [str(address) for address in record.asked],
+        "entries": entries,
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _load(document: Any) -> tuple[str, Record]:
+    """The boot and the record.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not one of ours.
+    """
+    if document["version"] != _VERSION:
+        raise ValueError(f"version {shown(document['version'])} is not {_VERSION}")
+    entries = tuple(
+        Entry(
+            PciAddress.parse(entry["address"]),
+            _driver(entry["driver"]),
+            _driver(entry["override"]),
+            _one_of(entry["state"], get_args(State)),
+        )
+        for entry in document["entries"]
+    )
+    driver = _driver(document["driver"])
+    if driver is None or not entries:
+        raise ValueError("it has no driver or no entries")
+    asked = tuple(PciAddress.parse(address) for address in document["asked"])
+    leader = PciAddress.parse(document["leader"])
+    return str(document["boot"]), Record(leader, driver, _one_of(document["by"], get_args(By)), asked, entries)
+
+
+def _driver(value: Any) -> str | None:
+    """A name that is one component of a path, for it becomes one."""
+    if value is not None and (not isinstance(value, str) or value in ("", ".", "..") or set("/\0\n") & set(value)):
+        raise ValueError(f"{shown(value)} is no driver")
+    return value
+
+
+def _one_of(value: Any, values: Sequence[Any]) -> Any:
+    if value not in values:
+        raise ValueError(f"{shown(value)} is none of {', '.join(values)}")
+    return value
+
+
+def _bad(path: str, why: str) -> BadRecord:
+    return BadRecord(
+        f"{path} is no record of what was bound: {why}",
+        "Look with `lspci -k` at what is bound to what, give it back by hand, and remove the file.",
+    )
+
+
+def _unwritable(path: str, problem: OSError) -> UnwritableFile:
+    return UnwritableFile(
+        f"{path}: {problem.strerror or problem}", "Binding takes root; or give another folder with --ledger."
+    )

@@ -1,0 +1,119 @@
+"""What has to be bound for some functions to be passed through: their groups, whole (K8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit.errors import Collector, NotOnHost
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit_plugin.binding.host_use import Use
+from launcherkit_plugin.errors import BindRefused
+
+VFIO_PCI = "vfio-pci"
+
+
+class GroupPlan(NamedTuple):
+    """One IOMMU group."""
+
+    number: int
+    asked: tuple[PciAddress, ...]
+    """What was asked for of it."""
+    members: tuple[PciFunction, ...]
+    """All but bridges."""
+    change: tuple[PciFunction, ...]
+    """Members that no VFIO driver has. Those with no driver and with pci-stub are among them: a driver could still
+    take the one, and the other can't be handed to a guest."""
+
+    @property
+    def addresses(self) -> tuple[PciAddress, ...]:
+        """Those of all members."""
+        return tuple(member.address for member in self.members)
+
+
+def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[GroupPlan, ...]:
+    """The groups of some functions, by number.
+
+    Args:
+        addresses: functions.
+        host: facts about them and about all members of their groups.
+
+    Raises:
+        NotOnHost: there is no such function.
+        BindRefused: it is a bridge, or there is no IOMMU.
+    """
+    errors = Collector()
+    asked: dict[int, list[PciAddress]] = {}
+    for address in dict.fromkeys(addresses):
+        function = host.functions.get(address)
+        if function is None:
+            errors.add(not_on_host(address))
+        elif is_bridge(function, host.details.get(address)):
+            errors.add(
+                BindRefused(f"{describe(function)} is a bridge", "Bind what is behind it: bridges stay as they are.")
+            )
+        elif function.iommu_group is None:
+            errors.add(
+                BindRefused(
+                    f"{describe(function)} has no IOMMU group",
+                    "Switch the IOMMU on, in the firmware and by intel_iommu=on or amd_iommu=on on the kernel's "
+                    "command line; `launcherkit doctor` has more.",
+                )
+            )
+        else:
+            asked.setdefault(function.iommu_group, []).append(address)
+    errors.raise_if_any()
+    return tuple(_plan(number, asked[number], host) for number in sorted(asked))
+
+
+def _plan(number: int, asked: Sequence[PciAddress], host: HostFacts) -> GroupPlan:
+    known = [host.functions[mate] for mate in host.groups[number] if mate in host.functions]
+    members = tuple(member for member in known if not is_bridge(member, host.details.get(member.address)))
+    change = tuple(member for member in members if not bound_to_vfio(member, host.details.get(member.address)))
+    return GroupPlan(number, tuple(asked), members, change)
+
+
+def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[Use]], *, force: bool) -> None:
+    """Refuse where the host itself needs what would be taken from it.
+
+    Args:
+        plan: a group.
+        host: facts about its members.
+        uses: from `launcherkit_plugin.binding.host_use.read_uses`.
+        force: what the host uses is taken all the same; what guests may have a part of never is.
+
+    Raises:
+        BindRefused, SeveralErrors: what is in the way.
+    """
+    errors = Collector()
+    for member in plan.change:
+        detail = host.details.get(member.address)
+        who = describe(member) if member.address in plan.asked else f"{describe(member)}, in IOMMU group {plan.number},"
+        if detail is not None and (detail.virtfns or detail.sriov_numvfs):
+            errors.add(
+                BindRefused(
+                    f"{who} has {detail.sriov_numvfs} VFs, which would be gone with its driver",
+                    f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}"
+                    "/sriov_numvfs",
+                )
+            )
+        for use in uses.get(member.address, ()):
+            if use.by_guests:
+                errors.add(BindRefused(f"{who} can't be taken from its driver: {use.text}", "Remove those first."))
+            elif not force:
+                errors.add(
+                    BindRefused(
+                        f"{who} is in use by this host: {use.text}",
+                        "Make the host do without it first. --force takes it away as it is.",
+                    )
+                )
+    errors.raise_if_any()
+
+
+def not_on_host(address: PciAddress) -> NotOnHost:
+    """There is no such function."""
+    return NotOnHost(f"{address} is not on this host", "`lspci -D` lists the addresses that there are.")

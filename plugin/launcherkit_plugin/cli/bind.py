@@ -1,0 +1,105 @@
+"""``launcherkit-plugin bind``: functions, with their IOMMU groups, to vfio-pci (K8)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+
+from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.host_use import read_uses
+from launcherkit_plugin.binding.modules import modprobe, no_modprobe, require_driver
+from launcherkit_plugin.binding.plan import VFIO_PCI, GroupPlan, check_free, plan_groups
+from launcherkit_plugin.cli.binding_inputs import (
+    Parts,
+    add_change_arguments,
+    add_place_arguments,
+    collected,
+    open_parts,
+    prepare,
+    read_addresses,
+)
+from launcherkit_plugin.cli.binding_output import write_changes
+from launcherkit_plugin.cli.options import text_from
+
+DESCRIPTION = """\
+Bind PCI functions to vfio-pci, each with all of its IOMMU group but bridges: a whole group, or nothing of it. What was
+there before is kept on record, and `launcherkit-plugin unbind` gives it back. Functions that have a VFIO driver already
+stay as they are. A group with a member that the host itself needs is refused."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin bind 0000:e1:00.0
+  launcherkit-plugin bind --dry-run 0000:e1:00.0 0000:e2:00.0
+  launcherkit-plugin status
+exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and what was done is undone"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
+    parser.add_argument(
+        "--driver",
+        metavar="NAME",
+        type=_vfio_driver,
+        default=text_from("--driver", env) or VFIO_PCI,
+        help=f"a VFIO driver (default: {VFIO_PCI}): nvgrace_gpu_vfio_pci and others know more of their devices",
+    )
+    add_change_arguments(parser, env)
+    add_place_arguments(parser, env)
+
+
+def _vfio_driver(name: str) -> str:
+    """A name as VFIO drivers have it (V1)."""
+    if not name.replace("-", "_").endswith("vfio_pci") or not name.replace("-", "_").isidentifier():
+        raise argparse.ArgumentTypeError(f"{name!r} is no VFIO driver")
+    return name
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Bind, and print what has become of each member.
+
+    Raises:
+        LauncherkitError: something is in the way; of the groups that it concerns nothing is changed.
+    """
+    parts = open_parts(args, env)
+    addresses = read_addresses(args.addresses)
+    prepare(parts, env, dry_run=args.dry_run)
+    plans = _plans(addresses, parts, force=args.force)
+    if args.dry_run:
+        write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output)
+        return 0
+    if any(plan.change for plan in plans):
+        this_machine = os.path.realpath(args.host) == "/"
+        require_driver(args.driver, parts.sysfs, modprobe if this_machine else no_modprobe)
+    errors = Collector()
+    done = []
+    for plan in plans:
+        with collected(errors):
+            change = [member.address for member in plan.change]
+            changed = parts.binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
+            done.append((plan.number, plan.members, changed))
+    write_changes(done, args.output)
+    errors.raise_if_any()
+    return 0
+
+
+def _plans(addresses: Iterable[PciAddress], parts: Parts, *, force: bool) -> tuple[GroupPlan, ...]:
+    """What is to be done, checked before anything of it is."""
+    addresses = tuple(addresses)
+    facts = parts.host.facts(addresses)
+    plans = plan_groups(addresses, facts)
+    uses = read_uses(parts.root, parts.proc, [member.address for plan in plans for member in plan.change])
+    errors = Collector()
+    for plan in plans:
+        with collected(errors):
+            check_free(plan, facts, uses, force=force)
+            parts.holders([member.address for member in plan.change], sure=False)
+    errors.raise_if_any()
+    return plans
+
+
+def _planned(plan: GroupPlan, driver: str) -> list[Changed]:
+    return [Changed(member.address, member.driver, driver) for member in plan.change]

@@ -1,0 +1,49 @@
+"""``launcherkit-plugin check-config``: whether a configuration is one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from launcherkit.edge import tell_notes, write_stdout
+from launcherkit.words.layout import counted
+from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.model.config import AUTO
+
+DESCRIPTION = """\
+Read a configuration as `launcherkit-plugin serve` does, and tell all that is wrong with it. It looks at files alone:
+whether the devices are there is what `launcherkit-plugin discover` tells."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin check-config plugin.yaml
+  kubectl get configmap launcherkit-plugin -o jsonpath='{.data.plugin\\.yaml}' | launcherkit-plugin check-config -
+exit codes: 0 it can be served, 78 it can't"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("config", metavar="FILE", help="the configuration; - reads standard input")
+    parser.add_argument(
+        "--auto", choices=AUTO, default=text_from("--auto", env), help="as serve has it, in the place of the file's"
+    )
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Read it; what is wrong is raised.
+
+    Raises:
+        LauncherkitError: as `launcherkit_plugin.config.reading.read_config`.
+    """
+    from launcherkit_plugin.config.reading import read_config
+
+    reading = read_config(args.config, args.auto)
+    tell_notes(reading.notes, env)
+    config = reading.config
+    found = [
+        (len(config.pci), "rule for PCI functions", "rules for PCI functions"),
+        (len(config.vgpu.mdevs) + len(config.vgpu.vfs), "for vGPUs", "for vGPUs"),
+    ]
+    words = ", ".join(f"{number} {one if number == 1 else many}" for number, one, many in found)
+    write_stdout(f"{args.config}: fine: {words}, {counted(len(config.aliases), 'name')} of its own\n".encode())
+    return 0

@@ -1,0 +1,151 @@
+"""``launcherkit-plugin serve``: the daemon."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from launcherkit_plugin.cli.options import switch_from, text_from
+from launcherkit_plugin.model.config import AUTO
+
+KUBELET_DIR = "/var/lib/kubelet"
+LEDGER = "/run/launcherkit-plugin/binding"
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
+
+DESCRIPTION = """\
+Advertise this node's devices to the kubelet, keep what it knows of them true, and hand them out to containers. It runs
+until SIGTERM; a kubelet that is not there yet is waited for."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin serve --auto nvidia                     every NVIDIA GPU that is bound to vfio-pci
+  launcherkit-plugin serve --config plugin.yaml
+  launcherkit-plugin serve --config plugin.yaml --check-config
+  launcherkit-plugin serve --auto all --host /tmp/host --kubelet-dir /tmp/kubelet --dev-root /tmp/host
+
+With --host and --kubelet-dir it runs anywhere, without root."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--config", metavar="FILE", default=text_from("--config", env), help="what is advertised, and how; see the docs"
+    )
+    parser.add_argument(
+        "--auto",
+        choices=AUTO,
+        default=text_from("--auto", env),
+        help="advertise, without a configuration or beside it, what is bound to a VFIO driver: NVIDIA's GPUs, every "
+        "GPU and accelerator, or everything",
+    )
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        default=switch_from("--check-config", env),
+        help="say what is wrong with the configuration, and end",
+    )
+    parser.add_argument(
+        "--kubelet-dir",
+        metavar="DIR",
+        default=text_from("--kubelet-dir", env) or KUBELET_DIR,
+        help=f"where the kubelet's device-plugins and pod-resources are (default: {KUBELET_DIR})",
+    )
+    parser.add_argument(
+        "--pod-resources",
+        metavar="SOCKET",
+        default=text_from("--pod-resources", env),
+        help="the kubelet's PodResources (default: pod-resources/kubelet.sock in --kubelet-dir)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="DIR",
+        default=text_from("--host", env) or "/",
+        help="where the host's sys/ and dev/ are (default: /)",
+    )
+    parser.add_argument(
+        "--dev-root",
+        metavar="DIR",
+        default=text_from("--dev-root", env) or "",
+        help="what the kubelet finds before the paths of device nodes on its side (default: nothing)",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="ADDRESS",
+        default=text_from("--metrics-address", env),
+        help="HOST:PORT where /metrics, /healthz and /readyz are served (default: nowhere)",
+    )
+    parser.add_argument(
+        "--node-hook",
+        metavar="SOCKET",
+        default=text_from("--node-hook", env),
+        help="where KubeVirt's virt-handler calls the node hook of a plugin, for vGPUs (default: nowhere)",
+    )
+    parser.add_argument(
+        "--ledger",
+        metavar="DIR",
+        default=text_from("--ledger", env) or LEDGER,
+        help=f"where it is kept what was bound to what before (default: {LEDGER})",
+    )
+    parser.add_argument(
+        "--proc", metavar="DIR", default=text_from("--proc", env), help="the host's proc (default: proc below --host)"
+    )
+    parser.add_argument(
+        "--features-dir",
+        metavar="DIR",
+        default=text_from("--features-dir", env) or FEATURES,
+        help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Serve; returns when told to end."""
+    if args.config is None and args.auto is None:
+        args.usage_error(
+            "nothing to advertise was named: give --config FILE, or --auto nvidia, gpu or all to do without one; "
+            "`launcherkit-plugin discover --auto all` shows what there is"
+        )
+    if args.check_config:
+        return _check_config(args, env)
+    import asyncio
+
+    asyncio.run(_serve(args, env))
+    return 0
+
+
+async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
+    """The process that reads the configuration is started first: the rest is imported while it reads."""
+    import asyncio
+
+    first = None
+    if args.config is not None:
+        from launcherkit_plugin.config.child import read_config_apart
+
+        first = asyncio.create_task(read_config_apart(args.config, args.auto))
+        await asyncio.sleep(0)
+
+    from launcherkit_plugin.serving import Options, serve
+
+    kubelet_dir = args.kubelet_dir.rstrip("/")
+    options = Options(
+        config=args.config,
+        auto=args.auto,
+        kubelet_dir=kubelet_dir,
+        pod_resources=args.pod_resources or f"{kubelet_dir}/pod-resources/kubelet.sock",
+        host=args.host,
+        dev_root=args.dev_root.rstrip("/"),
+        metrics_address=args.metrics_address,
+        node_hook=args.node_hook,
+        ledger=args.ledger,
+        proc=args.proc or f"{args.host.rstrip('/')}/proc",
+        features_dir=args.features_dir,
+    )
+    await serve(options, env, first)
+
+
+def _check_config(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    if args.config is None:
+        args.usage_error("--check-config needs --config FILE")
+    from launcherkit_plugin.cli import check_config
+
+    return check_config.run(args, env)

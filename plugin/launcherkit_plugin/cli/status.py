@@ -1,0 +1,144 @@
+"""``launcherkit-plugin status``: what is bound to what, by whom, and who has it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit.edge import tell, write_stdout
+from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit.words.layout import columns, visible
+from launcherkit_plugin.binding.held import holders_of
+from launcherkit_plugin.binding.ledger import By, Entry
+from launcherkit_plugin.binding.plan import not_on_host
+from launcherkit_plugin.cli.binding_inputs import Parts, add_place_arguments, open_parts, read_addresses
+from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.usage.open_nodes import OpenNodes
+
+DESCRIPTION = """\
+Show functions with their drivers, what the record of `launcherkit-plugin bind` says of them, and which pod or process
+has them. Without addresses: what has a VFIO driver or is on record, with the rest of their IOMMU groups. It reads only;
+without root it can't see who has them open, and says so by a question mark."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin status
+  launcherkit-plugin status --output json 0000:e1:00.0"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("addresses", metavar="BDF", nargs="*", help="a PCI function: 0000:e1:00.0")
+    add_place_arguments(parser, env)
+
+
+class _Line(NamedTuple):
+    """What is known of one function."""
+
+    address: PciAddress
+    function: PciFunction | None
+    vfio: bool
+    entry: Entry | None
+    by: By | None
+    holders: tuple[str, ...]
+    known: bool
+    """Whether there can be no more holders."""
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Print what there is.
+
+    Raises:
+        NotOnHost, SeveralErrors: some functions are neither on this host nor on record.
+    """
+    parts = open_parts(args, env)
+    lines = _look(read_addresses(args.addresses), parts)
+    if args.output == "json":
+        text = json.dumps([_document(line) for line in lines], indent=2) + "\n"
+    else:
+        text = "".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")) if lines else ""
+    write_stdout(text.encode("utf-8", "backslashreplace"))
+    if not lines:
+        tell("note", "no function has a VFIO driver, and none is on record", env)
+    return 0
+
+
+def _look(addresses: Sequence[PciAddress], parts: Parts) -> list[_Line]:
+    records = parts.ledger.records()
+    recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
+    wanted = list(addresses) or sorted({*recorded, *_with_vfio(parts.host.scan(details=False))})
+    facts, usage, nodes = parts.host.facts(wanted), parts.usage(), parts.open_nodes()
+    errors = Collector()
+    for address in addresses:
+        if address not in facts.functions and address not in recorded:
+            errors.add(not_on_host(address))
+    errors.raise_if_any()
+    shown = set(wanted)
+    for address in wanted:
+        function = facts.functions.get(address)
+        if function is not None and function.iommu_group is not None:
+            shown.update(facts.groups[function.iommu_group])
+    lines = [_line(address, facts, recorded.get(address), usage, nodes) for address in sorted(shown)]
+    return [
+        line for line in lines if line.function is None or not is_bridge(line.function, facts.details.get(line.address))
+    ]
+
+
+def _with_vfio(host: HostFacts) -> Iterable[PciAddress]:
+    """By their names; a variant of another name shows up when it is asked for."""
+    return (address for address, function in host.functions.items() if bound_to_vfio(function, None))
+
+
+def _line(
+    address: PciAddress, facts: HostFacts, recorded: tuple[Entry, By] | None, usage: Usage, nodes: OpenNodes
+) -> _Line:
+    function = facts.functions.get(address)
+    entry, by = recorded or (None, None)
+    return _Line(
+        address,
+        function,
+        function is not None and bound_to_vfio(function, facts.details.get(address)),
+        entry,
+        by,
+        tuple(dict.fromkeys(holders_of([address], facts, usage, nodes))),
+        usage.known and nodes.complete,
+    )
+
+
+_HEAD = ("FUNCTION", "GROUP", "DRIVER", "ON RECORD", "HELD")
+
+
+def _row(line: _Line) -> tuple[str, ...]:
+    function, entry = line.function, line.entry
+    record = "-"
+    if entry is not None:
+        record = f"{entry.state}, had {entry.driver or 'no driver'}, by {line.by}"
+    held = "; ".join(line.holders) or ("no" if line.known else "?")
+    if function is None:
+        return f"{line.address} is gone", "-", "-", record, visible(held)
+    group = "-" if function.iommu_group is None else str(function.iommu_group)
+    return describe(function), group, visible(function.driver or "-"), visible(record), visible(held)
+
+
+def _document(line: _Line) -> dict[str, object]:
+    function, entry = line.function, line.entry
+    record = None
+    if entry is not None:
+        record = {"state": entry.state, "driver": entry.driver, "override": entry.override, "by": line.by}
+    return {
+        "address": str(line.address),
+        "present": function is not None,
+        "group": function.iommu_group if function else None,
+        "driver": function.driver if function else None,
+        "vfio": line.vfio,
+        "record": record,
+        "holders": list(line.holders),
+        "holdersKnown": line.known,
+    }

@@ -1,0 +1,99 @@
+"""``launcherkit-plugin unbind``: what bind has bound goes back to the drivers that it had (K8)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.binding.plan import not_on_host
+from launcherkit_plugin.cli.binding_inputs import (
+    Parts,
+    add_change_arguments,
+    add_place_arguments,
+    collected,
+    open_parts,
+    prepare,
+    read_addresses,
+)
+from launcherkit_plugin.cli.binding_output import write_changes
+from launcherkit_plugin.errors import NotBoundByUs
+
+DESCRIPTION = """\
+Give functions back to the drivers that they had before `launcherkit-plugin bind`, or the daemon, bound them: with all
+that was bound with them. Nothing is taken from a pod or from a process that has it open, and nothing that somebody else
+has bound is touched."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin unbind 0000:e1:00.0
+  launcherkit-plugin unbind --dry-run 0000:e1:00.0
+exit codes: 0 done, or nothing to do; 65 bound by somebody else; 69 held, or nobody can tell, or a step failed"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
+    add_change_arguments(parser, env)
+    add_place_arguments(parser, env)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Give back, and print what has become of each function.
+
+    Raises:
+        LauncherkitError: something is in the way; of the records that it concerns nothing, or not all, is given back.
+    """
+    parts = open_parts(args, env)
+    addresses = read_addresses(args.addresses)
+    prepare(parts, env, dry_run=args.dry_run)
+    facts = parts.host.facts(addresses)
+    records = _records(addresses, facts, parts)
+    errors = Collector()
+    done = []
+    for record in records:
+        known = [facts.functions[entry.address] for entry in record.entries if entry.address in facts.functions]
+        number = next((function.iommu_group for function in known), None)
+        with collected(errors):
+            if args.dry_run:
+                parts.holders([entry.address for entry in record.entries], sure=True)
+                changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]
+            else:
+                changed = parts.binder.restore(record)
+            done.append((number, known, changed))
+    write_changes(done, args.output)
+    errors.raise_if_any()
+    return 0
+
+
+def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts) -> list[Record]:
+    """The records of these functions, each once; a function that has its own driver needs none."""
+    errors = Collector()
+    found: dict[PciAddress, Record] = {}
+    for address in addresses:
+        function = facts.functions.get(address)
+        group = () if function is None or function.iommu_group is None else facts.groups[function.iommu_group]
+        record = parts.ledger.find({address, *group})
+        if record is not None:
+            found[record.leader] = record
+        elif function is None:
+            errors.add(not_on_host(address))
+        elif bound_to_vfio(function, facts.details.get(address)):
+            path = f"/sys/bus/pci/devices/{address}"
+            errors.add(
+                NotBoundByUs(
+                    f"{describe(function)} was bound to {function.driver} by somebody else, and what was there before "
+                    "is not on record",
+                    "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "
+                    f"By hand: echo > {path}/driver_override; echo {address} > {path}/driver/unbind; "
+                    f"echo {address} > /sys/bus/pci/drivers_probe",
+                )
+            )
+    errors.raise_if_any()
+    return list(found.values())

@@ -1,0 +1,280 @@
+"""``launcherkit-plugin vgpu``: vGPUs for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit.edge import tell, write_stdout
+from launcherkit.errors import Collector
+from launcherkit.model.host import HostFacts
+from launcherkit.sources.host import open_host
+from launcherkit_plugin.cli.binding_inputs import add_place_arguments, usage_of
+from launcherkit_plugin.errors import BadLayout, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.kernel_files import DiskFiles
+from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.reading import read_node
+from launcherkit_plugin.usage.open_nodes import OpenNodes, read_open_nodes
+from launcherkit_plugin.vgpu.apply import apply_layout, check_layout, take
+from launcherkit_plugin.vgpu.cards import cards
+from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.vgpu.layout import (
+    Instance,
+    Step,
+    cards_of,
+    difference,
+    free_on,
+    instances_on,
+    kinds_like,
+    wishes,
+)
+from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.survey import document, is_wanted, tables, why_it_stays
+
+DESCRIPTION = """\
+List, make and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file
+says which types, on which cards, how many. What a pod or a process has is never removed."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin vgpu list
+  launcherkit-plugin vgpu create --parent 0000:01:00.0 --type 'GRID T4-1Q' --count 4
+  launcherkit-plugin vgpu remove 5d6c8ae4-0f9c-5d3b-9d57-2c2f8a4f4f6e
+  launcherkit-plugin vgpu apply layout.yaml --dry-run
+  launcherkit-plugin vgpu assert layout.yaml
+
+A layout:
+  layout:
+  - {parent: "#0", type: GRID T4-1Q, count: 4}
+  - {parent: "0000:41:00.0", type: NVIDIA A2-8Q}
+exit codes of assert: 0 it is so, 1 it differs, and standard output says in what"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    shared = argparse.ArgumentParser(add_help=False)
+    add_place_arguments(shared, env, ledger=False)
+    changing = argparse.ArgumentParser(add_help=False)
+    changing.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(name: str, text: str, act: Callable[[Bench], int], *parents: argparse.ArgumentParser) -> _Parser:
+        made = commands.add_parser(name, help=text, description=text, parents=[shared, *parents], allow_abbrev=False)
+        made.set_defaults(act=act)
+        return made
+
+    add("list", "show cards with their types, and the vGPUs that there are, with who has them", _list)
+    create = add("create", "make vGPUs of one type on one card", _create, changing)
+    create.add_argument("--parent", metavar="CARD", required=True, help="address of the card, or #0 for the first")
+    create.add_argument("--type", metavar="TYPE", required=True, help="name or ID of the type")
+    create.add_argument("--count", metavar="N", type=_count, default=1, help="how many (default: 1)")
+    remove = add("remove", "remove vGPUs that nobody has", _remove, changing)
+    remove.add_argument("devices", metavar="UUID|BDF", nargs="+", help="an mdev, or a VF whose type is taken back")
+    for name, text, act in (
+        ("apply", "bring the node to a layout; refused where something in use would have to go", _apply),
+        ("assert", "see whether the node has a layout", _assert),
+    ):
+        add(name, text, act, *([changing] if name == "apply" else [])).add_argument("file", metavar="FILE")
+
+
+_Parser = argparse.ArgumentParser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 < number <= 512:
+        raise ValueError
+    return number
+
+
+class Bench(NamedTuple):
+    """What the actions work with."""
+
+    args: argparse.Namespace
+    env: Mapping[str, str]
+    look: Callable[[], HostFacts]
+    usage: Callable[[], Usage]
+    open_nodes: Callable[[], OpenNodes]
+    changes: Changes
+
+    def may_go(self, host: HostFacts) -> Callable[[Instance], str | None]:
+        """By one look at who has what."""
+        usage, opened = self.usage(), self.open_nodes()
+        return lambda instance: why_it_stays(instance, host, usage, opened)
+
+    def do(self, steps: Sequence[Step], host: HostFacts) -> None:
+        """Do steps, or with ``--dry-run`` say what they are."""
+        done: list[Step] = []
+        try:
+            for step in steps:
+                if not self.args.dry_run:
+                    take(step, self.changes, host)
+                done.append(step)
+        finally:
+            self.print(done)
+
+    def print(self, steps: Sequence[Step]) -> None:
+        """Say what was done, or would be."""
+        if self.args.output == "json":
+            rows = [
+                {
+                    "action": step.action,
+                    "card": step.card,
+                    "type": {"id": step.instance.type_id, "name": step.instance.what},
+                    "device": step.instance.device,
+                }
+                for step in steps
+            ]
+            _write(json.dumps(rows, indent=2))
+        else:
+            _write(
+                "\n".join(
+                    f"{step.action} {step.instance.what} on {step.card}: {step.instance.device}" for step in steps
+                )
+            )
+
+
+def _write(text: str) -> None:
+    if text:
+        write_stdout(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Do what was asked.
+
+    Raises:
+        LauncherkitError: see the actions.
+    """
+    host = open_host(args.host)
+    proc = args.proc or os.path.join(args.host, "proc")
+
+    def open_nodes() -> OpenNodes:
+        return read_open_nodes(proc)
+
+    changes = Changes(
+        Maker(DiskFiles(args.host), time.monotonic, time.sleep), lambda nodes: open_nodes().is_open(nodes)
+    )
+    bench = Bench(
+        args,
+        env,
+        lambda: read_node(host, is_wanted, vgpu=True),
+        lambda: usage_of(args, env),
+        open_nodes,
+        changes,
+    )
+    code: int = args.act(bench)
+    return code
+
+
+def _list(bench: Bench) -> int:
+    host = bench.look()
+    usage, opened = bench.usage(), bench.open_nodes()
+    if bench.args.output == "json":
+        _write(json.dumps(document(host, usage, opened), indent=2))
+    elif cards(host):
+        _write("\n".join(tables(host, usage, opened)))
+    else:
+        tell("note", "no card here offers vGPUs: the vGPU driver isn't loaded, or SR-IOV isn't enabled", bench.env)
+    return 0
+
+
+def _create(bench: Bench) -> int:
+    """Make some, each where there is room after the one before.
+
+    Raises:
+        BadLayout: there is no such card, or it has no such type.
+        NoVgpuRoom: not so many.
+    """
+    args, made = bench.args, list[Step]()
+    try:
+        while len(made) < args.count:
+            host = bench.look()
+            free = _free(args.parent, args.type, host)
+            wanted = args.count - len(made)
+            if not free or (args.dry_run and len(free) < wanted):
+                raise NoVgpuRoom(
+                    f"{args.parent} has room for {len(made) + len(free)} of type {args.type}, not for {args.count}",
+                    "`launcherkit-plugin vgpu list` shows what there is room for.",
+                )
+            for instance in free[:wanted] if args.dry_run else free[:1]:
+                step = Step("create", args.parent, instance)
+                if not args.dry_run:
+                    take(step, bench.changes, host)
+                made.append(step)
+    finally:
+        bench.print(made)
+    return 0
+
+
+def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
+    found = cards_of(parent, cards(host))
+    if len(found) != 1:
+        names = ", ".join(card.name for card in found or cards(host)) or "none"
+        many = "more than one card is" if found else "no card is"
+        raise BadLayout(f"{many} called {parent!r}: {names}", "Name one as `launcherkit-plugin vgpu list` does.")
+    kinds = kinds_like(kind, found[0], host)
+    if len(kinds) != 1:
+        names = ", ".join(name for _, name in kinds)
+        many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}"
+        raise BadLayout(f"{found[0].name} has {many}", "Name one as `launcherkit-plugin vgpu list` does.")
+    return free_on(found[0], *kinds[0], host)
+
+
+def _remove(bench: Bench) -> int:
+    """Remove some, or refuse before the first.
+
+    Raises:
+        BadLayout, VgpuInUse, SeveralErrors: some aren't there, or are in use.
+    """
+    host = bench.look()
+    may_go = bench.may_go(host)
+    there = {instance.device: (card, instance) for card in cards(host) for instance in instances_on(card, host)}
+    errors, steps = Collector(), list[Step]()
+    for device in dict.fromkeys(text.lower() for text in bench.args.devices):
+        if device not in there:
+            errors.add(BadLayout(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them."))
+            continue
+        card, instance = there[device]
+        why = may_go(instance)
+        if why is not None:
+            errors.add(VgpuInUse(why, "Stop the VM that has it."))
+        steps.append(Step("remove", card.name, instance))
+    errors.raise_if_any()
+    bench.do(steps, host)
+    return 0
+
+
+def _apply(bench: Bench) -> int:
+    """See `apply_layout`."""
+    from launcherkit_plugin.config.reading import read_layout
+
+    layout, spread = read_layout(bench.args.file)
+    host = bench.look()
+    may_go = bench.may_go(host)
+    if bench.args.dry_run:
+        steps = check_layout(layout, spread, host, may_go)
+        bench.print(steps)
+        if any(step.action == "remove" for step in steps):
+            tell("note", "what can be made on these cards shows when that is gone", bench.env)
+        return 0
+    done: list[Step] = []
+    try:
+        apply_layout(layout, spread, bench.look, bench.changes, may_go, done.append)
+    finally:
+        bench.print(done)
+    return 0
+
+
+def _assert(bench: Bench) -> int:
+    from launcherkit_plugin.config.reading import read_layout
+
+    layout, spread = read_layout(bench.args.file)
+    host = bench.look()
+    wanted, unknown = wishes(layout, spread, host)
+    lines = [*(error.message for error in unknown), *difference(wanted, host)]
+    _write(json.dumps(lines, indent=2) if bench.args.output == "json" else "\n".join(lines))
+    return 1 if lines else 0

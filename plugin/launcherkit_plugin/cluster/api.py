@@ -1,0 +1,159 @@
+"""Requests to the API server, in JSON as it comes: `kubernetes` has the credentials, TLS and proxies.
+
+Its models are not used. They check what a server of another version sends against their own, and make ten objects of
+each field that nobody looks at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import OpenApiException
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from urllib3.exceptions import HTTPError
+
+from launcherkit_plugin.errors import NoCluster
+
+Json: TypeAlias = dict[str, Any]
+
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 20.0
+WATCH_SECONDS = 240
+"""The server ends a watch after this; a connection that died without a word is noticed a little later."""
+
+
+class ApiProblem(Exception):
+    """The server said no, or nothing. ``status`` is HTTP's, 0 where there was no answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def configured(env: Mapping[str, str]) -> Configuration:
+    """The credentials: those of ``KUBECONFIG`` where it is set, else the pod's.
+
+    Raises:
+        NoCluster: there are none that can be used.
+    """
+    configuration = Configuration()
+    try:
+        if env.get("KUBECONFIG"):
+            load_kube_config(env["KUBECONFIG"], client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError, ValueError) as problem:
+        raise NoCluster(
+            f"no credentials for the cluster: {problem}",
+            "Give the pod a service account, or set KUBECONFIG to a file that can be read.",
+        ) from problem
+    return configuration
+
+
+class Api:
+    """An API server. Paths are absolute; each segment is a name that Kubernetes allows, so nothing is quoted."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._client = ApiClient(configuration)
+
+    def get(self, path: str, **query: str) -> Json:
+        """An object or a list.
+
+        Raises:
+            ApiProblem: there is none, or it may not be seen, or nobody answers.
+        """
+        return self._answered("GET", path, query)
+
+    def post(self, path: str, body: Json) -> Json:
+        """Make an object.
+
+        Raises:
+            ApiProblem: it is refused.
+        """
+        return self._answered("POST", path, {}, body)
+
+    def patch(self, path: str, body: Json) -> Json:
+        """Change some fields of an object.
+
+        Raises:
+            ApiProblem: it is refused.
+        """
+        return self._answered("PATCH", path, {}, body, "application/merge-patch+json")
+
+    def watch(self, path: str, **query: str) -> Iterator[Json]:
+        """What changes from a resource version on, until the server ends it.
+
+        Raises:
+            ApiProblem: also where the server says so in the stream, such as 410 for a version that is too old.
+        """
+        asked = {**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        response = self._request("GET", path, asked, None, "", WATCH_SECONDS + 30.0)
+        try:
+            pending = b""
+            for chunk in response.stream(amt=None, decode_content=True):
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event = _parsed(line)
+                    if event.get("type") == "ERROR":
+                        status = event.get("object") or {}
+                        raise ApiProblem(int(status.get("code") or 0), str(status.get("message")))
+                    yield event
+        except (HTTPError, OSError) as problem:
+            raise ApiProblem(0, f"{path}: {problem}") from problem
+        finally:
+            response.close()
+
+    def _answered(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None = None, kind: str = ""
+    ) -> Json:
+        response = self._request(method, path, query, body, kind, _ANSWER_SECONDS)
+        try:
+            return _parsed(response.read())
+        except (HTTPError, OSError) as problem:
+            raise ApiProblem(0, f"{method} {path}: {problem}") from problem
+        finally:
+            response.close()
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None, kind: str, seconds: float
+    ) -> Any:
+        """The answer before it is read, urllib3's; its status is 2xx."""
+        headers = {"Accept": "application/json"} | ({"Content-Type": kind or "application/json"} if body else {})
+        try:
+            request = self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, seconds)).response
+            if not 200 <= response.status < 300:
+                text = response.read().decode("utf-8", "replace")
+                response.close()
+                raise ApiProblem(response.status, f"{method} {path}: {_said(text) or response.reason}")
+        except (OpenApiException, HTTPError, ConfigException, OSError) as problem:
+            raise ApiProblem(0, f"{method} {path}: {problem}") from problem
+        return response
+
+
+def _parsed(text: bytes) -> Json:
+    try:
+        value = json.loads(text)
+    except ValueError as problem:
+        raise ApiProblem(0, f"the answer is not JSON: {problem}") from problem
+    if not isinstance(value, dict):
+        raise ApiProblem(0, "the answer is no object")
+    return value
+
+
+def _said(text: str) -> str:
+    """The message of a Status, with which the server refuses."""
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200]

@@ -1,0 +1,64 @@
+"""What the daemon wants to know of Kubernetes' objects. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from launcherkit_plugin.cluster.api import Json
+
+KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
+PODS_PATH = "/api/v1/pods"
+NODES_PATH = "/api/v1/nodes"
+EVENTS_PATH = "/api/v1/namespaces/default/events"
+"""Events of objects that have no namespace lie in this one."""
+
+_SECTIONS = ("permittedHostDevices", "mediatedDevicesConfiguration")
+_ENDED = {"Succeeded", "Failed"}
+
+
+def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
+    """KubeVirt's host devices, as ``spec.configuration`` has them; None without KubeVirt.
+
+    A cluster has one KubeVirt. Of several the first by namespace and name counts.
+    """
+    ordered = sorted(objects, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))
+    if not ordered:
+        return None
+    configuration = (ordered[0].get("spec") or {}).get("configuration") or {}
+    return {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
+
+
+def node_labels(objects: Iterable[Json]) -> dict[str, str]:
+    """The labels of the one node that was asked for."""
+    return {key: value for item in objects for key, value in (item["metadata"].get("labels") or {}).items()}
+
+
+def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
+    """UID to ``namespace/name`` of pods that may hold devices: the kubelet takes them from those that have ended."""
+    return {
+        uid: f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        for uid, item in objects.items()
+        if (item.get("status") or {}).get("phase") not in _ENDED
+    }
+
+
+def event_object(node: str, name: str, told_type: str, reason: str, message: str, when: str) -> Json:
+    """An Event on a node; ``uid`` is the node's name, by which ``kubectl describe node`` finds it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "type": told_type,
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+    }
+
+
+COMPONENT = "launcherkit-plugin"

@@ -1,0 +1,73 @@
+"""What there is, and then what changes, for as long as the server answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
+
+from launcherkit_plugin.cluster.api import ApiProblem, Json
+
+_GONE = 410
+_PAUSE = 1.0
+
+Objects: TypeAlias = dict[str, Json]
+"""The objects of a kind at a moment, by UID."""
+
+
+class Server(Protocol):
+    """As much of `Api` as is needed."""
+
+    def get(self, path: str, **query: str) -> Json: ...
+
+    def watch(self, path: str, **query: str) -> Iterator[Json]: ...
+
+
+def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
+    """The objects at a path, and again after every change; listed anew where the server has forgotten what changed.
+
+    Args:
+        server: where.
+        path: of a list: ``/api/v1/pods``.
+        fields: a field selector; empty for all.
+        wait: called with seconds between two watches: some proxies end one at once.
+
+    Raises:
+        ApiProblem: the caller decides when to come again.
+    """
+    selector = {"fieldSelector": fields} if fields else {}
+    while True:
+        listed = server.get(path, **selector)
+        try:
+            objects = {_uid(item): item for item in listed.get("items") or ()}
+            version = str(listed["metadata"]["resourceVersion"])
+        except (LookupError, TypeError) as problem:
+            raise ApiProblem(0, f"{path}: the answer is no list") from problem
+        yield dict(objects)
+        try:
+            while True:
+                for event in server.watch(path, resourceVersion=version, **selector):
+                    version = _applied(event, objects, path)
+                    if event["type"] != "BOOKMARK":
+                        yield dict(objects)
+                wait(_PAUSE)
+        except ApiProblem as problem:
+            if problem.status != _GONE:
+                raise
+
+
+def _applied(event: Json, objects: Objects, path: str) -> str:
+    """Bring the objects up to date; gives the version that they have then."""
+    try:
+        changed, kind = event["object"], event["type"]
+        version = str(changed["metadata"]["resourceVersion"])
+        if kind == "DELETED":
+            objects.pop(_uid(changed), None)
+        elif kind != "BOOKMARK":
+            objects[_uid(changed)] = changed
+    except (LookupError, TypeError) as problem:
+        raise ApiProblem(0, f"{path}: the watch gives no events") from problem
+    return version
+
+
+def _uid(item: Json) -> str:
+    return str(item["metadata"]["uid"])

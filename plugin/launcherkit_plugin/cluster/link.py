@@ -1,0 +1,77 @@
+"""The daemon's line to the cluster, where there is one: Events go out, settings and ends of pods come in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from launcherkit_plugin.cluster import EventType
+from launcherkit_plugin.cluster.client import Cluster, ClusterFacts, command, has_credentials
+from launcherkit_plugin.errors import NoCluster
+from launcherkit_plugin.log import Log
+from launcherkit_plugin.news import Hints, News
+
+NODE = "NODE_NAME"
+"""The variable with the node's name, by the downward API."""
+
+
+class Link:
+    """A `launcherkit_plugin.cluster.Recorder`. Without credentials nothing goes out, and nothing comes in."""
+
+    def __init__(self, env: Mapping[str, str], log: Log, hints: Hints) -> None:
+        self._env = env
+        self._log = log
+        self._hints = hints
+        self._cluster: Cluster | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._kubevirt = False
+        self.facts: tuple[Mapping[str, Any] | None, Mapping[str, str]] = None, {}
+        """KubeVirt's settings, and the node's labels."""
+
+    def open(self, *, kubevirt: bool) -> None:
+        """Talk to the cluster, about KubeVirt's settings too if they are wanted."""
+        node = self._env.get(NODE)
+        if not node or not has_credentials(self._env) or (self._cluster is not None and kubevirt <= self._kubevirt):
+            return
+        if self._running is not None:
+            self._running.cancel()
+        self._kubevirt = kubevirt
+        self._cluster = Cluster(
+            command(node, kubevirt),
+            self._env,
+            self._log,
+            changed=self._changed,
+            pod_gone=lambda _: self._hints.give(News.PODS),
+        )
+        self._running = asyncio.create_task(self._cluster.run())
+
+    async def first(self, seconds: float) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+        """The first word of the cluster.
+
+        Raises:
+            NoCluster: there is none in that time.
+        """
+        if self._cluster is None:
+            raise NoCluster(
+                "the configuration wants KubeVirt's settings from the cluster, and there are no credentials for one",
+                f"Run it as a pod with a service account and the variable {NODE}, or name a file: `kubevirt: {{file: "
+                "...}`.",
+            )
+        self._changed(await self._cluster.first(seconds))
+        return self.facts
+
+    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
+        """See `launcherkit_plugin.cluster.Recorder`."""
+        if self._cluster is not None:
+            self._cluster.event(type, reason, message)
+
+    def _changed(self, facts: ClusterFacts) -> None:
+        self.facts = facts.kubevirt, facts.labels
+        self._hints.give(News.CONFIG)
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})

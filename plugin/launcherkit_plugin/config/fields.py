@@ -1,0 +1,122 @@
+"""What stands in a configuration as text: IDs, classes, addresses, names. Checked and parsed once, here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.settings import is_variable_prefix
+from launcherkit_plugin.names import check_domain, check_resource_name, check_short_name, type_key
+
+T = TypeVar("T")
+
+_HEX = frozenset("0123456789abcdef")
+_GLOB = _HEX | set(":.*?[]!-")
+_WILD = frozenset("*?[")
+
+
+def parse_id(text: str) -> int:
+    """A vendor, device or subsystem ID: ``10de``, ``0x10DE``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    digits = text.strip().lower().removeprefix("0x")
+    if len(digits) != 4 or not _HEX.issuperset(digits):
+        raise ValueError("an ID is four hex digits, such as 10de")
+    return int(digits, 16)
+
+
+def parse_pair(text: str) -> tuple[int, int]:
+    """Two IDs with a colon: ``10de:2204``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    first, colon, second = text.partition(":")
+    if not colon:
+        raise ValueError("a pair of IDs is two of four hex digits with a colon, such as 10de:2204")
+    return parse_id(first), parse_id(second)
+
+
+def parse_class(text: str) -> str:
+    """The beginning of a class code, two, four or six digits: ``03``, ``0x0302``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    digits = text.strip().lower().removeprefix("0x")
+    if len(digits) not in (2, 4, 6) or not _HEX.issuperset(digits):
+        raise ValueError("a class is two, four or six hex digits, such as 03 or 0302")
+    return digits
+
+
+def parse_address_glob(text: str) -> str:
+    """An address or a glob of addresses, in full and in lower case: ``e1:00.*`` gives ``0000:e1:00.*``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    glob = text.strip().lower()
+    if _WILD.isdisjoint(glob):
+        return str(PciAddress.parse(glob))
+    if not _GLOB.issuperset(glob):
+        raise ValueError("an address is of hex digits, ':' and '.', with * ? and [...] as wildcards: 0000:e1:00.*")
+    return f"0000:{glob}" if glob.count(":") == 1 else glob
+
+
+def parse_alias_key(text: str) -> str:
+    """What an alias stands for: a model ``10de:2204``, or the type of a vGPU, whose blanks become ``_``.
+
+    Raises:
+        ValueError: it has a colon and is no model.
+    """
+    if ":" in text:
+        vendor, device = parse_pair(text)
+        return f"{vendor:04x}:{device:04x}"
+    return type_key(text)
+
+
+def parse_prefix(text: str) -> str:
+    """What a variable's name begins with, with or without the underscore behind.
+
+    Raises:
+        ValueError: it can't.
+    """
+    prefix = text.rstrip("_")
+    if not is_variable_prefix(prefix):
+        raise ValueError("a prefix is of upper case letters, digits and underscores, such as PCI_RESOURCE")
+    return prefix
+
+
+def _text(parse: Callable[[str], T]) -> BeforeValidator:
+    """Parses text, and refuses what is no text."""
+
+    def parsed(value: object) -> T:
+        if not isinstance(value, str):
+            raise ValueError("it must be text; quotes make it so")
+        return parse(value)
+
+    return BeforeValidator(parsed)
+
+
+def _schema(pattern: str, *examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
+
+
+_ID = "(0[xX])?[0-9a-fA-F]{4}"
+Id = Annotated[int, _text(parse_id), _schema(f"^{_ID}$", "10de")]
+Pair = Annotated[tuple[int, int], _text(parse_pair), _schema(f"^{_ID}:{_ID}$", "10de:2204")]
+ClassPrefix = Annotated[str, _text(parse_class), _schema("^(0[xX])?([0-9a-fA-F]{2}){1,3}$", "03", "0302")]
+AddressGlob = Annotated[str, _text(parse_address_glob), _schema("^[0-9a-fA-F:.*?!\\[\\]-]+$", "0000:e1:00.*")]
+VariablePrefix = Annotated[str, _text(parse_prefix), _schema("^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
+ResourceName = Annotated[
+    str, _text(check_resource_name), _schema("^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "nvidia.com/GA102_GEFORCE_RTX_3090")
+]
+AliasKey = Annotated[str, _text(parse_alias_key), WithJsonSchema({"type": "string"})]
+ShortName = Annotated[str, _text(check_short_name), _schema("^[A-Za-z0-9._-]+$", "RTX_3090")]
+Domain = Annotated[str, _text(check_domain), _schema("^[a-z0-9.-]+$", "example.com")]
+Glob = Annotated[str, Field(min_length=1)]

@@ -1,0 +1,175 @@
+"""KubeVirt's ``permittedHostDevices`` and ``mediatedDevicesConfiguration`` as our configuration (K7).
+
+What is not ours in them is KubeVirt's business: it is looked at no more closely than to leave it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import Field
+
+from launcherkit.errors import Collector, shown
+from launcherkit.model.note import Note
+from launcherkit_plugin.config.base import Written
+from launcherkit_plugin.config.fields import parse_pair
+from launcherkit_plugin.errors import BadPluginConfig
+from launcherkit_plugin.model.config import MdevRule, PciRule, Selector
+from launcherkit_plugin.names import check_resource_name
+
+REMEDY = "Mend KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` has its shape."
+
+
+class _WrittenDevice(Written):
+    resource: str = Field(alias="resourceName")
+    external: bool = Field(False, alias="externalResourceProvider", description="Only where it is true is it ours.")
+
+
+class WrittenPciDevice(_WrittenDevice):
+    """A model of PCI devices."""
+
+    selector: str = Field(alias="pciVendorSelector", examples=["10DE:1EB8"])
+
+
+class WrittenMediatedDevice(_WrittenDevice):
+    """A type of mediated devices."""
+
+    selector: str = Field(alias="mdevNameSelector", examples=["GRID T4-1Q"])
+
+
+class WrittenPermitted(Written):
+    """As in the KubeVirt resource."""
+
+    pci: list[WrittenPciDevice] = Field([], alias="pciHostDevices")
+    mediated: list[WrittenMediatedDevice] = Field([], alias="mediatedDevices")
+    usb: list[dict[str, Any]] = Field([], description="Not ours, whoever provides them.")
+
+
+class _WrittenTypes(Written):
+    types: list[str] = Field([], alias="mediatedDeviceTypes")
+    old_types: list[str] = Field([], alias="mediatedDevicesTypes", description="The old name of the same.")
+
+    @property
+    def wanted(self) -> list[str]:
+        return self.types or self.old_types
+
+
+class WrittenNodeTypes(_WrittenTypes):
+    """Types for the nodes that have all of these labels."""
+
+    node_selector: dict[str, str] = Field(alias="nodeSelector")
+
+
+class WrittenMediatedDevices(_WrittenTypes):
+    """As in the KubeVirt resource."""
+
+    nodes: list[WrittenNodeTypes] = Field([], alias="nodeMediatedDeviceTypes")
+
+
+class WrittenSettings(Written):
+    """What we read of the configuration of KubeVirt."""
+
+    permitted: WrittenPermitted | None = Field(None, alias="permittedHostDevices")
+    mediated: WrittenMediatedDevices | None = Field(None, alias="mediatedDevicesConfiguration")
+
+
+class KubevirtRules(NamedTuple):
+    """What KubeVirt's settings say to us."""
+
+    pci: tuple[PciRule, ...]
+    mdevs: tuple[MdevRule, ...]
+    spread: tuple[str, ...]
+    others: tuple[Selector, ...]
+    """What KubeVirt's own plugin advertises, or another one."""
+    other_types: bool
+    """Whether there are such vGPU types too."""
+    notes: tuple[Note, ...]
+
+
+def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str]) -> KubevirtRules:
+    """Translate KubeVirt's settings.
+
+    Args:
+        settings: as they were read.
+        name: what messages call the place that they are from.
+        labels: of this node.
+
+    Raises:
+        BadPluginConfig, SeveralErrors: an entry that is ours can't be understood.
+    """
+    permitted = settings.permitted or WrittenPermitted.model_validate({})
+    errors = Collector()
+    notes: list[Note] = []
+    models: dict[str, dict[tuple[int, int], None]] = {}
+    types: dict[str, dict[str, None]] = {}
+    path = f"{name}, permittedHostDevices"
+    for place, pci in _ours(permitted.pci, f"{path}.pciHostDevices", notes):
+        model = _checked(parse_pair, pci.selector, f"{place}.pciVendorSelector", errors)
+        resource = _checked(check_resource_name, pci.resource, f"{place}.resourceName", errors)
+        if model and resource:
+            models.setdefault(resource, {})[model] = None
+    for place, mediated in _ours(permitted.mediated, f"{path}.mediatedDevices", notes):
+        resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName", errors)
+        if resource:
+            types.setdefault(resource, {})[mediated.selector] = None
+    if permitted.usb:
+        notes.append(Note("left-alone", f"{path}.usb: USB devices are not ours"))
+    errors.raise_if_any()
+
+    spread = types_of_node(settings.mediated, labels)
+    mdevs = tuple(MdevRule(tuple(selectors), resource) for resource, selectors in types.items())
+    if spread and not permitted.mediated:
+        mdevs = (MdevRule(spread),)
+    return KubevirtRules(
+        tuple(PciRule((Selector(models=frozenset(pairs)),), name=resource) for resource, pairs in models.items()),
+        mdevs,
+        spread if mdevs else (),
+        tuple(_others(permitted)),
+        any(not entry.external for entry in permitted.mediated),
+        tuple(notes),
+    )
+
+
+def types_of_node(mediated: WrittenMediatedDevices | None, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The types that a node shall have: those of all selectors that fit it, or else those that are for every node."""
+    if mediated is None:
+        return ()
+    fitting = [
+        wanted
+        for entry in mediated.nodes
+        if all(labels.get(key) == value for key, value in entry.node_selector.items())
+        for wanted in entry.wanted
+    ]
+    return tuple(dict.fromkeys(fitting or mediated.wanted))
+
+
+_Device = TypeVar("_Device", bound=_WrittenDevice)
+_Value = TypeVar("_Value")
+
+
+def _ours(entries: list[_Device], path: str, notes: list[Note]) -> Iterator[tuple[str, _Device]]:
+    """The entries that are ours, each with its path."""
+    for position, entry in enumerate(entries):
+        if entry.external:
+            yield f"{path}.{position}", entry
+        else:
+            text = f"{path}.{position}: {entry.resource} is KubeVirt's own: it has no externalResourceProvider: true"
+            notes.append(Note("left-alone", text))
+
+
+def _checked(check: Callable[[str], _Value], text: str, path: str, errors: Collector) -> _Value | None:
+    try:
+        return check(text)
+    except ValueError as problem:
+        errors.add(BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY))
+        return None
+
+
+def _others(permitted: WrittenPermitted) -> Iterator[Selector]:
+    for entry in permitted.pci:
+        if not entry.external:
+            try:
+                yield Selector(models=frozenset({parse_pair(entry.selector)}))
+            except ValueError:
+                continue

@@ -1,0 +1,156 @@
+"""Reads a configuration and all that it refers to. Takes pydantic and YAML: see `config.child`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcherkit.errors import Collector, shown
+from launcherkit.sources.files import read_file
+from launcherkit.sources.written import LARGE, parse_written, validate_written
+from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
+from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
+from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
+from launcherkit_plugin.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.config import Auto, Config, LayoutEntry, MdevRule, PciRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.names import clashes, variable_name
+from launcherkit_plugin.select import with_auto
+
+_REMEDY = "See docs/reference/plugin-configuration.md, or check the file against schemas/plugin-config.schema.json."
+_CLUSTER = "the cluster's KubeVirt resource"
+
+
+def read_config(
+    path: str,
+    auto: Auto | None = None,
+    kubevirt: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Reading:
+    """Read a configuration file.
+
+    Args:
+        path: YAML or JSON; ``-`` is standard input.
+        auto: in the place of the file's.
+        kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; None where
+            it isn't known yet.
+        labels: of this node.
+
+    Raises:
+        UnreadableFile: it, or what it refers to, can't be read.
+        BadPluginConfig, NameClash, SeveralErrors: all that is wrong in it.
+    """
+    values = parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, _REMEDY, LARGE, numbers=False)
+    written = validate_written(WrittenConfig, values, path, BadPluginConfig, _REMEDY)
+    if auto is not None:
+        written = written.model_copy(update={"auto": auto})
+    wanted = written.kubevirt or WrittenKubevirt.model_validate({})
+    settings, name, files = _settings(wanted, path, kubevirt)
+    rules = rules_of(settings, name, labels or {})
+    config = _config(written, rules, path)
+    _check_names(config, path)
+    config = with_auto(config, rules.others, vgpu=not rules.other_types)
+    return Reading(config, rules.notes, files, wanted.cluster)
+
+
+def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
+    """Read a file with a layout: ``layout`` and ``spread``, as under ``vgpu`` in a configuration.
+
+    Raises:
+        UnreadableFile: it can't be read.
+        BadPluginConfig, SeveralErrors: all that is wrong in it.
+    """
+    values = parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, _REMEDY, LARGE, numbers=False)
+    written = validate_written(WrittenLayout, values, path, BadPluginConfig, _REMEDY)
+    return tuple(entry.value() for entry in written.layout), tuple(written.spread)
+
+
+def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
+    vgpu = written.vgpu
+    return Config(
+        auto=written.auto,
+        pci=(*(resource.value() for resource in written.resources), *rules.pci),
+        vgpu=VgpuConfig(
+            mdevs=(*(resource.value() for resource in vgpu.mediated_devices), *rules.mdevs),
+            vfs=tuple(resource.value() for resource in vgpu.virtual_functions),
+            layout=tuple(entry.value() for entry in vgpu.layout),
+            spread=tuple(vgpu.spread) or rules.spread,
+            grace_seconds=vgpu.grace_seconds,
+        ),
+        aliases=written.aliases,
+        domains=written.domains,
+        pci_ids=None if written.pci_ids is None else _beside(path, written.pci_ids),
+        nodes=written.nodes,
+        cdi=None if written.cdi is None else written.cdi.value(),
+        rescan_seconds=written.rescan_seconds,
+    )
+
+
+def _check_names(config: Config, path: str) -> None:
+    """Whether the names that people gave are apart (K6); those that are found on the host come later."""
+    rules: list[PciRule | MdevRule | VgpuVfRule] = [*config.pci, *config.vgpu.mdevs, *config.vgpu.vfs]
+    named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in rules if rule.name is not None]
+    errors = Collector()
+    for text in clashes(named):
+        errors.add(NameClash(f"{path}: {text}", "Rename one, or put the selectors of both into one."))
+    errors.raise_if_any()
+
+
+def _settings(
+    wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None
+) -> tuple[WrittenSettings, str, tuple[str, ...]]:
+    """KubeVirt's settings, what messages call the place that they are from, and the files that were read."""
+    if wanted.file is not None:
+        file = _beside(path, wanted.file)
+        document = parse_written(
+            read_file(file, LARGE + 1), file, BadPluginConfig, KUBEVIRT_REMEDY, LARGE, numbers=False
+        )
+        return _known(_configuration(document, file), file), file, (path, file)
+    if wanted.cluster:
+        return _known(cluster or {}, _CLUSTER), _CLUSTER, (path,)
+    inline = WrittenSettings.model_construct(permitted=wanted.permitted, mediated=wanted.mediated)
+    return inline, f"{path}, kubevirt", (path,)
+
+
+def _beside(path: str, name: str) -> str:
+    """A file that a configuration names, as its author sees it: in a ConfigMap both are keys of one."""
+    return os.path.join(os.path.dirname(path), name)
+
+
+def _configuration(document: Any, name: str) -> Any:
+    """``spec.configuration`` of the KubeVirt resource in a document, or the document where it is that already.
+
+    Raises:
+        BadPluginConfig: a list with none or several of them.
+    """
+    if isinstance(document, dict) and isinstance(document.get("items"), list):
+        found = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
+        if len(found) != 1:
+            raise BadPluginConfig(f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY)
+        document = found[0]
+    if not isinstance(document, dict) or "kind" not in document:
+        return document
+    if document["kind"] != "KubeVirt":
+        raise BadPluginConfig(f"{name}, kind: {shown(document['kind'])} is not 'KubeVirt'", KUBEVIRT_REMEDY)
+    spec = document.get("spec") or {}
+    return (spec.get("configuration") or {}) if isinstance(spec, dict) else spec
+
+
+def _known(values: Any, name: str) -> WrittenSettings:
+    """Settings without the keys that we don't know: they are KubeVirt's, and there are more with every release."""
+    values = deepcopy(values)
+    try:
+        return WrittenSettings.model_validate(values)
+    except ValidationError as problem:
+        for fault in problem.errors(include_url=False):
+            if fault["type"] == "extra_forbidden":
+                *path, key = fault["loc"]
+                place = values
+                for step in path:
+                    place = place[step]
+                del place[key]
+    return validate_written(WrittenSettings, values, name, BadPluginConfig, KUBEVIRT_REMEDY)

@@ -1,0 +1,227 @@
+"""The configuration as people write it, and the values that it stands for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from launcherkit.model.policy import Siblings
+from launcherkit_plugin.config.base import Written
+from launcherkit_plugin.config.fields import (
+    AddressGlob,
+    AliasKey,
+    ClassPrefix,
+    Domain,
+    Glob,
+    Id,
+    Pair,
+    ResourceName,
+    ShortName,
+    VariablePrefix,
+)
+from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
+from launcherkit_plugin.model.config import (
+    Auto,
+    CdiConfig,
+    LayoutEntry,
+    MdevRule,
+    Mode,
+    Nodes,
+    PciRule,
+    Selector,
+    VgpuVfRule,
+)
+
+
+class WrittenSelector(Written):
+    """Which PCI functions. All that is given must be true of a function, and of a list one entry."""
+
+    vendors: list[Id] = Field([], description="Vendor IDs, hex.")
+    devices: list[Id] = Field([], description="Device IDs, hex.")
+    models: list[Pair] = Field([], description="Vendor and device ID, as lspci -n has them.")
+    classes: list[ClassPrefix] = Field(
+        [], description="Class codes, or how they begin: 03 is every display controller."
+    )
+    subsystems: list[Pair] = Field([], description="Vendor and device ID of the subsystem.")
+    addresses: list[AddressGlob] = Field([], description="Addresses (BDF), with * ? [...] as wildcards.")
+    drivers: list[Glob] = Field([], description="Drivers that are bound; none for a function that has none.")
+    numa_nodes: list[Annotated[int, Field(ge=0)]] = Field([], alias="numaNodes", description="NUMA nodes.")
+    virtual: bool | None = Field(None, description="Only SR-IOV virtual functions, or none of them. Default: both")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> WrittenSelector:
+        if self.value() == Selector():
+            raise ValueError("it selects every function there is; say which")
+        return self
+
+    def value(self) -> Selector:
+        return Selector(
+            frozenset(self.vendors),
+            frozenset(self.devices),
+            frozenset(self.models),
+            tuple(self.classes),
+            frozenset(self.subsystems),
+            tuple(self.addresses),
+            frozenset(self.drivers),
+            frozenset(self.numa_nodes),
+            self.virtual,
+        )
+
+
+class WrittenEnvironment(Written):
+    """The variable that a container gets."""
+
+    prefix: VariablePrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+    list_siblings: bool = Field(
+        False, alias="listSiblings", description="Name the siblings in it too, for readers that know no sysfs."
+    )
+
+
+class WrittenResource(Written):
+    """PCI functions that are advertised under one name, or each model under its own."""
+
+    name: ResourceName | None = Field(None, description="Default: a name for each model, made of pci.ids.")
+    select: list[WrittenSelector] = Field(min_length=1, description="Functions of which any one of these is true.")
+    exclude: list[WrittenSelector] = Field([], description="But not these.")
+    siblings: Siblings = Field(
+        "slot", description="What comes along with a device; as the policy of launcherkit in the pod says."
+    )
+    environment: WrittenEnvironment = Field(default_factory=lambda: WrittenEnvironment.model_validate({}))
+    bind: bool = Field(False, description="Bind them, with their IOMMU groups, to vfio-pci.")
+    when_bound: bool = Field(
+        False,
+        alias="whenBound",
+        description="Advertise what has been bound to a VFIO driver. Default: the rest too, as Unhealthy.",
+    )
+    companion: bool = Field(
+        False, description="They are asked for beside the card that they are part of, in the same pod."
+    )
+
+    def value(self) -> PciRule:
+        return PciRule(
+            tuple(selector.value() for selector in self.select),
+            tuple(selector.value() for selector in self.exclude),
+            self.name,
+            self.siblings,
+            self.environment.list_siblings,
+            self.environment.prefix,
+            self.bind,
+            self.companion,
+            self.when_bound,
+        )
+
+
+class _WrittenVgpuResource(Written):
+    types: list[Glob] = Field(min_length=1, description="Names or IDs of vGPU types, with * ? [...] as wildcards.")
+    name: ResourceName | None = Field(None, description="Default: a name for each type, which is its own.")
+    mode: Mode = Field(
+        "static", description="static: what exists is advertised; dynamic: what could be made, and made when needed."
+    )
+    parents: list[Glob] = Field([], description="On these cards alone, globs of their addresses.")
+
+
+class WrittenMdevResource(_WrittenVgpuResource):
+    """Mediated devices that are advertised under one name, or each type under its own."""
+
+    prefix: VariablePrefix = Field("MDEV_PCI_RESOURCE", description="What the variable's name begins with.")
+
+    def value(self) -> MdevRule:
+        return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
+
+
+class WrittenVfResource(_WrittenVgpuResource):
+    """Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own."""
+
+    prefix: VariablePrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+
+    def value(self) -> VgpuVfRule:
+        return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
+
+
+class WrittenLayoutEntry(Written):
+    """So many vGPUs of a type on a card."""
+
+    parent: Glob = Field(description="A card: a glob of addresses, or #0 for the first by address.")
+    type: Glob = Field(description="Name or ID of a vGPU type.")
+    count: Annotated[int, Field(ge=0)] | None = Field(None, description="Default: as many as there is room for.")
+
+    @model_validator(mode="after")
+    def _number(self) -> WrittenLayoutEntry:
+        number = self.parent.removeprefix("#")
+        if number != self.parent and not (number.isascii() and number.isdigit()):
+            raise ValueError("a card by number is #0, #1 and so on")
+        return self
+
+    def value(self) -> LayoutEntry:
+        return LayoutEntry(self.parent, self.type, self.count)
+
+
+class WrittenLayout(Written):
+    """Which vGPUs a node has."""
+
+    layout: list[WrittenLayoutEntry] = Field([], description="Which vGPUs the cards of this node have.")
+    spread: list[Glob] = Field(
+        [], description="Types that the other cards get in turn, each card as many of its type as there is room for."
+    )
+
+
+class WrittenVgpu(WrittenLayout):
+    """All of vGPU."""
+
+    mediated_devices: list[WrittenMdevResource] = Field([], alias="mediatedDevices")
+    virtual_functions: list[WrittenVfResource] = Field([], alias="virtualFunctions")
+    grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
+        60.0, alias="graceSeconds", description="How long nobody must need a vGPU before it is removed."
+    )
+
+
+class WrittenCdi(Written):
+    """Devices by the Container Device Interface."""
+
+    folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
+    only: bool = Field(False, description="No device nodes beside it: the container runtime must know CDI.")
+
+    def value(self) -> CdiConfig:
+        return CdiConfig(self.folder, self.only)
+
+
+class WrittenKubevirt(Written):
+    """KubeVirt's own settings: written here, in a file, or in the cluster; one of these."""
+
+    file: str | None = Field(None, min_length=1, description="A KubeVirt resource as kubectl prints it.")
+    cluster: bool = Field(False, description="Read and watch the cluster's KubeVirt resource.")
+    permitted: WrittenPermitted | None = Field(None, alias="permittedHostDevices")
+    mediated: WrittenMediatedDevices | None = Field(None, alias="mediatedDevicesConfiguration")
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> WrittenKubevirt:
+        places = [self.file is not None, self.cluster, self.permitted is not None or self.mediated is not None]
+        if sum(places) > 1:
+            raise ValueError("give file, cluster or the settings themselves, only one of them")
+        return self
+
+
+class WrittenConfig(Written):
+    """The configuration of the device plugin of launcherkit. Every key may be left out."""
+
+    auto: Auto | None = Field(
+        None,
+        description="Advertise without further rules what is bound to a VFIO driver: NVIDIA's GPUs, every GPU and "
+        "accelerator, or everything; vGPUs that exist too.",
+    )
+    resources: list[WrittenResource] = Field([], description="PCI functions. The first that selects a function has it.")
+    vgpu: WrittenVgpu = Field(default_factory=lambda: WrittenVgpu.model_validate({}))
+    kubevirt: WrittenKubevirt | None = None
+    aliases: dict[AliasKey, ShortName] = Field(
+        {}, description="Names for models (10de:2204) and vGPU types (GRID T4-1Q), without the domain."
+    )
+    domains: dict[Id, Domain] = Field({}, description="Vendor ID to the domain of automatic names.")
+    pci_ids: str | None = Field(
+        None, alias="pciIds", min_length=1, description="A table pci.ids, in the place of the one that is installed."
+    )
+    nodes: Nodes = Field("auto", description="Which device nodes a container gets: of groups, or VFIO's own.")
+    cdi: WrittenCdi | None = None
+    rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
+        30.0, alias="rescanSeconds", description="The longest time between two looks at the host."
+    )

@@ -1,0 +1,76 @@
+"""The configuration in force, and when it is time to read it again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from launcherkit_plugin.config.files import Version, folders, versions
+from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.errors import ConfigNotRead
+from launcherkit_plugin.model.config import Config
+
+Read: TypeAlias = Callable[[Mapping[str, Any] | None, Mapping[str, str]], Awaitable[Reading]]
+"""Reads it, with KubeVirt's settings in the cluster and the node's labels, as far as they are known."""
+
+
+class Source:
+    """A configuration that may change. `first` comes before all else."""
+
+    def __init__(self, path: str | None, read: Read) -> None:
+        """Make a source.
+
+        Args:
+            path: of the file; None where there is none, and nothing ever changes.
+            read: see `Read`.
+        """
+        self._read = read
+        self._files = () if path is None else (path,)
+        self._settings: tuple[Mapping[str, Any] | None, Mapping[str, str]] = None, {}
+        self._seen: tuple[object, dict[str, Version | None]] | None = None
+        self._config: Config | None = None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where something changes when it changes."""
+        return folders(self._files)
+
+    async def first(self) -> Reading:
+        """Read it.
+
+        Raises:
+            LauncherkitError: what is wrong with it.
+        """
+        return await self._take()
+
+    def tell(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> None:
+        """What the cluster says."""
+        self._settings = kubevirt, labels
+
+    async def again(self) -> Reading | None:
+        """What it says now; None where that is what it said. A wrong one is told once, until it changes.
+
+        Raises:
+            LauncherkitError: what is wrong with it; the old one stays in force.
+        """
+        if self._seen == self._sight():
+            return None
+        before = self._config
+        reading = await self._take()
+        return None if reading.config == before else reading
+
+    async def _take(self) -> Reading:
+        self._seen = self._sight()
+        try:
+            reading = await self._read(*self._settings)
+        except ConfigNotRead:
+            self._seen = None  # not its own fault: to be tried again
+            raise
+        if reading.files != self._files and self._files:
+            self._files = reading.files
+            self._seen = self._sight()
+        self._config = reading.config
+        return reading
+
+    def _sight(self) -> tuple[object, dict[str, Version | None]]:
+        return self._settings, versions(self._files)

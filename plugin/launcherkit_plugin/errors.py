@@ -1,0 +1,210 @@
+"""What can go wrong in the device plugin. Codes and pages are one series with those of `launcherkit.errors`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from launcherkit.errors import EX_CONFIG, EX_UNAVAILABLE, LauncherkitError
+
+# 70x: configuration
+
+
+class BadPluginConfig(LauncherkitError):
+    """The configuration file, or one of KubeVirt's, is not as its schema says."""
+
+    code = "LK701"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class NameClash(LauncherkitError):
+    """Two resources have one name, socket or variable (K6)."""
+
+    code = "LK702"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class ConfigNotRead(LauncherkitError):
+    """The process that reads the configuration did not do its work."""
+
+    code = "LK703"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+# 71x: the kubelet and what it asks for
+
+
+class NoKubelet(LauncherkitError):
+    code = "LK711"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class UnknownDevice(LauncherkitError):
+    """The kubelet asks for a device that is not, or no longer, advertised (K2)."""
+
+    code = "LK712"
+
+
+class DeviceUnhealthy(LauncherkitError):
+    """The kubelet asks for a device that can't be had (K2, K5)."""
+
+    code = "LK713"
+
+
+class GroupSplit(LauncherkitError):
+    """An Allocate that would give two devices of one IOMMU group to two pods (K3)."""
+
+    code = "LK714"
+
+
+class RegistrationRefused(LauncherkitError):
+    """The kubelet is there and doesn't take a resource."""
+
+    code = "LK715"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class PluginSocketInUse(LauncherkitError):
+    """Another process serves a resource of the same name."""
+
+    code = "LK716"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class PluginSocketNotMade(LauncherkitError):
+    code = "LK717"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class BadKubeletRequest(LauncherkitError):
+    """A request that no kubelet makes: no device, one twice, more that must be had than are wanted."""
+
+    code = "LK718"
+
+
+# 72x: who holds what, and binding
+
+
+class UsageUnreadable(LauncherkitError):
+    """PodResources or the kubelet's checkpoint can't be read."""
+
+    code = "LK721"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class BindRefused(LauncherkitError):
+    """A member of the group must stay with its driver: the host uses it, or it has VFs or mdevs (K8)."""
+
+    code = "LK722"
+
+
+class DeviceHeld(LauncherkitError):
+    """A pod or a process has a device of the group (K8)."""
+
+    code = "LK723"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class HoldersUnknown(LauncherkitError):
+    """Nobody can tell whether a pod or a process has a device of the group (K8)."""
+
+    code = "LK724"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class NotBoundByUs(LauncherkitError):
+    """Who bound it knows what was there before: only that is undone which is on record."""
+
+    code = "LK725"
+
+
+class NoVfioDriver(LauncherkitError):
+    """vfio-pci is not there and can't be loaded."""
+
+    code = "LK726"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class StepFailed(LauncherkitError):
+    """The kernel refused a step of binding, or did something else."""
+
+    code = "LK727"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class StepHangs(LauncherkitError):
+    """A step of binding does not come back, or another process is at it (K8)."""
+
+    code = "LK728"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class BadRecord(LauncherkitError):
+    """A record of what was bound before can't be read."""
+
+    code = "LK729"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+# 73x: vGPU
+
+
+class VgpuNotMade(LauncherkitError):
+    """The driver did not make an mdev, or did not set the type of a VF (G2, G4)."""
+
+    code = "LK731"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class NoVgpuRoom(LauncherkitError):
+    """The card has no room for a vGPU of that type beside those that it has (G1)."""
+
+    code = "LK732"
+
+
+class WrongVgpu(LauncherkitError):
+    """What is at the place of a vGPU is another one (G2)."""
+
+    code = "LK733"
+
+
+class VgpuInUse(LauncherkitError):
+    """A vGPU can't be removed: a pod holds it, or a process has it open (G3)."""
+
+    code = "LK734"
+
+
+class VgpuNotRemoved(LauncherkitError):
+    """The driver did not take a vGPU away."""
+
+    code = "LK735"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class BadLayout(LauncherkitError):
+    """A layout that no driver here could bring about (G5)."""
+
+    code = "LK736"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class VmLacksDevices(LauncherkitError):
+    """A VM is about to start, and its pod has fewer vGPUs than it asks for."""
+
+    code = "LK737"
+
+
+# 74x: the cluster
+
+
+class NoCluster(LauncherkitError):
+    """The configuration wants something from the cluster, and there is no API server that answers."""
+
+    code = "LK741"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class NoMetricsAddress(LauncherkitError):
+    """Metrics can't be served where they should."""
+
+    code = "LK742"
+    exit_code: ClassVar[int] = EX_CONFIG

@@ -1,0 +1,86 @@
+"""What Node Feature Discovery is told of a node, by a file that its worker makes labels of.
+
+One label for each fact, so that a pod's node affinity can ask for it: ``launcherkit.io/iommu=true``. The counts by
+resource have namespaces of their own, for a resource's name may be as long as a label's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from launcherkit.atomic import write_atomically
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio
+from launcherkit_plugin.model.device import Resource
+
+FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
+FILE = "launcherkit"
+DOMAIN = "launcherkit.io"
+
+
+def features(host: HostFacts, resources: Sequence[Resource]) -> dict[str, str]:
+    """Labels of a node.
+
+    * ``launcherkit.io/iommu``: whether the kernel has put functions into IOMMU groups.
+    * ``launcherkit.io/vfio``: whether VFIO's device nodes are there: ``group``, ``iommufd``, ``both`` or ``none``.
+    * ``launcherkit.io/vfio-functions``: how many functions are bound to a VFIO driver.
+    * ``devices.launcherkit.io/<NAME>``, ``healthy.launcherkit.io/<NAME>``: devices of ``<domain>/<NAME>``.
+    """
+    bound = sum(bound_to_vfio(function, host.details.get(at)) for at, function in host.functions.items())
+    counts = {
+        f"{what}.{DOMAIN}/{resource.name.rpartition('/')[2]}": str(number)
+        for resource in resources
+        for what, number in (
+            ("devices", len(resource.devices)),
+            ("healthy", sum(device.healthy for device in resource.devices.values())),
+        )
+    }
+    return {
+        f"{DOMAIN}/iommu": str(bool(host.groups)).lower(),
+        f"{DOMAIN}/vfio": _nodes(host.nodes or frozenset()),
+        f"{DOMAIN}/vfio-functions": str(bound),
+        **counts,
+    }
+
+
+def _nodes(nodes: frozenset[str]) -> str:
+    match CONTAINER_NODE in nodes, IOMMUFD_NODE in nodes:
+        case True, True:
+            return "both"
+        case True, False:
+            return "group"
+        case False, True:
+            return "iommufd"
+    return "none"
+
+
+class FeatureFile:
+    """The file in the worker's folder, replaced by rename and only where it changes: the worker watches it.
+
+    Args:
+        folder: `FOLDER`; where it is not there Node Feature Discovery isn't either, and nothing is written.
+    """
+
+    def __init__(self, folder: str = FOLDER) -> None:
+        self.path = os.path.join(folder, FILE)
+        self._written: dict[str, str] | None = None
+
+    def write(self, labels: Mapping[str, str]) -> bool:
+        """True where the file says something new.
+
+        Raises:
+            UnwritableFile: names the file and the reason.
+        """
+        if labels == self._written or not os.path.isdir(os.path.dirname(self.path)):
+            return False
+        write_atomically(self.path, "".join(f"{key}={value}\n" for key, value in sorted(labels.items())).encode())
+        self._written = dict(labels)
+        return True
+
+    def remove(self) -> None:
+        """Nothing is offered any more: the worker takes the labels away."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._written = None

@@ -1,0 +1,1 @@
+"""The kubelet: registration, one gRPC server a resource, its sockets."""

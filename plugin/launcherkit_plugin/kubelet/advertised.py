@@ -1,0 +1,221 @@
+"""Keeps resources served and registered, whatever becomes of the kubelet and of the sockets (K4).
+
+Nothing is deduced from events: each look compares what is there with what should be. An event makes it come sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from launcherkit.adapters.unix_socket import Identity, identity
+from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.errors import NoKubelet
+from launcherkit_plugin.kubelet.registration import KUBELET_SOCKET, no_kubelet, register
+from launcherkit_plugin.kubelet.server import ResourceServer, Surroundings
+from launcherkit_plugin.log import log_error
+from launcherkit_plugin.model.device import Resource
+
+LOOK_SECONDS = 1.0
+"""Between two looks with no event. A look is two calls of lstat."""
+
+PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between tries that fail."""
+
+UNWATCHED_SECONDS = 10.0
+"""A kubelet that has been told of a resource, and does not watch it for so long, has forgotten it."""
+
+
+class Advertised:
+    """One resource. ``changed`` is called when it has become, or isn't any longer, `registered`."""
+
+    def __init__(
+        self, resource: Resource, around: Surroundings, clock: Callable[[], float], changed: Callable[[], None]
+    ) -> None:
+        self._around = around
+        self._clock = clock
+        self._changed = changed
+        self._resource = resource
+        self._server = ResourceServer(resource, around, self._left)
+        self._wake = asyncio.Event()
+        self._known_to: Identity | None = None
+        """The kubelet's socket by which it was registered."""
+        self._since = 0.0
+        self._failures = 0
+        self._told: str | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has been told of it, as far as we know."""
+        return self._known_to is not None
+
+    def update(self, resource: Resource) -> None:
+        """What it is from now on; the kubelet is told at once where it sees a difference."""
+        if resource != self._resource:
+            self._resource = resource
+            self._server.update(resource)
+
+    def look(self) -> None:
+        """Something may have changed."""
+        self._wake.set()
+
+    async def keep(self) -> None:
+        """Serve and register it until cancelled; it is up to the caller to `end` it then."""
+        while True:
+            self._wake.clear()
+            pause = LOOK_SECONDS
+            seen = identity(self._kubelet)
+            try:
+                await self._tend(seen)
+                self._failures, self._told = 0, None
+            except LauncherkitError as error:
+                self._tell(error.message, lambda error=error: self._log_error(error))  # type: ignore[misc]
+                pause = self._next_pause()
+            except Exception as bug:  # one resource's trouble is not the others'
+                text = f"internal error: {type(bug).__name__}: {bug}"
+                self._tell(text, lambda text=text: self._around.log("error", text, resource=self._server.name))  # type: ignore[misc]
+                pause = self._next_pause()
+            await self._rest(pause, seen)
+
+    async def end(self, *, gone: bool) -> None:
+        """Stop serving. Where the resource is ``gone``, and won't be back, the kubelet is told of no devices first."""
+        if gone:
+            self._server.update(self._resource._replace(devices={}))
+        await self._server.stop()
+
+    @property
+    def _kubelet(self) -> str:
+        return f"{self._around.folder}/{KUBELET_SOCKET}"
+
+    async def _tend(self, kubelet: Identity | None) -> None:
+        server = self._server
+        if not server.in_place():
+            # The old streams end before the new registration: a kubelet that sees them in the other order drops both.
+            await server.stop()
+            self._is_known_to(None)
+            await server.start()
+        forgotten = not server.watchers and self._clock() - self._since > UNWATCHED_SECONDS
+        if kubelet is not None and kubelet == self._known_to and not forgotten:
+            return
+        self._is_known_to(None)
+        if kubelet is None:
+            raise no_kubelet(self._kubelet, "there is no socket")
+        try:
+            await register(self._around.folder, server.name, server.endpoint)
+        except LauncherkitError as error:
+            self._around.metrics.registered(server.name, "failed" if isinstance(error, NoKubelet) else "refused")
+            raise
+        self._since = self._clock()
+        self._is_known_to(kubelet)
+        self._around.metrics.registered(server.name, "done")
+        self._around.log("info", f"registered {server.name}, devices: {len(self._resource.devices)}")
+
+    def _left(self) -> None:
+        """The kubelet has closed its stream, or has died: it has to be told again."""
+        self._is_known_to(None)
+        self._wake.set()
+
+    def _is_known_to(self, kubelet: Identity | None) -> None:
+        before, self._known_to = self._known_to, kubelet
+        if before != kubelet:
+            self._changed()
+
+    def _next_pause(self) -> float:
+        pause = PAUSES[min(self._failures, len(PAUSES) - 1)]
+        self._failures += 1
+        return pause
+
+    async def _rest(self, pause: float, kubelet: Identity | None) -> None:
+        """Wait for the next look; after a failure an event counts only if it is that of another kubelet."""
+        deadline = asyncio.get_running_loop().time() + pause
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    if not self._failures:
+                        return
+                    if identity(self._kubelet) != kubelet:
+                        self._failures = 0
+                        return
+
+    def _tell(self, text: str, tell: Callable[[], None]) -> None:
+        """Say what is wrong, once for as long as it is the same."""
+        if text != self._told:
+            self._told = text
+            tell()
+
+    def _log_error(self, error: LauncherkitError) -> None:
+        if isinstance(error, NoKubelet):
+            self._around.log("info", f"{self._server.name}: waiting: {error.message}", code=error.code)
+        else:
+            log_error(self._around.log, error, resource=self._server.name)
+
+
+class Advertiser:
+    """All resources: each has a task of its own.
+
+    Args:
+        around: what they share.
+        clock: seconds, monotonic.
+        told: called with the names of the resources that the kubelet doesn't know of, when that may have changed.
+    """
+
+    def __init__(
+        self, around: Surroundings, clock: Callable[[], float], told: Callable[[Sequence[str]], object] = len
+    ) -> None:
+        self._around = around
+        self._clock = clock
+        self._told = told
+        self._kept: dict[str, tuple[Advertised, asyncio.Task[None]]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    def update(self, resources: Iterable[Resource]) -> None:
+        """These, and no others, from now on."""
+        wanted = {resource.name: resource for resource in resources}
+        for name in self._kept.keys() - wanted.keys():
+            one, task = self._kept.pop(name)
+            self._around.log("info", f"{name} is not advertised any more")
+            self._ending[name] = asyncio.create_task(self._end(name, one, task, gone=True))
+        for name, resource in wanted.items():
+            if name in self._kept:
+                self._kept[name][0].update(resource)
+            else:
+                one = Advertised(resource, self._around, self._clock, self._tell)
+                self._kept[name] = one, asyncio.create_task(self._keep(one, self._ending.get(name)))
+        self._tell()
+
+    def look(self) -> None:
+        """Something has changed in the folder of the sockets."""
+        for one, _ in self._kept.values():
+            one.look()
+
+    def unregistered(self) -> list[str]:
+        """The resources of which the kubelet doesn't know."""
+        return sorted(name for name, (one, _) in self._kept.items() if not one.registered)
+
+    def _tell(self) -> None:
+        self._told(self.unregistered())
+
+    async def close(self) -> None:
+        """Stop serving all of them; calls under way are finished."""
+        kept, self._kept = self._kept, {}
+        ends = [self._end(name, one, task, gone=False) for name, (one, task) in kept.items()]
+        await asyncio.gather(*ends, *self._ending.values())
+
+    @staticmethod
+    async def _keep(one: Advertised, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})  # has the socket until then
+        await one.keep()
+
+    async def _end(self, name: str, one: Advertised, task: asyncio.Task[None], *, gone: bool) -> None:
+        task.cancel()
+        await asyncio.wait({task})
+        try:
+            await one.end(gone=gone)
+        except Exception as bug:
+            self._around.log("error", f"{name}: internal error while ending: {type(bug).__name__}: {bug}")
+        finally:
+            self._ending.pop(name, None)

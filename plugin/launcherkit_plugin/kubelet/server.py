@@ -1,0 +1,237 @@
+"""One resource on its socket: what the kubelet calls (v1beta1 DevicePlugin)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+from grpclib import GRPCError, Status
+from grpclib.events import RecvRequest, listen
+from grpclib.server import Stream
+
+from launcherkit.adapters.grpc_calls import Calls, receive
+from launcherkit.adapters.grpc_server import BoundedServer
+from launcherkit.adapters.unix_socket import Identity, identity, socket_at
+from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade
+from launcherkit_plugin.kubelet import messages
+from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
+from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from launcherkit_plugin.log import Log, log_error
+from launcherkit_plugin.metrics import Metrics, Outcome
+from launcherkit_plugin.model.device import Grant, Resource
+
+DRAIN_SECONDS = 10.0
+"""For how long calls under way may go on when the server ends."""
+
+
+class Answers(Protocol):
+    """What the kubelet's questions are answered by; `launcherkit_plugin.allocator.Allocator`."""
+
+    async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
+
+    async def check(self, resource: str, ids: Sequence[str]) -> None: ...
+
+    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]: ...
+
+
+class Surroundings(NamedTuple):
+    """What all resources share."""
+
+    folder: str
+    """Of the device plugins' sockets."""
+    answers: Answers
+    log: Log
+    metrics: Metrics
+    dev_root: str = ""
+    """See `launcherkit_plugin.kubelet.messages.allocation`."""
+
+
+class ResourceServer:
+    """A resource, served from `start` to `stop`; it can be started again."""
+
+    def __init__(self, resource: Resource, around: Surroundings, when_left: Callable[[], None]) -> None:
+        """``when_left`` is called when nobody watches the devices any more."""
+        self.name = resource.name
+        self.endpoint = resource.socket
+        self.path = f"{around.folder}/{self.endpoint}"
+        self._around = around
+        self._devices = _Devices(messages.device_list(resource), when_left)
+        self._running: AsyncExitStack | None = None
+        self._ours: Identity | None = None
+
+    @property
+    def watchers(self) -> int:
+        """How many streams of ListAndWatch there are: one, where the kubelet knows the resource."""
+        return self._devices.watchers
+
+    def in_place(self) -> bool:
+        """Whether it runs, and its socket is still there: the kubelet removes all of them when it starts (K4)."""
+        return self._running is not None and identity(self.path) == self._ours
+
+    def update(self, resource: Resource) -> None:
+        """Tell the watchers where something has changed for them."""
+        self._devices.put(messages.device_list(resource))
+
+    async def start(self) -> None:
+        """Listen on the socket; whoever is called by the kubelet from now on answers.
+
+        Raises:
+            PluginSocketInUse, PluginSocketNotMade: it doesn't run then.
+        """
+        assert self._running is None
+        async with AsyncExitStack() as opening:
+            made, self._ours = opening.enter_context(socket_at(self.path, _in_use, _not_made))
+            calls = Calls()
+            server = BoundedServer([_Service(self.name, self._around, self._devices)])
+            listen(server, RecvRequest, calls.admit)
+            await server.start(sock=made)
+            self._devices.open()
+            opening.push_async_callback(server.hang_up)
+            opening.push_async_callback(self._drain, server, calls)
+            self._running = opening.pop_all()
+
+    async def _drain(self, server: BoundedServer, calls: Calls) -> None:
+        server.refuse()
+        self._devices.close()
+        if late := await calls.drain(DRAIN_SECONDS):
+            self._around.log("warning", f"{self.name}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s")
+
+    async def stop(self) -> None:
+        """End the streams, let calls under way finish, and remove the socket if it is ours."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            await running.aclose()
+
+
+class _Devices:
+    """The list of devices as it is now, and who watches it."""
+
+    def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
+        self._now = now
+        self._changed = asyncio.Event()
+        self._open = False
+        self._when_left = when_left
+        self.watchers = 0
+
+    def put(self, devices: wire.ListAndWatchResponse) -> None:
+        if devices != self._now:
+            self._now = devices
+            self._wake()
+
+    def open(self) -> None:
+        self._open = True
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self._open = False
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def send(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
+        """The list, and again whenever it has changed; who reads slowly gets the latest alone."""
+        self.watchers += 1
+        try:
+            sent = None
+            while True:
+                changed = self._changed
+                if self._now != sent:
+                    sent = self._now
+                    await stream.send_message(sent)
+                elif self._open:
+                    await changed.wait()
+                else:
+                    break
+        finally:
+            self.watchers -= 1
+            if not self.watchers and self._open:
+                self._when_left()
+
+
+class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
+    def __init__(self, resource: str, around: Surroundings, devices: _Devices) -> None:
+        self._resource = resource
+        self._around = around
+        self._devices = devices
+
+    async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
+        await receive(stream, wire.Empty)
+        await stream.send_message(messages.options())
+
+    async def ListAndWatch(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
+        await receive(stream, wire.Empty)
+        await self._devices.send(stream)
+
+    async def GetPreferredAllocation(
+        self, stream: Stream[wire.PreferredAllocationRequest, wire.PreferredAllocationResponse]
+    ) -> None:
+        request = await receive(stream, wire.PreferredAllocationRequest)
+        answer = await self._guard("GetPreferredAllocation", self._prefer, request)
+        await stream.send_message(answer)
+
+    async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
+        answer = wire.PreferredAllocationResponse()
+        for container in request.container_requests:
+            available, must, size = messages.preference(self._resource, container)
+            chosen = self._around.answers.prefer(self._resource, available, must, size)
+            answer.container_responses.add(deviceIDs=chosen)
+        return answer
+
+    async def Allocate(self, stream: Stream[wire.AllocateRequest, wire.AllocateResponse]) -> None:
+        request = await receive(stream, wire.AllocateRequest)
+        outcome: Outcome = "failed"
+        began = perf_counter()
+        try:
+            answer = await self._guard("Allocate", self._allocate, request)
+            outcome = "done"
+        except GRPCError as refusal:
+            outcome = "failed" if refusal.status is Status.INTERNAL else "refused"
+            raise
+        finally:
+            self._around.metrics.allocated(self._resource, perf_counter() - began, outcome)
+        await stream.send_message(answer)
+
+    async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
+        grants = await self._around.answers.allocate(self._resource, messages.wanted(self._resource, request))
+        responses = [messages.allocation(grant, self._around.dev_root) for grant in grants]
+        return wire.AllocateResponse(container_responses=responses)
+
+    async def PreStartContainer(
+        self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]
+    ) -> None:
+        request = await receive(stream, wire.PreStartContainerRequest)
+        await self._guard("PreStartContainer", self._around.answers.check, self._resource, list(request.devices_ids))
+        await stream.send_message(wire.PreStartContainerResponse())
+
+    async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
+        """What went wrong is logged, and told to the kubelet."""
+        try:
+            return await work(*arguments)
+        except LauncherkitError as error:
+            log_error(self._around.log, error, resource=self._resource, call=call)
+            raise messages.refused(error) from error
+        except Exception as bug:
+            text = f"internal error in {call}: {type(bug).__name__}"
+            self._around.log("error", f"{self._resource}: {text}: {bug}", resource=self._resource, call=call)
+            raise GRPCError(Status.INTERNAL, f"{text}; the log of the device plugin has more") from bug
+
+
+def _in_use(path: str) -> PluginSocketInUse:
+    return PluginSocketInUse(
+        f"{path}: another process answers there",
+        "Run one device plugin for a resource: end the other one, or give its resource another name.",
+    )
+
+
+def _not_made(path: str, problem: OSError | str) -> PluginSocketNotMade:
+    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+    return PluginSocketNotMade(
+        f"{path}: no socket can be made there: {why}",
+        "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
+    )

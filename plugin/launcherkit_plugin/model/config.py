@@ -1,0 +1,134 @@
+"""What the operator decides, read and checked. Files and schemas are the business of `launcherkit_plugin.config`."""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from launcherkit.model.policy import Siblings
+from launcherkit.model.value import NamedTuple
+
+Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
+"""What is advertised without a rule: NVIDIA's display and 3D controllers; every display controller and accelerator;
+everything. Only what is bound to a VFIO driver, ever."""
+
+Nodes: TypeAlias = Literal["auto", "group", "cdev"]
+"""Which device nodes a container gets (V2): ``auto`` gives those of the groups where they are there, else VFIO's
+character devices."""
+
+Mode: TypeAlias = Literal["static", "dynamic"]
+"""vGPU: what exists is advertised, or what could be made (G1)."""
+
+AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
+
+
+class Selector(NamedTuple):
+    """Which functions: all that is given must hold; what is empty or None holds for every function."""
+
+    vendors: frozenset[int] = frozenset()
+    devices: frozenset[int] = frozenset()
+    models: frozenset[tuple[int, int]] = frozenset()
+    """vendor:device pairs."""
+    classes: tuple[str, ...] = ()
+    """Beginnings of the six hex digits of the class, lower case: ``03``, ``0302``."""
+    subsystems: frozenset[tuple[int, int]] = frozenset()
+    addresses: tuple[str, ...] = ()
+    """Globs over the BDF in its full spelling, lower case: ``0000:e1:00.*``."""
+    drivers: frozenset[str] = frozenset()
+    numa_nodes: frozenset[int] = frozenset()
+    virtual: bool | None = None
+    """True: VFs only. False: no VFs."""
+
+
+class PciRule(NamedTuple):
+    """Functions that are advertised as one resource, or with ``name`` None as one resource a model (K6)."""
+
+    select: tuple[Selector, ...]
+    """Any of them."""
+    exclude: tuple[Selector, ...] = ()
+    name: str | None = None
+    """``nvidia.com/GA102``."""
+    siblings: Siblings = "slot"
+    """What comes along with a device (S1); must be what the reader in the pod has."""
+    list_siblings: bool = False
+    """The siblings stand in the variable too, for readers that know no sysfs (K2)."""
+    prefix: str = "PCI_RESOURCE"
+    """Of the variable (E1)."""
+    bind: bool = False
+    """The functions, with their groups, are bound to vfio-pci (K8)."""
+    companion: bool = False
+    """The devices are functions of cards that other resources have, and are asked for beside them, in one pod."""
+    only_vfio: bool = False
+    """What has never been bound to a VFIO driver isn't advertised: rules that nobody wrote (``auto``)."""
+
+
+class MdevRule(NamedTuple):
+    """Mediated devices of some types as one resource, or with ``name`` None as one resource a type."""
+
+    types: tuple[str, ...]
+    """Names or IDs: ``GRID T4-1Q``, ``nvidia-222``; globs; compared as KubeVirt does, blanks and ``_`` alike."""
+    name: str | None = None
+    mode: Mode = "static"
+    parents: tuple[str, ...] = ()
+    """Globs over parents' names; empty: any."""
+    prefix: str = "MDEV_PCI_RESOURCE"
+
+
+class VgpuVfRule(NamedTuple):
+    """VFs of SR-IOV vGPU cards (G4), as one resource or one a type."""
+
+    types: tuple[str, ...]
+    """Names or numbers, as in `MdevRule`."""
+    name: str | None = None
+    mode: Mode = "static"
+    parents: tuple[str, ...] = ()
+    """Globs over the physical functions' addresses."""
+    prefix: str = "PCI_RESOURCE"
+
+
+class LayoutEntry(NamedTuple):
+    """So many vGPUs of a type on a parent (G5)."""
+
+    parent: str
+    """Glob over parents' names or BDFs, or ``#N``: the Nth parent by address."""
+    type: str
+    count: int | None = None
+    """None: as many as there is room for."""
+
+
+class VgpuConfig(NamedTuple):
+    """All of vGPU."""
+
+    mdevs: tuple[MdevRule, ...] = ()
+    vfs: tuple[VgpuVfRule, ...] = ()
+    layout: tuple[LayoutEntry, ...] = ()
+    """Applied at start and kept (G5)."""
+    spread: tuple[str, ...] = ()
+    """Types that the node's cards get in turn, as many on each as there is room for: what KubeVirt makes of its
+    ``mediatedDevicesConfiguration``. Kept as the layout is, on cards that it doesn't name."""
+    grace_seconds: float = 60.0
+    """For how long no pod must hold a device before it is removed (G3)."""
+
+
+class CdiConfig(NamedTuple):
+    """CDI beside, or instead of, device nodes in the answer of Allocate."""
+
+    folder: str = "/var/run/cdi"
+    only: bool = False
+    """No DeviceSpecs: the runtime takes the nodes from the CDI file alone."""
+
+
+class Config(NamedTuple):
+    """The whole configuration of a node."""
+
+    auto: Auto | None = None
+    pci: tuple[PciRule, ...] = ()
+    vgpu: VgpuConfig = VgpuConfig()
+    aliases: Mapping[str, str] = {}
+    """``10de:2204``, or the type of a vGPU, to the NAME in ``<domain>/<NAME>`` (K6)."""
+    domains: Mapping[int, str] = {}
+    """Vendor to the domain of automatic names, over those that are built in."""
+    pci_ids: str | None = None
+    """The table that names are found in, in the place of the one that is installed."""
+    nodes: Nodes = "auto"
+    cdi: CdiConfig | None = None
+    rescan_seconds: float = 30.0
+    """The longest time between two looks at the host."""

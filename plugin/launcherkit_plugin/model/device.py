@@ -1,0 +1,80 @@
+"""What the kubelet is told of: resources, their devices, and why a device can't be had."""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.value import NamedTuple
+
+Reason: TypeAlias = Literal[
+    "gone",  # no longer on sysfs
+    "driver",  # bound to a driver that isn't VFIO's, or to none
+    "no-group",  # no IOMMU, or not on
+    "not-viable",  # a member of its group is in the kernel's way (V1)
+    "node",  # the device node is missing (V2)
+    "config-space",  # reads all ones (V3)
+    "asleep",  # D3cold (V3)
+    "mate-in-use",  # a pod has another device of its groups (K3)
+    "other-type",  # the parent has vGPUs of another type (G1)
+    "no-room",  # the parent says that nothing more can be made on it
+    "usage",  # it isn't known yet what pods have, and so what must not be taken from them
+    "failed",  # an attempt to make it or bind it failed
+]
+"""Why a device is Unhealthy: few and fixed, for they are label values of metrics."""
+
+
+class Problem(NamedTuple):
+    """Why a device is Unhealthy."""
+
+    reason: Reason
+    text: str
+    """One line for people, with BDF, group and driver."""
+
+
+class Device(NamedTuple):
+    """One device as the kubelet sees it (K1)."""
+
+    id: str
+    """The BDF of the primary; of an mdev the UUID, whether it exists yet or not (G2)."""
+    numa_node: int | None = None
+    problem: Problem | None = None
+    """None: Healthy."""
+    groups: frozenset[int] = frozenset()
+    """The IOMMU groups of all that is attached with it. Two devices that share one never go to two pods (K3)."""
+    functions: tuple[PciAddress, ...] = ()
+    """All that is attached: the primary first, then what comes along; empty for an mdev."""
+    path: tuple[str, ...] = ()
+    """The bridges above it, from the root complex down: neighbours share a beginning."""
+    description: str = ""
+    """For people: ``display controller 10de:2204``, ``GRID T4-1Q on 0000:01:00.0, slot 3``."""
+
+    @property
+    def healthy(self) -> bool:
+        return self.problem is None
+
+
+class Resource(NamedTuple):
+    """A resource name with its devices, by ID."""
+
+    name: str
+    """``nvidia.com/GA102_GEFORCE_RTX_3090``."""
+    variable: str
+    """``PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090`` (E1)."""
+    devices: Mapping[str, Device]
+    companion: bool = False
+    """See `launcherkit_plugin.model.config.PciRule`."""
+
+    @property
+    def socket(self) -> str:
+        """File name of its socket, as NVIDIA's plugin forms it: what comes after the domain."""
+        return f"kubevirt-{self.name.rpartition('/')[2]}.sock"
+
+
+class Grant(NamedTuple):
+    """What one container gets for its devices of one resource (K2)."""
+
+    env: Mapping[str, str]
+    nodes: tuple[str, ...]
+    """Paths of device nodes on the host and in the container, each once."""
+    cdi: tuple[str, ...] = ()
+    """``vendor.com/class=name``."""

@@ -1,0 +1,116 @@
+"""Which functions a rule is about, and the rules that nobody has to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
+from typing import NamedTuple, TypeAlias
+
+from launcherkit.model.function import PciFunction
+from launcherkit_plugin.model.config import Auto, Config, MdevRule, PciRule, Selector, VgpuVfRule
+
+Test: TypeAlias = Callable[[PciFunction], bool]
+
+NO_DRIVER = "none"
+"""What a selector calls having no driver."""
+
+
+class _Compiled(NamedTuple):
+    """What a selector says."""
+
+    tests: tuple[Test, ...]
+    """One for each key that says anything, the quick ones first."""
+    glob: re.Pattern[str] | None
+    """Of addresses. To write an address down takes longer than all tests, so that is done once, and only if need be."""
+
+
+def compile_rules(rules: Sequence[PciRule]) -> Callable[[PciFunction], PciRule | None]:
+    """A function that finds the first rule which a PCI function falls under. Bridges fall under none."""
+    compiled = [
+        (rule, [_compile(selector) for selector in rule.select], [_compile(selector) for selector in rule.exclude])
+        for rule in rules
+    ]
+
+    def find(function: PciFunction) -> PciRule | None:
+        if function.is_bridge:
+            return None
+        text: list[str] = []
+        for rule, select, exclude in compiled:
+            if _any(select, function, text) and not _any(exclude, function, text):
+                return rule
+        return None
+
+    return find
+
+
+def _any(selectors: Iterable[_Compiled], function: PciFunction, text: list[str]) -> bool:
+    """Whether any of the selectors holds; ``text`` is the address as soon as somebody has needed it."""
+    # Plain loops: a generator for each costs more than the tests, and there may be thousands of functions.
+    for tests, glob in selectors:
+        for test in tests:
+            if not test(function):
+                break
+        else:
+            if glob is None:
+                return True
+            if not text:
+                text.append(str(function.address))
+            if glob.match(text[0]):
+                return True
+    return False
+
+
+def _compile(selector: Selector) -> _Compiled:
+    tests: list[Test] = []
+    if selector.vendors:
+        tests.append(lambda function: function.vendor in selector.vendors)
+    if selector.models:
+        tests.append(lambda function: (function.vendor, function.device) in selector.models)
+    if selector.devices:
+        tests.append(lambda function: function.device in selector.devices)
+    if selector.virtual is not None:
+        tests.append(lambda function: (function.physfn is not None) == selector.virtual)
+    if selector.numa_nodes:
+        tests.append(lambda function: function.numa_node in selector.numa_nodes)
+    if selector.drivers:
+        tests.append(lambda function: (function.driver or NO_DRIVER) in selector.drivers)
+    if selector.subsystems:
+        tests.append(lambda function: (function.subsystem_vendor, function.subsystem_device) in selector.subsystems)
+    if selector.classes:
+        tests.append(lambda function: f"{function.class_code:06x}".startswith(selector.classes))
+    glob = re.compile("|".join(map(translate, selector.addresses))) if selector.addresses else None
+    return _Compiled(tuple(tests), glob)
+
+
+_DISPLAY = "03"
+_ACCELERATOR = "12"
+_AUTO: dict[Auto, Selector] = {
+    "nvidia": Selector(vendors=frozenset({0x10DE}), classes=(_DISPLAY,)),
+    "gpu": Selector(classes=(_DISPLAY, _ACCELERATOR)),
+    "all": Selector(),
+}
+_AUTO_TYPES: dict[Auto, tuple[str, ...]] = {"nvidia": ("nvidia-*",), "gpu": ("*",), "all": ("*",)}
+"""vGPU types: NVIDIA's driver numbers its types so."""
+
+
+def auto_rules(auto: Auto, exclude: tuple[Selector, ...] = ()) -> tuple[PciRule, ...]:
+    """The rules that ``auto`` stands for: resources by model, of what is bound to a VFIO driver."""
+    return (PciRule((_AUTO[auto],), exclude, only_vfio=True),)
+
+
+def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool = True) -> Config:
+    """A configuration with the rules of its ``auto`` behind its own, which come first.
+
+    Args:
+        config: as it was read.
+        exclude: what somebody else advertises.
+        vgpu: whether vGPUs that exist are advertised too.
+    """
+    if config.auto is None:
+        return config
+    vgpus = config.vgpu
+    if vgpu:
+        types = _AUTO_TYPES[config.auto]
+        vgpus = vgpus._replace(mdevs=(*vgpus.mdevs, MdevRule(types)), vfs=(*vgpus.vfs, VgpuVfRule(("*",))))
+    return config._replace(pci=(*config.pci, *auto_rules(config.auto, exclude)), vgpu=vgpus)

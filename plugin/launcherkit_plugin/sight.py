@@ -1,0 +1,60 @@
+"""Whether what an answer rests on is still so: a few links, where a new look would be dozens of reads.
+
+The kubelet asks for devices that were looked at seconds ago, and is answered with groups and nodes as they are at that
+moment (K2). What could have changed the answer is the members of a group, their drivers, and the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+
+
+class Sight(NamedTuple):
+    """What was seen. Every path is whole."""
+
+    drivers: tuple[tuple[str, str | None], ...]
+    """Links of functions to their drivers, with the name of the driver."""
+    members: tuple[tuple[str, frozenset[str]], ...]
+    """Directories of IOMMU groups, with their entries."""
+
+
+def sight_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Sight:
+    """What the facts say of some functions, of those in their slots and of all members of the groups of these."""
+    known = [host.functions[address] for address in addresses if address in host.functions]
+    near = {mate.address: mate for function in known for mate in host.slot_functions(function.address)}
+    groups = {function.iommu_group for function in near.values()}
+    members = {group: host.groups.get(group, ()) for group in groups if group is not None}
+    near |= {mate: host.functions[mate] for mates in members.values() for mate in mates if mate in host.functions}
+    return Sight(
+        tuple(
+            (f"{root}/sys/bus/pci/devices/{address}/driver", function.driver)
+            for address, function in sorted(near.items())
+        ),
+        tuple(
+            (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, mates)))
+            for group, mates in members.items()
+        ),
+    )
+
+
+def is_still_so(sight: Sight) -> bool:
+    """Whether a new look would see the same."""
+    for path, entries in sight.members:
+        try:
+            if entries != set(os.listdir(path)):
+                return False
+        except OSError:
+            return False
+    for path, driver in sight.drivers:
+        try:
+            target: str | None = os.readlink(path)
+        except OSError:
+            target = None
+        if (target if target is None else target[target.rfind("/") + 1 :]) != driver:
+            return False
+    return True

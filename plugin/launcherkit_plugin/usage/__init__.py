@@ -1,0 +1,1 @@
+"""Who holds which device: PodResources, the kubelet's checkpoint, open VFIO nodes."""

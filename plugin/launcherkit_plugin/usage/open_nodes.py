@@ -1,0 +1,118 @@
+"""Which processes have VFIO's device nodes open, by ``/proc``.
+
+Files are told by their names: a node that a container runtime has made in a container's own ``/dev`` is called as on
+the host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""The first PID namespace has this number on every Linux (PROC_PID_INIT_INO)."""
+
+
+class Process(NamedTuple):
+    """Somebody who has a node open."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (PID {self.pid})"
+
+
+class OpenNodes(NamedTuple):
+    """What was found."""
+
+    holders: Mapping[str, tuple[Process, ...]]
+    """By node, as ``/dev/vfio/44`` or ``/dev/vfio/devices/vfio3``."""
+    unseen: str = ""
+    """Why there may be more: a process that could not be looked into, or that can't be seen at all. Empty: there are no
+    more."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all processes were looked into."""
+        return not self.unseen
+
+    def is_open(self, nodes: Iterable[str]) -> bool | None:
+        """Whether a process has one of these nodes open; None where that can't be told."""
+        if any(self.holders.get(node) for node in nodes):
+            return True
+        return False if self.complete else None
+
+
+def read_open_nodes(proc: str = "/proc") -> OpenNodes:
+    """Look through all processes.
+
+    It takes root to look into those of others, and the host's PID namespace (``hostPID``) to see them at all.
+
+    Args:
+        proc: where the host's proc file system is mounted.
+    """
+    found: dict[str, list[Process]] = {}
+    unseen = "" if _sees_all(proc) else f"{proc} does not show all processes of the host"
+    for pid in _pids(proc):
+        try:
+            nodes = _nodes_of(f"{proc}/{pid}/fd")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            unseen = unseen or f"{Process(pid, _name(proc, pid))} can't be looked into"
+            continue
+        for node in nodes:
+            found.setdefault(node, []).append(Process(pid, _name(proc, pid)))
+    return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
+
+
+def _sees_all(proc: str) -> bool:
+    try:
+        return os.readlink(f"{proc}/1/ns/pid") == _HOST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _pids(proc: str) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
+    except OSError:
+        return []
+
+
+def _nodes_of(directory: str) -> set[str]:
+    """The VFIO nodes that a process has open.
+
+    Raises:
+        OSError: it can't be looked into.
+    """
+    nodes: set[str] = set()
+    for entry in os.listdir(directory):
+        try:
+            target = os.readlink(f"{directory}/{entry}")
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        node = _node(target)
+        if node is not None:
+            nodes.add(node)
+    return nodes
+
+
+def _node(target: str) -> str | None:
+    """A path as the host calls it: from another mount namespace the way to ``/dev`` may look otherwise."""
+    directory, _, name = target.removesuffix(" (deleted)").rpartition("/")
+    if directory.endswith("/vfio") and name.isascii() and name.isdigit():
+        return f"/dev/vfio/{name}"
+    if directory.endswith("/vfio/devices") and name.startswith("vfio"):
+        return f"/dev/vfio/devices/{name}"
+    return None
+
+
+def _name(proc: str, pid: int) -> str:
+    try:
+        with open(f"{proc}/{pid}/comm", "rb") as file:
+            return file.read(64).decode(errors="replace").strip() or "?"
+    except OSError:
+        return "?"

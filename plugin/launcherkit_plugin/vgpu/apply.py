@@ -1,0 +1,161 @@
+"""Brings a layout about (G5): all at once for people, a round at a time in the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, VgpuInUse
+from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.vgpu.cards import is_vgpu_class
+from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.vgpu.identity import slot_of
+from launcherkit_plugin.vgpu.idle import held_devices
+from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
+
+
+def take(step: Step, changes: Changes, host: HostFacts) -> bool:
+    """Do one step. True where something was changed.
+
+    Raises:
+        LauncherkitError: see `Changes`.
+    """
+    instance = step.instance
+    if is_vf(instance):
+        vf = PciAddress.parse(instance.device)
+        if step.action == "create":
+            return changes.set_type(vf, int(instance.type_id), instance.what)
+        return changes.clear_type(vf, instance.what)
+    if step.action == "create":
+        return changes.make(instance.parent, instance.type_id, instance.device, instance.what)
+    return changes.remove(host.mdevs[instance.device])
+
+
+def apply_layout(
+    entries: Sequence[LayoutEntry],
+    spread: Sequence[str],
+    look: Callable[[], HostFacts],
+    changes: Changes,
+    may_go: MayGo,
+    done: Callable[[Step], None],
+) -> None:
+    """Bring a host to a layout, or refuse before the first step.
+
+    Args:
+        entries: the layout.
+        spread: types for the cards that it doesn't name.
+        look: reads the host.
+        changes: makes and removes.
+        may_go: why a vGPU must stay.
+        done: is told of each step that was taken.
+
+    Raises:
+        BadLayout: a card or type isn't there.
+        VgpuInUse: what is in use would have to go; nothing has been changed.
+        NoVgpuRoom: it can't be brought about; the message says how far it came.
+        LauncherkitError: a step failed.
+    """
+    host = look()
+    check_layout(entries, spread, host, may_go)
+    while True:
+        wanted, _ = wishes(entries, spread, host)
+        steps = next_round(wanted, host, may_go).steps
+        changed = False
+        for step in steps:
+            with suppress(NoVgpuRoom):  # what there is room for shows when it is read again
+                changed |= take(step, changes, host)
+                done(step)
+        host = look()
+        if not changed:
+            break
+    left = difference(wishes(entries, spread, host)[0], host)
+    if left:
+        raise NoVgpuRoom(
+            f"the layout can't be brought about: {'; '.join(left)}",
+            "The cards have no room for it beside each other: see the driver's rules for mixing types.",
+        )
+
+
+def check_layout(
+    entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts, may_go: MayGo
+) -> tuple[Step, ...]:
+    """The first steps to a layout.
+
+    Raises:
+        BadLayout: a card or type isn't there.
+        VgpuInUse: what is in use would have to go.
+    """
+    wanted, unknown = wishes(entries, spread, host)
+    errors = Collector()
+    for error in unknown:
+        errors.add(error)
+    coming = next_round(wanted, host, may_go)
+    for why in coming.blocked:
+        errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout."))
+    errors.raise_if_any()
+    return coming.steps
+
+
+class LayoutKeeper:
+    """Keeps the layout of the configuration: see `launcherkit_plugin.provider.Provider`. It has no resources.
+
+    What pods have stays, and so does what isn't of our making; what was made for pods is their providers' business.
+    """
+
+    def __init__(self, entries: Sequence[LayoutEntry], spread: Sequence[str], changes: Changes) -> None:
+        self._entries = tuple(entries)
+        self._spread = tuple(spread)
+        self._changes = changes
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        return function.is_vf and is_vgpu_class(function)
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:  # noqa: ARG002
+        """None."""
+        return ()
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+        """There is nothing to be had here."""
+        raise UnknownDevice(f"{resource.name}: there is no device {', '.join(ids)[:100]}", "See `vgpu list`.")
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """There is nothing to be had here."""
+        await self.allocate(resource, ids)
+
+    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:  # noqa: ARG002
+        """See `Provider.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
+        return usage.known and await asyncio.to_thread(self._round, host, held_devices(usage))
+
+    def keeps(self, card: str, host: HostFacts) -> bool:
+        """Whether a card is the layout's."""
+        return any(wish.card.name == card for wish in wishes(self._entries, self._spread, host)[0])
+
+    def _round(self, host: HostFacts, held: frozenset[str]) -> bool:
+        def may_go(instance: Instance) -> str | None:
+            if instance.device in held:
+                return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
+            if not instance.named or not (is_vf(instance) or _is_for_layout(instance)):
+                return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
+            return None
+
+        wanted, unknown = wishes(self._entries, self._spread, host)
+        for error in unknown:
+            self._changes.tell(error)
+        changed = False
+        for step in next_round(wanted, host, may_go).steps:
+            changed |= bool(self._changes.try_to(partial(take, step, self._changes, host)))
+        return changed
+
+
+def _is_for_layout(instance: Instance) -> bool:
+    slot = slot_of(instance.device, instance.parent, instance.type_id)
+    return slot is not None and slot.purpose == "layout"

@@ -1,0 +1,80 @@
+"""The cards that vGPUs are made on, and which types of theirs somebody means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts, MdevParent
+from launcherkit_plugin.names import type_key
+
+
+class Card(NamedTuple):
+    """One device that vGPUs are made on: by mdevs of its own, by mdevs of its VFs, or by types of its VFs (G4)."""
+
+    name: str
+    """The BDF of the card, of the physical function where it has VFs; a parent that isn't a PCI device has a name."""
+    address: PciAddress | None
+    parents: tuple[MdevParent, ...]
+    vfs: tuple[PciAddress, ...]
+    """Those whose type can be set."""
+
+
+def cards(host: HostFacts) -> tuple[Card, ...]:
+    """The cards of a host by address, those without one last."""
+    parents: dict[str, list[MdevParent]] = {}
+    vfs: dict[str, list[PciAddress]] = {}
+    addresses: dict[str, PciAddress | None] = {}
+    for parent in host.mdev_parents.values():
+        address = _card_of(parent.address, host)
+        name = parent.name if address is None else str(address)
+        addresses[name] = address
+        parents.setdefault(name, []).append(parent)
+    for vf, detail in host.details.items():
+        if detail.vgpu is not None:
+            address = _card_of(vf, host)
+            addresses[str(address)] = address
+            vfs.setdefault(str(address), []).append(vf)
+    found = [
+        Card(name, address, tuple(sorted(parents.get(name, ()), key=_by_address)), tuple(sorted(vfs.get(name, ()))))
+        for name, address in addresses.items()
+    ]
+    return tuple(sorted(found, key=_by_address))
+
+
+def _card_of(address: PciAddress | None, host: HostFacts) -> PciAddress | None:
+    function = None if address is None else host.functions.get(address)
+    return address if function is None or function.physfn is None else function.physfn
+
+
+def _by_address(thing: Card | MdevParent) -> tuple[bool, tuple[int, ...], str]:
+    return thing.address is None, thing.address or (), thing.name
+
+
+def parent_name(vf: PciAddress, host: HostFacts) -> str:
+    """The name of the card that a VF is of."""
+    return str(_card_of(vf, host))
+
+
+def is_meant(pattern: str, names: Iterable[str]) -> bool:
+    """Whether one of a parent's or card's names is what a glob stands for."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for name in names)
+
+
+def is_type(pattern: str, type_id: str, name: str | None) -> bool:
+    """Whether a glob stands for a type, by its ID or name; blanks and ``_`` are alike, as in KubeVirt."""
+    wanted = type_key(pattern)
+    return any(fnmatchcase(type_key(text), wanted) for text in (type_id, name) if text)
+
+
+def rank_of(patterns: Sequence[str], type_id: str, name: str | None) -> int | None:
+    """Which of several globs stands for a type first; None if none does."""
+    return next((at for at, pattern in enumerate(patterns) if is_type(pattern, type_id, name)), None)
+
+
+def is_vgpu_class(function: PciFunction) -> bool:
+    """Whether a function is of a class that vGPUs are: display controllers and accelerators."""
+    return function.class_code >> 16 in (0x03, 0x12)

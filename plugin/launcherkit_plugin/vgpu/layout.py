@@ -1,0 +1,250 @@
+"""A declared layout against what there is: what differs, and what to do next (G5). Pure.
+
+A card that a layout names is the layout's alone: what it doesn't want there goes. Cards that it doesn't name are left
+as they are. One look gives one round of steps, for what there is room for can only be read after each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count as counting
+from typing import Literal, NamedTuple, TypeAlias
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.errors import BadLayout
+from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.vgpu.cards import Card, cards, is_meant, is_type
+from launcherkit_plugin.vgpu.identity import Slot
+
+MayGo: TypeAlias = Callable[["Instance"], str | None]
+"""Why a vGPU must stay, or None."""
+
+
+class Instance(NamedTuple):
+    """A vGPU that there is: an mdev, or a VF with a type."""
+
+    device: str
+    """UUID or BDF."""
+    parent: str
+    """What it was made on: of an mdev its parent, of a VF the card."""
+    type_id: str
+    what: str
+    """The name of its type, or the ID where that has none."""
+    named: bool = True
+    """Whether the name of its type is known: the driver doesn't list what there is no room for."""
+
+
+class Wish(NamedTuple):
+    """So many of a type on a card; None: as many as there is room for."""
+
+    card: Card
+    type_id: str
+    what: str
+    number: int | None
+
+
+class Step(NamedTuple):
+    """Something to be done."""
+
+    action: Literal["create", "remove"]
+    card: str
+    instance: Instance
+
+
+class Round(NamedTuple):
+    """What to do next, and what keeps more from being done."""
+
+    steps: tuple[Step, ...]
+    blocked: tuple[str, ...]
+    """Why vGPUs that are not wanted stay."""
+
+
+def kinds_of(card: Card, host: HostFacts) -> dict[str, str]:
+    """The types that a card offers, or has, by ID with their names."""
+    kinds = {kind.id: kind.name or kind.id for parent in card.parents for kind in parent.types}
+    states = [state for vf in card.vfs if (state := host.details[vf].vgpu) is not None]
+    kinds |= {str(state.current_type): str(state.current_type) for state in states if state.current_type}
+    return kinds | {str(number): name for state in states for number, name in state.creatable}
+
+
+def instances_on(card: Card, host: HostFacts) -> list[Instance]:
+    """The vGPUs that there are on a card."""
+    parents = {parent.name for parent in card.parents}
+    found = [
+        Instance(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
+        for uuid, mdev in sorted(host.mdevs.items())
+        if mdev.parent in parents
+    ]
+    kinds = kinds_of(card, host)
+    for vf in card.vfs:
+        state = host.details[vf].vgpu
+        if state is not None and state.current_type:
+            number = str(state.current_type)
+            found.append(Instance(str(vf), card.name, number, kinds[number], kinds[number] != number))
+    return found
+
+
+def wishes(
+    entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
+) -> tuple[list[Wish], list[BadLayout]]:
+    """What a layout comes to on this host, and what in it comes to nothing."""
+    there = cards(host)
+    found: dict[tuple[str, str], Wish] = {}
+    errors = []
+    for entry in entries:
+        meant = cards_of(entry.parent, there)
+        matches = [(card, *kind) for card in meant for kind in kinds_like(entry.type, card, host)]
+        for card, type_id, what in matches:
+            found.setdefault((card.name, type_id), Wish(card, type_id, what, entry.count))
+        if not meant:
+            known = ", ".join(card.name for card in there) or "none"
+            errors.append(BadLayout(f"layout: no card is called {entry.parent!r}; there are: {known}", _REMEDY))
+        elif not matches:
+            names = ", ".join(card.name for card in meant)
+            hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
+            full = ", and the driver names none while a card is full: give its number" if hidden else ""
+            errors.append(BadLayout(f"layout: {names} has no vGPU type {entry.type!r}{full}", _REMEDY))
+    named = {card for card, _ in found} | {card.name for entry in entries for card in cards_of(entry.parent, there)}
+    rest = [card for card in there if card.name not in named]
+    return [*found.values(), *_spread(spread, rest, host)], errors
+
+
+_REMEDY = "`launcherkit-plugin vgpu list` shows the cards of this node, with their types."
+
+
+def cards_of(pattern: str, there: Sequence[Card]) -> list[Card]:
+    """The cards that a glob, or ``#N``, stands for."""
+    if pattern.startswith("#") and pattern[1:].isascii() and pattern[1:].isdigit():
+        return list(there[int(pattern[1:]) :][:1])
+    return [card for card in there if is_meant(pattern, (card.name, *(parent.name for parent in card.parents)))]
+
+
+def kinds_like(pattern: str, card: Card, host: HostFacts) -> list[tuple[str, str]]:
+    """The types of a card that a glob stands for, each with its name."""
+    kinds = kinds_of(card, host)
+    if card.vfs and pattern.isascii() and pattern.isdigit():
+        kinds.setdefault(pattern, pattern)  # the driver doesn't list what there is no room for
+    return [(type_id, what) for type_id, what in kinds.items() if is_type(pattern, type_id, what)]
+
+
+def _spread(types: Sequence[str], there: Sequence[Card], host: HostFacts) -> Iterator[Wish]:
+    """Types in turn, each taking the next card that offers it, until no card is left that one of them could have."""
+    left = list(there)
+    while True:
+        before = len(left)
+        for pattern in types:
+            card = next((card for card in left if kinds_like(pattern, card, host)), None)
+            if card is not None:
+                left.remove(card)
+                yield Wish(card, *kinds_like(pattern, card, host)[0], None)
+        if len(left) == before:
+            return
+
+
+def difference(wanted: Iterable[Wish], host: HostFacts) -> list[str]:
+    """A line for each type of which there are not as many as there should be."""
+    lines = []
+    for card, of_card in _by_card(wanted).items():
+        there = _by_type(instances_on(card, host))
+        for type_id in sorted({*there, *of_card}):
+            number = len(there.get(type_id, ()))
+            wish = of_card.get(type_id)
+            what = wish.what if wish else there[type_id][0].what
+            if wish is not None and wish.number is None:
+                room = len(free_on(card, type_id, what, host))
+                if room or not number:
+                    lines.append(
+                        f"{card.name}: {what}: as many as there is room for wanted, {number} there, room for {room}"
+                    )
+            elif number != (wish.number if wish else 0):
+                lines.append(f"{card.name}: {what}: {wish.number if wish else 0} wanted, {number} there")
+    return lines
+
+
+def next_round(wanted: Iterable[Wish], host: HostFacts, may_go: MayGo) -> Round:
+    """What brings the host closer to a layout: on each card what is too much goes first, then one type is made."""
+    steps: list[Step] = []
+    blocked: list[str] = []
+    for card, of_card in _by_card(wanted).items():
+        there = _by_type(instances_on(card, host))
+        going: list[Step] = []
+        for type_id, instances in there.items():
+            wish = of_card.get(type_id)
+            keep = 0 if wish is None else len(instances) if wish.number is None else wish.number
+            going += _too_many(card, instances, keep, may_go, blocked)
+        steps += going or _too_few(card, of_card, there, host)
+    return Round(tuple(steps), tuple(blocked))
+
+
+def _too_many(
+    card: Card, instances: Sequence[Instance], keep: int, may_go: MayGo, blocked: list[str]
+) -> Iterator[Step]:
+    surplus = len(instances) - keep
+    stays = []
+    for instance in reversed(instances):
+        if surplus > 0:
+            why = may_go(instance)
+            if why is None:
+                surplus -= 1
+                yield Step("remove", card.name, instance)
+            else:
+                stays.append(why)
+    if surplus > 0:
+        blocked += stays
+
+
+def _too_few(
+    card: Card, wanted: Mapping[str, Wish], there: Mapping[str, Sequence[Instance]], host: HostFacts
+) -> list[Step]:
+    """Of the first type of which there are too few and could be more."""
+    for type_id, wish in wanted.items():
+        free = free_on(card, type_id, wish.what, host)
+        missing = None if wish.number is None else max(0, wish.number - len(there.get(type_id, ())))
+        steps = [Step("create", card.name, instance) for instance in free[:missing]]
+        if steps:
+            return steps
+    return []
+
+
+def free_on(card: Card, type_id: str, what: str, host: HostFacts) -> list[Instance]:
+    """What could be made of a type at this moment."""
+    found = []
+    for parent in card.parents:
+        room = sum(kind.available_instances or 0 for kind in parent.types if kind.id == type_id)
+        slots = (Slot(parent.name, type_id, number, "layout").uuid for number in counting())
+        new = (uuid for uuid in slots if uuid not in host.mdevs)
+        found += [Instance(next(new), parent.name, type_id, what) for _ in range(room)]
+    for vf in card.vfs:
+        state = host.details[vf].vgpu
+        if state is not None and not state.current_type and type_id in {str(number) for number, _ in state.creatable}:
+            found.append(Instance(str(vf), card.name, type_id, what))
+    return found
+
+
+def _by_card(wanted: Iterable[Wish]) -> dict[Card, dict[str, Wish]]:
+    found: dict[str, dict[str, Wish]] = {}
+    of_name: dict[str, Card] = {}
+    for wish in wanted:
+        of_name[wish.card.name] = wish.card
+        found.setdefault(wish.card.name, {})[wish.type_id] = wish
+    return {of_name[name]: kinds for name, kinds in found.items()}
+
+
+def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
+    found: dict[str, list[Instance]] = {}
+    for instance in instances:
+        found.setdefault(instance.type_id, []).append(instance)
+    return found
+
+
+def is_vf(instance: Instance) -> bool:
+    """Whether it is a VF with a type, and not an mdev."""
+    return _address(instance) is not None
+
+
+def _address(instance: Instance) -> PciAddress | None:
+    try:
+        return PciAddress.parse(instance.device)
+    except ValueError:
+        return None

@@ -1,0 +1,207 @@
+"""The device plugin's manifests and its cluster process on a real API server, with no rights but the manifests'."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from launcherkit_plugin.cluster.client import Cluster as ClusterProcess
+from launcherkit_plugin.cluster.client import ClusterFacts, command
+from tests.cluster.test_manifests import CRDS, dropped
+from tests.support.cluster import Cluster
+from tests.test_deploy_plugin import BASE, COMPONENTS
+
+pytestmark = pytest.mark.cluster
+
+_SECONDS = 120
+NAMESPACE = "launcherkit"
+MANIFESTS = [*BASE.glob("*.yaml"), *(path for folder in COMPONENTS.values() for path in folder.glob("podmonitor.yaml"))]
+DOCUMENTS = [
+    pytest.param(document, id=f"{path.name}:{document['kind']}")
+    for path in sorted(MANIFESTS)
+    for document in yaml.safe_load_all(path.read_text())
+    if path.name not in ("kustomization.yaml", "plugin.yaml")
+]
+PATCHED = {name: folder / "daemonset.yaml" for name, folder in COMPONENTS.items() if name != "prometheus"}
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the kinds, the namespace, and the plugin's account and rights."""
+    given = "---\n".join((CRDS.read_text(), (BASE / "namespace.yaml").read_text(), (BASE / "rbac.yaml").read_text()))
+    there = cluster.kubectl("get", "namespaces", NAMESPACE, "--ignore-not-found")
+    assert not there, f"the namespace {NAMESPACE} is in use: these tests make it, and take it away"
+    try:
+        cluster.kubectl("apply", "-f", "-", given=given)
+        cluster.kubectl("wait", "--for=condition=established", "--timeout=60s", "-f", "-", given=CRDS.read_text())
+        yield cluster
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "--wait=true", "-f", "-", given=given)
+
+
+# The manifests
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[str, Any]) -> None:
+    trial = json.loads(json.dumps(document))
+    trial["metadata"]["name"] += "-trial"  # what has the name itself is there already
+    assert dropped(trial, server.taken(trial)) == []
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_the_api_server_takes_the_daemon_set_with_a_component(server: Cluster, name: str) -> None:
+    merged = patched(server, PATCHED[name].read_text())
+    merged["metadata"]["name"] += "-trial"
+    assert dropped(merged, server.taken(merged)) == []
+
+
+def patched(server: Cluster, patch: str) -> dict[str, Any]:
+    """The DaemonSet with a patch, as kustomize merges it: kubectl has the same code."""
+    base = ("patch", "--local", "--type=strategic", "-o", "json", "-f", str(BASE / "daemonset.yaml"))
+    merged: dict[str, Any] = json.loads(server.kubectl(*base, "-p", json.dumps(yaml.safe_load(patch))))
+    return merged
+
+
+def test_binding_keeps_what_the_base_mounts_and_takes_no_capability_back(server: Cluster) -> None:
+    merged = patched(server, PATCHED["binding"].read_text())
+    (container,) = merged["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"], "drop": ["ALL"]}
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/var/lib/kubelet/device-plugins", "/dev/vfio", "/host/dev/vfio", "/host/sys/bus"} <= mounted
+
+
+# The process
+
+
+@pytest.fixture
+def kubeconfig(server: Cluster, tmp_path: Path) -> Path:
+    """The credentials of the plugin's account."""
+    config = json.loads(server.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
+    config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token(server)}}]
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
+
+
+def token(server: Cluster) -> str:
+    """A token of the account; a cluster before 1.24 made one unasked, and has no command for it."""
+    account = json.loads(server.kubectl("-n", NAMESPACE, "get", "serviceaccount", "launcherkit-plugin", "-o", "json"))
+    if not account.get("secrets"):
+        return server.kubectl("-n", NAMESPACE, "create", "token", "launcherkit-plugin").strip()
+    name = account["secrets"][0]["name"]
+    encoded = server.kubectl("-n", NAMESPACE, "get", "secret", name, "-o", "go-template={{.data.token|base64decode}}")
+    return encoded.strip()
+
+
+def kubevirt(permitted: dict[str, Any]) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "KubeVirt",
+            "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
+            "spec": {"configuration": {"permittedHostDevices": permitted}},
+        }
+    )
+
+
+def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(server: Cluster, kubeconfig: Path) -> None:
+    node = json.loads(server.kubectl("get", "nodes", "-o", "json"))["items"][0]["metadata"]["name"]
+    message = f"a device is bound to the driver {uuid4()}"  # no Event of another run is like it
+    facts: list[ClusterFacts] = []
+    pods: list[str] = []
+    lines: list[str] = []
+
+    async def until(what: str, condition: Callable[[], Any]) -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                while not condition():
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            pytest.fail(f"no {what}: {facts}, {pods}, {lines}")
+
+    async def apply(text: str) -> None:
+        await asyncio.to_thread(server.kubectl, "apply", "-f", "-", given=text)
+
+    async def scenario() -> None:
+        env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        process = ClusterProcess(
+            command(node, True),
+            env,
+            lambda level, text, **more: lines.append(text),
+            changed=facts.append,
+            pod_gone=pods.append,
+        )
+        running = asyncio.create_task(process.run())
+        try:
+            first = await process.first(_SECONDS)
+            assert first.kubevirt is None
+            assert first.labels["kubernetes.io/hostname"] == node
+            permitted = {"pciHostDevices": [{"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/T4"}]}
+            await apply(kubevirt(permitted))
+            await until("configuration", lambda: facts[-1].kubevirt == {"permittedHostDevices": permitted})
+            await apply(pod_on(node))
+            for _ in range(3):
+                process.event("Warning", "DeviceUnhealthy", message)
+            await until("Events", lambda: counts(server, message) == [3])
+            await asyncio.to_thread(
+                server.kubectl, "-n", NAMESPACE, "delete", "pod", "short", "--grace-period=0", "--force", "--wait=false"
+            )
+            await until("end of the pod", lambda: f"{NAMESPACE}/short" in pods)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert lines == []
+    assert message in server.kubectl("describe", "node", node)
+
+
+def pod_on(node: str) -> str:
+    """A pod that never starts: its image is nowhere."""
+    container = {"name": "c", "image": "registry.example/none:1", "imagePullPolicy": "Never"}
+    metadata = {"name": "short", "namespace": NAMESPACE}
+    spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def counts(server: Cluster, message: str) -> list[int]:
+    """How often the Events with a message were told."""
+    found = json.loads(server.kubectl("-n", "default", "get", "events", "-o", "json"))["items"]
+    return [event["count"] for event in found if event["message"] == message]
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "namespace", "allowed"),
+    [
+        ("create", "", "events", "default", True),
+        ("create", "", "events", "kube-system", False),
+        ("watch", "", "pods", "", True),
+        ("delete", "", "pods", "", False),
+        ("create", "", "pods", NAMESPACE, False),
+        ("get", "", "secrets", NAMESPACE, False),
+        ("patch", "", "nodes", "", False),
+        ("update", "kubevirt.io", "kubevirts", "", False),
+    ],
+)
+def test_the_account_may_do_what_it_needs_and_nothing_else(
+    server: Cluster, verb: str, group: str, resource: str, namespace: str, allowed: bool
+) -> None:
+    asked = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    user = f"system:serviceaccount:{NAMESPACE}:launcherkit-plugin"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": asked},
+    }
+    answer = json.loads(server.kubectl("create", "-o", "json", "-f", "-", given=json.dumps(review)))
+    assert answer["status"]["allowed"] is allowed

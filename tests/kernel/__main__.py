@@ -1,0 +1,35 @@
+"""The machine for a developer: ``./dev kernel shell`` and ``./dev kernel fetch``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.kernel.machine import SHARE, Machine
+from tests.kernel.packages import CannotFetch, cache_folder, fetch
+
+_HINT = f"""\
+A machine with an IOMMU. What you see is this machine's own root, read-only below a layer in memory: the checkout and
+its .venv are there, and nothing that you change stays, but for {SHARE}. `exit` or Ctrl-A X ends it.
+"""
+
+
+def main() -> int:
+    """Do what the one argument says."""
+    cache = cache_folder(os.environ)
+    try:
+        if sys.argv[1:] == ["fetch"]:
+            kernel = fetch(cache)
+            print(f"Linux {kernel.release} is in {kernel.folder}")  # noqa: T201
+            return 0
+        print(_HINT, flush=True)  # noqa: T201
+        with tempfile.TemporaryDirectory(prefix="lk-machine-") as results:
+            return Machine(cache).shell(Path(results))
+    except (CannotFetch, OSError) as error:
+        sys.exit(f"./dev kernel: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Builds the mdev driver against a kernel's headers, wherever those were unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+NAME = "launcherkit_mdev"
+SOURCE = Path(__file__).with_name(f"{NAME}.c")
+_INCLUDE = re.compile(r"include (/usr/src/\S+)\s*")
+_SECONDS = 300
+
+
+class CannotBuild(Exception):
+    """The driver does not compile here; the text is the compiler's."""
+
+
+def build(headers: Path, cache: Path) -> Path:
+    """The driver's ``.ko`` for a kernel; made in a second or two where the cache has none of this source.
+
+    ``headers`` is the kernel's ``usr/src/linux-headers-*``, below the folder into which its packages were unpacked.
+
+    Raises:
+        CannotBuild: with the end of what make said.
+    """
+    of = hashlib.sha256(f"{headers.name}\n".encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    module = cache / "driver" / of / f"{NAME}.ko"
+    if module.exists():
+        return module
+    module.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=module.parent) as scratch:
+        made = _make(headers, Path(scratch))
+        os.replace(made, module)
+    return module
+
+
+def _make(headers: Path, folder: Path) -> Path:
+    shutil.copy(SOURCE, folder)
+    (folder / "Kbuild").write_text(f"obj-m := {NAME}.o\nccflags-y := -Wall -Werror\n")
+    command = ["make", "-C", str(headers), "-f", str(_makefile(headers)), "CC=gcc", f"M={folder}", "modules"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+    except FileNotFoundError as error:
+        raise CannotBuild(f"no {error.filename} here, which the driver is built with") from error
+    made = folder / f"{NAME}.ko"
+    if done.returncode or not made.exists():
+        said = f"{done.stdout}{done.stderr}".strip().splitlines()[-30:]
+        raise CannotBuild("\n".join([f"`{' '.join(command)}` failed:", *said]))
+    return made
+
+
+def _makefile(headers: Path) -> Path:
+    """The makefile that does the work: Debian's includes that of a second package, by a path that begins at ``/``."""
+    makefile = headers / "Makefile"
+    found = _INCLUDE.fullmatch(makefile.read_text()) if not makefile.is_symlink() else None
+    return headers.parents[2] / found[1].lstrip("/") if found else makefile

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A vGPU manager for tests: real mediated devices on an emulated PCI function, and no GPU.
+ *
+ * It binds whatever function it is named to in driver_override, QEMU's `edu` for example. Each one becomes a parent with
+ * a card's framebuffer to give away, and offers types as NVIDIA's driver does. An mdev is a vfio-pci device that QEMU
+ * can open: a guest finds a 3D controller on its PCI bus, with a page of memory behind BAR 0.
+ */
+#include <linux/mdev.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+#include <linux/vfio.h>
+#include <linux/vfio_pci_core.h>
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
+#error "the mdev interface that this is written for came with Linux 6.1"
+#endif
+
+/* PCI IDs of the vGPU: vendor of QEMU's own devices, which has no such one. The subsystem's device is the type's number. */
+#define VGPU_VENDOR 0x1234
+#define VGPU_DEVICE 0x7e57
+#define BAR_SIZE PAGE_SIZE
+#define TYPES 2
+
+static unsigned int framebuffer = 4096;
+module_param(framebuffer, uint, 0444);
+MODULE_PARM_DESC(framebuffer, "MiB that each parent has for its vGPUs");
+
+static bool mixed;
+module_param(mixed, bool, 0644);
+MODULE_PARM_DESC(mixed, "allow vGPUs of different types on one parent");
+
+struct vgpu_type {
+	struct mdev_type core;
+	unsigned int number;
+	unsigned int mib;
+};
+
+struct gpu {
+	struct mdev_parent core;
+	struct mdev_type *offered[TYPES];
+	struct vgpu_type types[TYPES];
+	struct mutex lock; /* for what follows */
+	unsigned int used_mib;
+	unsigned int count;
+	struct vgpu_type *in_use; /* the type of the last vGPU made; of all of them unless mixed */
+};
+
+struct vgpu {
+	struct vfio_device vdev;
+	struct gpu *gpu;
+	struct vgpu_type *type;
+	struct mutex lock; /* for what follows */
+	u8 config[PCI_CFG_SPACE_SIZE];
+	u8 bar[BAR_SIZE];
+};
+
+/* What a parent can still give away. */
+
+static unsigned int room_for(struct gpu *gpu, struct vgpu_type *type)
+{
+	lockdep_assert_held(&gpu->lock);
+	if (gpu->count && gpu->in_use != type && !mixed)
+		return 0;
+	return (framebuffer - gpu->used_mib) / type->mib;
+}
+
+static int take(struct gpu *gpu, struct vgpu_type *type)
+{
+	int ret = -ENOSPC;
+
+	mutex_lock(&gpu->lock);
+	if (room_for(gpu, type)) {
+		gpu->in_use = type;
+		gpu->used_mib += type->mib;
+		gpu->count++;
+		ret = 0;
+	}
+	mutex_unlock(&gpu->lock);
+	return ret;
+}
+
+static void give_back(struct gpu *gpu, struct vgpu_type *type)
+{
+	mutex_lock(&gpu->lock);
+	gpu->used_mib -= type->mib;
+	gpu->count--;
+	mutex_unlock(&gpu->lock);
+}
+
+/* The vGPU as a VFIO device. */
+
+static void reset(struct vgpu *vgpu)
+{
+	u8 *config = vgpu->config;
+
+	mutex_lock(&vgpu->lock);
+	memset(config, 0, sizeof(vgpu->config));
+	memset(vgpu->bar, 0, sizeof(vgpu->bar));
+	*(__le16 *)(config + PCI_VENDOR_ID) = cpu_to_le16(VGPU_VENDOR);
+	*(__le16 *)(config + PCI_DEVICE_ID) = cpu_to_le16(VGPU_DEVICE);
+	*(__le16 *)(config + PCI_CLASS_DEVICE) = cpu_to_le16(PCI_CLASS_DISPLAY_3D);
+	*(__le16 *)(config + PCI_SUBSYSTEM_VENDOR_ID) = cpu_to_le16(VGPU_VENDOR);
+	*(__le16 *)(config + PCI_SUBSYSTEM_ID) = cpu_to_le16(vgpu->type->number);
+	mutex_unlock(&vgpu->lock);
+}
+
+static int vgpu_init(struct vfio_device *vdev)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+	struct mdev_device *mdev = to_mdev_device(vdev->dev);
+	struct vgpu_type *type = container_of(mdev->type, struct vgpu_type, core);
+	struct gpu *gpu = container_of(mdev->type->parent, struct gpu, core);
+	int ret = take(gpu, type);
+
+	if (ret)
+		return ret;
+	vgpu->gpu = gpu;
+	vgpu->type = type;
+	mutex_init(&vgpu->lock);
+	reset(vgpu);
+	return 0;
+}
+
+static void vgpu_release(struct vfio_device *vdev)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+
+	give_back(vgpu->gpu, vgpu->type);
+	mutex_destroy(&vgpu->lock);
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
+	vfio_free_device(vdev); /* the core does it later on */
+#endif
+}
+
+static int vgpu_open(struct vfio_device *vdev)
+{
+	return 0;
+}
+
+/* Which bits of a byte in configuration space a guest may change. */
+static u8 writable(size_t at)
+{
+	switch (at) {
+	case PCI_COMMAND:
+		return PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
+	case PCI_CACHE_LINE_SIZE:
+	case PCI_INTERRUPT_LINE:
+		return 0xff;
+	case PCI_BASE_ADDRESS_0 ... PCI_BASE_ADDRESS_0 + 3:
+		return ~(BAR_SIZE - 1) >> 8 * (at - PCI_BASE_ADDRESS_0);
+	}
+	return 0;
+}
+
+/* The memory behind a region, and its size. */
+static u8 *region(struct vgpu *vgpu, unsigned int index, size_t *size)
+{
+	switch (index) {
+	case VFIO_PCI_BAR0_REGION_INDEX:
+		*size = sizeof(vgpu->bar);
+		return vgpu->bar;
+	case VFIO_PCI_CONFIG_REGION_INDEX:
+		*size = sizeof(vgpu->config);
+		return vgpu->config;
+	}
+	*size = 0;
+	return NULL;
+}
+
+static ssize_t vgpu_read(struct vfio_device *vdev, char __user *buf, size_t count, loff_t *ppos)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+	u64 at = *ppos & VFIO_PCI_OFFSET_MASK;
+	unsigned long left;
+	size_t size;
+	u8 *memory = region(vgpu, VFIO_PCI_OFFSET_TO_INDEX(*ppos), &size);
+
+	if (at >= size)
+		return -EINVAL;
+	count = min_t(size_t, count, size - at);
+	mutex_lock(&vgpu->lock);
+	left = copy_to_user(buf, memory + at, count);
+	mutex_unlock(&vgpu->lock);
+	if (left)
+		return -EFAULT;
+	*ppos += count;
+	return count;
+}
+
+static ssize_t vgpu_write(struct vfio_device *vdev, const char __user *buf, size_t count, loff_t *ppos)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+	u64 at = *ppos & VFIO_PCI_OFFSET_MASK;
+	size_t size, i;
+	u8 *memory = region(vgpu, VFIO_PCI_OFFSET_TO_INDEX(*ppos), &size);
+	u8 *given;
+
+	if (at >= size)
+		return -EINVAL;
+	count = min_t(size_t, count, size - at);
+	given = memdup_user(buf, count);
+	if (IS_ERR(given))
+		return PTR_ERR(given);
+	mutex_lock(&vgpu->lock);
+	for (i = 0; i < count; i++) {
+		u8 mask = memory == vgpu->config ? writable(at + i) : 0xff;
+
+		memory[at + i] = (memory[at + i] & ~mask) | (given[i] & mask);
+	}
+	mutex_unlock(&vgpu->lock);
+	kfree(given);
+	*ppos += count;
+	return count;
+}
+
+static int device_info(void __user *arg)
+{
+	size_t known = offsetofend(struct vfio_device_info, num_irqs);
+	struct vfio_device_info info;
+
+	if (copy_from_user(&info, arg, known))
+		return -EFAULT;
+	if (info.argsz < known)
+		return -EINVAL;
+	info.flags = VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET;
+	info.num_regions = VFIO_PCI_NUM_REGIONS;
+	info.num_irqs = VFIO_PCI_MSIX_IRQ_INDEX + 1;
+	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
+}
+
+static int region_info(struct vgpu *vgpu, void __user *arg)
+{
+	size_t known = offsetofend(struct vfio_region_info, offset);
+	struct vfio_region_info info;
+	size_t size;
+
+	if (copy_from_user(&info, arg, known))
+		return -EFAULT;
+	if (info.argsz < known || info.index >= VFIO_PCI_NUM_REGIONS)
+		return -EINVAL;
+	info.flags = region(vgpu, info.index, &size) ? VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE : 0;
+	info.cap_offset = 0;
+	info.size = size;
+	info.offset = VFIO_PCI_INDEX_TO_OFFSET(info.index);
+	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
+}
+
+/* It has no interrupt of any kind. */
+static int irq_info(void __user *arg)
+{
+	size_t known = offsetofend(struct vfio_irq_info, count);
+	struct vfio_irq_info info;
+
+	if (copy_from_user(&info, arg, known))
+		return -EFAULT;
+	if (info.argsz < known || info.index > VFIO_PCI_MSIX_IRQ_INDEX)
+		return -EINVAL;
+	info.flags = 0;
+	info.count = 0;
+	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
+}
+
+static long vgpu_ioctl(struct vfio_device *vdev, unsigned int cmd, unsigned long arg)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+
+	switch (cmd) {
+	case VFIO_DEVICE_GET_INFO:
+		return device_info((void __user *)arg);
+	case VFIO_DEVICE_GET_REGION_INFO:
+		return region_info(vgpu, (void __user *)arg);
+	case VFIO_DEVICE_GET_IRQ_INFO:
+		return irq_info((void __user *)arg);
+	case VFIO_DEVICE_RESET:
+		reset(vgpu);
+		return 0;
+	}
+	return -ENOTTY;
+}
+
+/* There is no `request`: who removes a vGPU that is open waits, as for NVIDIA's, until its user has let go. */
+static const struct vfio_device_ops vgpu_ops = {
+	.name = "launcherkit-vgpu",
+	.init = vgpu_init,
+	.release = vgpu_release,
+	.open_device = vgpu_open,
+	.read = vgpu_read,
+	.write = vgpu_write,
+	.ioctl = vgpu_ioctl,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+	.bind_iommufd = vfio_iommufd_emulated_bind,
+	.unbind_iommufd = vfio_iommufd_emulated_unbind,
+	.attach_ioas = vfio_iommufd_emulated_attach_ioas,
+#endif
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
+	.detach_ioas = vfio_iommufd_emulated_detach_ioas,
+#endif
+};
+
+/* The vGPU as a mediated device. */
+
+static int vgpu_probe(struct mdev_device *mdev)
+{
+	struct vgpu *vgpu = vfio_alloc_device(vgpu, vdev, &mdev->dev, &vgpu_ops);
+	int ret;
+
+	if (IS_ERR(vgpu))
+		return PTR_ERR(vgpu);
+	ret = vfio_register_emulated_iommu_dev(&vgpu->vdev);
+	if (ret) {
+		vfio_put_device(&vgpu->vdev);
+		return ret;
+	}
+	dev_set_drvdata(&mdev->dev, vgpu);
+	return 0;
+}
+
+static void vgpu_remove(struct mdev_device *mdev)
+{
+	struct vgpu *vgpu = dev_get_drvdata(&mdev->dev);
+
+	vfio_unregister_group_dev(&vgpu->vdev);
+	vfio_put_device(&vgpu->vdev);
+}
+
+static unsigned int available(struct mdev_type *core)
+{
+	struct vgpu_type *type = container_of(core, struct vgpu_type, core);
+	struct gpu *gpu = container_of(core->parent, struct gpu, core);
+	unsigned int room;
+
+	mutex_lock(&gpu->lock);
+	room = room_for(gpu, type);
+	mutex_unlock(&gpu->lock);
+	return room;
+}
+
+static ssize_t description(struct mdev_type *core, char *buf)
+{
+	struct vgpu_type *type = container_of(core, struct vgpu_type, core);
+
+	return sysfs_emit(buf, "num_heads=4, frl_config=60, framebuffer=%uM, max_resolution=5120x2880, max_instance=%u\n",
+			  type->mib, framebuffer / type->mib);
+}
+
+static struct mdev_driver vgpu_driver = {
+	.device_api = VFIO_DEVICE_API_PCI_STRING,
+	.probe = vgpu_probe,
+	.remove = vgpu_remove,
+	.get_available = available,
+	.show_description = description,
+	.driver = {
+		.name = "nvidia-vgpu-vfio",
+		.owner = THIS_MODULE,
+		.mod_name = KBUILD_MODNAME,
+	},
+};
+
+/* The parent. */
+
+static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	static const struct {
+		const char *id, *name;
+		unsigned int number, mib;
+	} offer[TYPES] = {
+		{ "222", "GRID T4-1Q", 222, 1024 },
+		{ "223", "GRID T4-2Q", 223, 2048 },
+	};
+	struct gpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
+	int i, ret;
+
+	if (!gpu)
+		return -ENOMEM;
+	mutex_init(&gpu->lock);
+	for (i = 0; i < TYPES; i++) {
+		gpu->types[i].number = offer[i].number;
+		gpu->types[i].mib = offer[i].mib;
+		gpu->types[i].core.sysfs_name = offer[i].id;
+		gpu->types[i].core.pretty_name = offer[i].name;
+		gpu->offered[i] = &gpu->types[i].core;
+	}
+	pci_set_drvdata(pdev, gpu);
+	ret = mdev_register_parent(&gpu->core, &pdev->dev, &vgpu_driver, gpu->offered, TYPES);
+	if (ret)
+		kfree(gpu);
+	return ret;
+}
+
+static void gpu_remove(struct pci_dev *pdev)
+{
+	struct gpu *gpu = pci_get_drvdata(pdev);
+
+	mdev_unregister_parent(&gpu->core);
+	mutex_destroy(&gpu->lock);
+	kfree(gpu);
+}
+
+/* Types are called after the parent's driver: nvidia-222. No table of IDs: only driver_override binds it. */
+static struct pci_driver gpu_driver = {
+	.name = "nvidia",
+	.probe = gpu_probe,
+	.remove = gpu_remove,
+};
+
+static int __init start(void)
+{
+	int ret = mdev_register_driver(&vgpu_driver);
+
+	if (ret)
+		return ret;
+	ret = pci_register_driver(&gpu_driver);
+	if (ret)
+		mdev_unregister_driver(&vgpu_driver);
+	return ret;
+}
+
+static void __exit stop(void)
+{
+	pci_unregister_driver(&gpu_driver);
+	mdev_unregister_driver(&vgpu_driver);
+}
+
+module_init(start);
+module_exit(stop);
+MODULE_DESCRIPTION("vGPUs without a GPU, for tests");
+MODULE_LICENSE("GPL");

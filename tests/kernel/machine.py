@@ -1,0 +1,201 @@
+"""A machine with an IOMMU, for a machine that has none: QEMU, the distribution's kernel, and the host's own files.
+
+Its root is the host's, read-only, with a layer in memory above it: the checkout, its ``.venv``, libvirt and QEMU are
+there at their own paths, and nothing that is done in the machine touches them. Only the results' folder is shared.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from tests.kernel.accelerator import accelerator
+from tests.kernel.devices import DEVICES, options
+from tests.kernel.initramfs import initramfs
+from tests.kernel.packages import CannotFetch, Kernel, fetch
+from tests.tiers import find_program
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = "LAUNCHERKIT_IN_MACHINE"
+"""Set for what runs in the machine."""
+SHARE = Path("/run/machine")
+"""The results' folder, as the machine has it."""
+
+_START = Path(__file__).parent / "start"
+_KERNEL_LINE = " ".join(
+    (
+        "console=ttyS0 loglevel=4 panic=-1 mitigations=off intel_iommu=on iommu=pt",
+        # Where function 0 of a card has SR-IOV, QEMU's ARI says that its VF is next, and other functions stay unseen.
+        "pci=noari",
+        # The kernel counts ticks for a moment, and panics where a busy host has given it too few.
+        "no_timer_check",
+    )
+)
+
+
+class Outcome(NamedTuple):
+    """What became of a run."""
+
+    code: int | None
+    """The command's exit code; None where the machine ended without one."""
+    console: str
+    """All that was said on the serial console."""
+
+    def end(self, lines: int = 40) -> str:
+        """The last lines of the console."""
+        return "\n".join(self.console.splitlines()[-lines:])
+
+
+class Machine(NamedTuple):
+    """How the machine is made.
+
+    Raises, wherever it is started:
+        CannotFetch: there is no kernel for it.
+        OSError: QEMU can't be started, a folder can't be written.
+    """
+
+    cache: Path
+    memory_mib: int = 2048
+    cpus: int = 2
+    devices: Sequence[str] = DEVICES
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        results: Path,
+        seconds: float,
+        tell: Callable[[str], None] = lambda line: None,
+        env: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Run a command in the checkout's folder, in a new machine; see `start`."""
+        with self.start(command, results, tell, env) as running:
+            return running.wait(seconds)
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        results: Path,
+        tell: Callable[[str], None] = lambda line: None,
+        env: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Start a machine for a command.
+
+        Args:
+            results: a folder that the command finds, writable, at `SHARE`.
+            tell: gets each line of the console as it comes, from another thread.
+            env: variables for the command.
+        """
+        self._prepare(results, command, env or {})
+        process = subprocess.Popen(
+            [*self._qemu(results), "-serial", "stdio", "-monitor", "none"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return Running(process, results, tell)
+
+    def shell(self, results: Path) -> int:
+        """A developer's shell in the machine, on this terminal."""
+        size = shutil.get_terminal_size()
+        env = {"TERM": os.environ.get("TERM", "dumb"), "VIRTUAL_ENV": sys.prefix}
+        path = f"{Path(sys.prefix) / 'bin'}:$PATH"
+        script = f'stty rows {size.lines} columns {size.columns}; PATH={path} exec "${{SHELL:-bash}}" -i'
+        self._prepare(results, ["sh", "-c", script], env)
+        (results / "interactive").touch()
+        # Ctrl-C is for what runs in the machine.
+        terminal = ["-chardev", "stdio,id=terminal,mux=on,signal=off", "-serial", "chardev:terminal"]
+        return subprocess.run([*self._qemu(results), *terminal, "-mon", "chardev=terminal"], check=False).returncode
+
+    def _prepare(self, results: Path, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+        kernel = fetch(self.cache)
+        results.mkdir(parents=True, exist_ok=True)
+        for name in ("exit", "interactive"):
+            (results / name).unlink(missing_ok=True)
+        variables = {INSIDE: "1", "LAUNCHERKIT_KERNEL_CACHE": str(self.cache), **env}
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        lines = [f"cd {shlex.quote(str(ROOT))}", *exports, "exec " + shlex.join(map(str, command))]
+        (results / "command").write_text("\n".join(lines) + "\n")
+        (results / "settings").write_text(f"MODULES={shlex.quote(str(kernel.modules.parent))}\n")
+        shutil.copyfile(_START, results / "start")
+        (results / "initramfs").write_bytes(_initramfs(kernel))
+
+    def _qemu(self, results: Path) -> list[str]:
+        kernel = fetch(self.cache)
+        initrd = results / "initramfs"
+        share = "security_model=none,multidevs=remap"
+        return [
+            # Whatever becomes of this process, the machine goes with it.
+            *("setpriv", "--pdeathsig", "KILL", "--"),
+            *(find_program("qemu-system-x86_64") or "qemu-system-x86_64", "-nodefaults", "-no-user-config"),
+            *("-no-reboot", "-display", "none", "-m", str(self.memory_mib), "-smp", str(self.cpus)),
+            *accelerator(self.cache, kernel.image, initrd),
+            *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", _KERNEL_LINE),
+            *("-virtfs", f"local,path=/,mount_tag=root,readonly=on,{share}"),
+            *("-virtfs", f"local,path={results},mount_tag=machine,{share}"),
+            *("-device", "intel-iommu,intremap=on,caching-mode=on"),
+            *options(self.devices),
+        ]
+
+
+def _initramfs(kernel: Kernel) -> bytes:
+    busybox = find_program("busybox")
+    if busybox is None:
+        raise CannotFetch("no busybox here")
+    return initramfs(kernel, Path(busybox))
+
+
+class Running:
+    """A machine that was started. As a context it ends with it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], results: Path, tell: Callable[[str], None]) -> None:
+        self._process = process
+        self._results = results
+        self._lines: list[str] = []
+        assert process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(process.stdout, tell), daemon=True)
+        self._reader.start()
+
+    def _read(self, console: IO[bytes], tell: Callable[[str], None]) -> None:
+        with open(self._results / "console", "w") as log:
+            for line in console:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                self._lines.append(text)
+                log.write(text + "\n")
+                log.flush()
+                tell(text)
+
+    def is_up(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self, seconds: float) -> Outcome:
+        """Wait for its end; one that takes longer is stopped."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._lines.append(f"machine: stopped after {seconds:.0f} s")
+        return self.stop()
+
+    def stop(self) -> Outcome:
+        """End it if it still runs, and say what became of it."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        try:
+            code = int((self._results / "exit").read_text())
+        except (OSError, ValueError):
+            code = None
+        return Outcome(code, "\n".join(self._lines))
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()

@@ -1,0 +1,72 @@
+"""What is applied: deploy/'s launcher pod as it is, but for what an emulated machine has not got."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.render import DEPLOY, manifests
+from tests.kernel.devices import DISPLAY
+from tests.kernel.pod.images import LAUNCHER
+
+RESOURCE = "nvidia.com/EMULATED_GPU"
+"""The machine's graphics card, by the name under which a pod asks for it."""
+VARIABLE = "PCI_RESOURCE_NVIDIA_COM_EMULATED_GPU"
+
+_DOMAIN = """\
+<domain type='qemu'>
+  <name>{name}</name>
+  <memory unit='MiB'>64</memory>
+  <vcpu>1</vcpu>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>/etc/launcherkit/kernel</kernel>
+    <cmdline>pci wait</cmdline>
+  </os>
+  <features>
+    <acpi/>
+  </features>
+  <devices>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+    <serial type='pty'/>
+  </devices>
+</domain>
+"""
+
+
+def plugin_config() -> dict[str, Any]:
+    """The card is bound to vfio-pci with its whole group and offered by one name."""
+    return {
+        "resources": [
+            {"name": RESOURCE, "select": [{"models": [f"{DISPLAY[0]:04x}:{DISPLAY[1]:04x}"]}], "bind": True},
+        ]
+    }
+
+
+def launcher(name: str, kernel: Path, *, raises_limit: bool = True) -> list[dict[str, Any]]:
+    """The documents of deploy/launcher-pod.yaml, for a guest with a kernel of 2 KB.
+
+    Changed are: the domain, which is emulated and has no disk; the claim of a disk; the device /dev/kvm; the sizes.
+
+    Args:
+        raises_limit: the pod has SYS_RESOURCE, with which libvirt raises the limit of locked memory; without it the
+            container runtime's own limit must do.
+    """
+    values = yaml.safe_load((DEPLOY / "values.yaml").read_text())
+    images = {**values["images"], "launcher": LAUNCHER}
+    rendered = manifests({**values, "images": images, "resource": RESOURCE, "vm": name})["launcher-pod.yaml"]
+    configuration, pod = yaml.safe_load_all(rendered)
+    configuration["data"]["domain.xml"] = _DOMAIN.format(name=name)
+    configuration["binaryData"] = {"kernel": base64.b64encode(kernel.read_bytes()).decode()}
+    [container] = pod["spec"]["containers"]
+    container["resources"]["limits"] = {RESOURCE: "1", "cpu": "250m", "memory": "512Mi"}
+    if not raises_limit:
+        container["securityContext"]["capabilities"]["add"].remove("SYS_RESOURCE")
+    [disks] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "disks"]
+    del disks["persistentVolumeClaim"]
+    disks["emptyDir"] = {}
+    return [configuration, pod]

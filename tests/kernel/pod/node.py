@@ -1,0 +1,164 @@
+"""Makes the machine a node of a cluster: the cluster that the tests are given, started in here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from launcherkit_plugin.usage.pod_resources import list_pod_devices
+from tests.kernel.sysfs import modprobe
+
+_STATE = Path("/run/cluster")
+_CGROUPS = Path("/sys/fs/cgroup")
+_SECONDS = 300
+"""The longest that anything here is waited for."""
+
+
+class Failed(Exception):
+    """A step did not come to its end; the text says what was seen."""
+
+
+class Node:
+    """The cluster, and what is asked of it.
+
+    Args:
+        program: `cluster` of the folder that LAUNCHERKIT_TEST_CLUSTER names.
+        binaries: where it has its own, on the host.
+    """
+
+    def __init__(self, program: Path, binaries: Path) -> None:
+        self._cluster = [str(program), "--state", str(_STATE / "state")]
+        self._binaries = binaries
+        self._places: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """What a kubelet wants of a node: control groups, an address, a file system that layers can be stacked on."""
+        _mount_cgroups()
+        modprobe("dummy")
+        for words in ("link add node0 type dummy", "addr add 10.88.0.2/24 dev node0", "link set node0 up"):
+            _do("busybox", "ip", *words.split())
+        _do("busybox", "ip", "route", "add", "default", "via", "10.88.0.1")  # its address is that of the default route
+        (_STATE / "state").mkdir(parents=True)
+        _do("mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "cluster", str(_STATE))
+        (_STATE / "state").mkdir()
+        (_STATE / "state" / "bin").symlink_to(self._binaries)
+
+    def up(self, what: Literal["cluster", "standalone"] = "cluster") -> None:
+        """Start it; once more where it gave up waiting, which happens on a host that is busy with other things.
+
+        Standalone is a kubelet by itself, which runs the pods that it finds in `manifests`.
+        """
+        try:
+            _do(*self._cluster, "up", what)
+        except Failed:
+            _do(*self._cluster, "up", what)
+        told = _do(*self._cluster, "env")
+        self._places = dict(word.partition("=")[::2] for line in told.splitlines() for word in shlex.split(line))
+
+    @property
+    def kubelet_dir(self) -> Path:
+        """The kubelet's folder, as it is seen from outside."""
+        return Path(self._places["CLUSTER_KUBELET_DIR"])
+
+    @property
+    def manifests(self) -> Path:
+        """Where a kubelet by itself finds its pods."""
+        return Path(self._places["CLUSTER_MANIFESTS"])
+
+    def load(self, image: Path) -> None:
+        _do(*self._cluster, "load-image", str(image))
+
+    def start(self, *command: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start a program where the kubelet's folders are at their usual paths."""
+        with open(log, "wb") as file:
+            words = [*self._cluster, "run", "--", *command]
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+
+    def kubectl(self, *arguments: str, given: object = None) -> str:
+        """kubectl as the cluster's admin; ``given`` is its input, as JSON."""
+        return _do(*self._kubectl(), *arguments, given=None if given is None else json.dumps(given))
+
+    def follow(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start a kubectl that goes on."""
+        with open(log, "wb") as file:
+            command = [*self._kubectl(), *arguments]
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """A pod as it is now."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "--output=json"))
+        return found
+
+    def allocatable(self, resource: str) -> int:
+        [node] = json.loads(self.kubectl("get", "nodes", "--output=json"))["items"]
+        return int(node["status"]["allocatable"].get(resource, 0))
+
+    def held(self, resource: str) -> dict[str, str]:
+        """Device ID to the pod that has it, from the kubelet's own PodResources."""
+        socket = f"{self.kubelet_dir}/pod-resources/kubelet.sock"
+        holders = asyncio.run(list_pod_devices(socket)).held.get(resource, {})
+        return {device: holder.pod for device, holder in holders.items()}
+
+    def unlimit_locked_memory(self) -> None:
+        """Let containers that are started from now on have all the locked memory they like."""
+        for pid in _do("busybox", "pidof", "containerd").split():
+            _do("prlimit", "--pid", pid, "--memlock=unlimited:unlimited")
+
+    def _kubectl(self) -> list[str]:
+        return [f"{self._places['CLUSTER_BIN']}/kubectl", f"--kubeconfig={self._places['KUBECONFIG']}"]
+
+
+def _mount_cgroups() -> None:
+    """Version 1, which this kubelet knows."""
+    _do("umount", str(_CGROUPS))
+    _do("mount", "-t", "tmpfs", "-o", "mode=755", "cgroups", str(_CGROUPS))
+    known = Path("/proc/cgroups").read_text().splitlines()[1:]
+    for name, enabled in [(line.split()[0], line.split()[3]) for line in known]:
+        if enabled == "1":
+            (_CGROUPS / name).mkdir()
+            _do("mount", "-t", "cgroup", "-o", name, "cgroup", str(_CGROUPS / name))
+    (_CGROUPS / "systemd").mkdir()
+    _do("mount", "-t", "cgroup", "-o", "none,name=systemd", "cgroup", str(_CGROUPS / "systemd"))
+
+
+def _do(*command: str, given: str | None = None) -> str:
+    found = shutil.which(command[0]) or command[0]
+    try:
+        done = subprocess.run(
+            [found, *command[1:]],
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"`{shlex.join(command)}` did nothing for {_SECONDS} s") from None
+    if done.returncode:
+        raise Failed(f"`{shlex.join(command)}`: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def until(
+    holds: Callable[[], object], what: str, alive: Sequence[subprocess.Popen[bytes]] = (), pause: float = 0.5
+) -> None:
+    """Wait until something holds.
+
+    Raises:
+        Failed: it took too long, or one of the processes that should see to it has ended.
+    """
+    deadline = time.monotonic() + _SECONDS
+    while not holds():
+        if any(process.poll() is not None for process in alive):
+            raise Failed(f"{what}: never seen; {os.path.basename(str(alive[0].args))} has ended")
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: not seen in {_SECONDS} s")
+        time.sleep(pause)

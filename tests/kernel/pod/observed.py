@@ -1,0 +1,60 @@
+"""What was seen in the machine, as it is told to the host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.kernel.guests import Listing
+
+_FILE = "observed.json"
+
+
+class PodSeen(NamedTuple):
+    """A launcher pod."""
+
+    variables: dict[str, str]
+    """Of its container, those of a device plugin."""
+    nodes: list[str]
+    """Its VFIO nodes: ``/dev/vfio/7``."""
+    capabilities: int
+    """The effective ones of its first process, as a mask of bits."""
+    locked_memory: str
+    """Its soft limit: KiB, or ``unlimited``."""
+    listing: Listing
+    """The guest's PCI bus."""
+    log: str
+    """All that the container said, to its end."""
+    held: dict[str, str]
+    """While it ran: device ID to pod, as the kubelet told."""
+
+
+class Observed(NamedTuple):
+    """The whole run."""
+
+    card: str
+    """Address of the card's function 0 on the machine."""
+    group: dict[str, str]
+    """The members of the card's IOMMU group, by address, with their drivers while it was on offer."""
+    iommu_group: str
+    first: PodSeen
+    waiting: str
+    """Why the second pod was not scheduled while the first had the card."""
+    second: PodSeen
+    held_afterwards: dict[str, str]
+
+
+def write(observed: Observed, folder: Path) -> None:
+    data = observed._asdict() | {"first": observed.first._asdict(), "second": observed.second._asdict()}
+    (folder / _FILE).write_text(json.dumps(data, indent=1))
+
+
+def read(folder: Path) -> Observed:
+    data = json.loads((folder / _FILE).read_text())
+    return Observed(**data | {"first": _pod(data["first"]), "second": _pod(data["second"])})
+
+
+def _pod(data: dict[str, object]) -> PodSeen:
+    listing: Listing = {address: tuple(model) for address, model in data["listing"].items()}  # type: ignore[attr-defined]
+    return PodSeen(**data | {"listing": listing})  # type: ignore[arg-type]

@@ -1,0 +1,85 @@
+"""From `kubectl apply` to the guest: one run in a machine that is a node, and what was seen in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.guests import slots_with
+from tests.kernel.pod.inside import FIRST, SECOND
+from tests.kernel.pod.manifests import RESOURCE, VARIABLE
+from tests.kernel.pod.observed import Observed, PodSeen, read
+from tests.kernel.pod.run import pod_to_guest
+
+pytestmark = [pytest.mark.kernel, pytest.mark.cluster]
+
+# Numbers of capabilities(7), by the names that deploy/launcher-pod.yaml has.
+CAPABILITIES = {
+    "CHOWN": 0,
+    "DAC_OVERRIDE": 1,
+    "FOWNER": 3,
+    "KILL": 5,
+    "SETGID": 6,
+    "SETUID": 7,
+    "SETPCAP": 8,
+}
+SYS_RESOURCE = 24
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    results: Path = tmp_path_factory.mktemp("pod-to-guest")
+    outcome = pod_to_guest(results, os.environ, lambda line: None)
+    assert outcome.code == 0, f"{outcome.end(80)}\nall it left is in {results}"
+    return read(results)
+
+
+@pytest.fixture(params=["first", "second"])
+def pod(request: pytest.FixtureRequest, seen: Observed) -> PodSeen:
+    found: PodSeen = getattr(seen, request.param)
+    return found
+
+
+def test_the_card_was_bound_with_its_whole_group(seen: Observed) -> None:
+    assert seen.group == {seen.card: "vfio-pci", f"{seen.card[:-1]}1": "vfio-pci"}
+
+
+def test_the_container_has_the_card_in_its_variable_and_its_groups_node(seen: Observed, pod: PodSeen) -> None:
+    assert pod.variables == {VARIABLE: seen.card}
+    assert sorted(pod.nodes) == [f"/dev/vfio/{seen.iommu_group}", "/dev/vfio/vfio"]
+
+
+def test_the_guest_has_the_card_in_one_slot_with_both_functions(pod: PodSeen) -> None:
+    assert len(slots_with(pod.listing, DISPLAY, AUDIO)) == 1, pod.listing
+    models = list(pod.listing.values())
+    assert (models.count(DISPLAY), models.count(AUDIO)) == (1, 1)
+
+
+def test_no_pod_is_privileged(seen: Observed) -> None:
+    least = sum(1 << number for number in CAPABILITIES.values())
+    assert seen.first.capabilities == least | 1 << SYS_RESOURCE
+    assert seen.second.capabilities == least
+
+
+def test_the_limit_of_locked_memory_is_raised_by_libvirt_or_by_the_runtime(seen: Observed) -> None:
+    assert seen.first.locked_memory != "unlimited"
+    assert seen.second.locked_memory == "unlimited"
+
+
+def test_while_one_pod_has_the_card_the_next_is_not_scheduled(seen: Observed) -> None:
+    assert f"Insufficient {RESOURCE}" in seen.waiting
+
+
+def test_the_guest_was_shut_down_not_killed(pod: PodSeen) -> None:
+    assert "guest: off" in pod.log
+    assert "the guest has shut down" in pod.log
+
+
+def test_the_kubelet_gives_the_card_to_one_pod_after_the_other(seen: Observed) -> None:
+    assert list(seen.first.held.values()) == [f"default/{FIRST}"]
+    assert list(seen.second.held.values()) == [f"default/{SECOND}"]
+    assert seen.first.held.keys() == seen.second.held.keys()
+    assert seen.held_afterwards == {}

@@ -1,0 +1,43 @@
+"""vGPUs of a real kernel for pods of a real kubelet, while the plugin is killed at random points (G1-G3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.devices import port
+from tests.kernel.driver.build import CannotBuild, build
+from tests.kernel.machine import Machine
+from tests.kernel.packages import CannotFetch, cache_folder, fetch
+from tests.kernel.pod.run import binaries_of
+from tests.tiers import CLUSTER
+
+pytestmark = pytest.mark.kernel
+
+KILLS = 50
+_SECONDS = 1500
+
+
+@pytest.mark.skipif(CLUSTER.program() is None, reason=f"{CLUSTER.variable} is not set: there is no kubelet")
+def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(tmp_path: Path) -> None:
+    program, cache = CLUSTER.program(), cache_folder(os.environ)
+    assert program is not None
+    seed = int(os.environ.get("LAUNCHERKIT_TEST_SEED", "1"))
+    try:
+        build(fetch(cache).headers, cache)  # in the machine it takes ten times as long
+        machine = Machine(cache, memory_mib=3072, devices=[*port(1, {0: "edu"}), *port(2, {0: "edu"})])
+        places = str(program.resolve()), str(binaries_of(program))
+        command = [sys.executable, "-m", "tests.kernel.pod.vgpu_inside", *places, str(KILLS), str(seed)]
+        outcome = machine.run(command, tmp_path, _SECONDS, print, {"PYTHONPATH": "plugin"})
+    except (CannotFetch, CannotBuild) as error:
+        pytest.skip(f"the machine with an IOMMU can't be made here: {error}")
+    assert outcome.code == 0, outcome.end()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["kills"] == KILLS
+    assert seen["starts"] > KILLS / 10, "the plugin was killed before it could do anything"
+    assert seen["pods"] > 5
+    assert seen["removed"] > 5

@@ -1,0 +1,247 @@
+"""vGPUs of pods on a real kubelet and a real mdev driver, in the machine, while the plugin is killed over and over.
+
+`python -m tests.kernel.pod.vgpu_inside` is run by test_vgpu_lifecycle.py, and nowhere else: its machine becomes a node.
+Pods come and go all the time. At every look each vGPU that the kubelet says a pod has is there, of the right type; in
+the end, when no pod is left, none is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from launcherkit_plugin.errors import UsageUnreadable
+from tests.kernel.driver.build import build
+from tests.kernel.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
+from tests.kernel.machine import SHARE
+from tests.kernel.packages import cache_folder, fetch
+from tests.kernel.pod.node import Failed, Node, until
+
+RESOURCES = {f"nvidia.com/{name.replace(' ', '_')}": name for name in (SMALL_NAME, LARGE_NAME)}
+MOST_PODS = 4
+_CONFIGURATION = {
+    "rescanSeconds": 1,
+    "vgpu": {
+        "mediatedDevices": [{"types": [kind], "name": name, "mode": "dynamic"} for name, kind in RESOURCES.items()],
+        "graceSeconds": 2,
+    },
+}
+
+
+class Seen(NamedTuple):
+    """What came to pass, so that a run in which nothing did isn't taken for a good one."""
+
+    kills: int
+    starts: int
+    """Times that the plugin had all its resources registered before it was killed."""
+    pods: int
+    """Those that were seen to run with a vGPU."""
+    looks: int
+    """Times that everything was looked at."""
+    removed: int
+    """vGPUs that were there, and then were not."""
+
+
+class Plugin:
+    """The daemon, as it is started on a node, but for its place."""
+
+    def __init__(self, node: Node) -> None:
+        config = SHARE / "plugin.yaml"
+        config.write_text(json.dumps(_CONFIGURATION))
+        self._command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(config)]
+        self._command += ["--kubelet-dir", str(node.kubelet_dir)]
+        self._sockets = [
+            node.kubelet_dir / "device-plugins" / f"kubevirt-{name.partition('/')[2]}.sock" for name in RESOURCES
+        ]
+        self._left: list[tuple[int, int] | None] = []
+        self._began = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.longest_start = 10.0
+        """Seconds until it has registered."""
+
+    def start(self) -> None:
+        self._left = self._stamps()
+        self._began = time.monotonic()
+        with open(SHARE / "plugin.log", "ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def registered(self) -> bool:
+        """Whether it serves all resources: those that it left when it was killed may still be there."""
+        served = all(now not in (None, left) for now, left in zip(self._stamps(), self._left, strict=True))
+        if served and self._began:
+            self.longest_start, self._began = time.monotonic() - self._began, 0.0
+        return served
+
+    def _stamps(self) -> list[tuple[int, int] | None]:
+        return [(stat.st_ino, stat.st_ctime_ns) if (stat := _stat(path)) else None for path in self._sockets]
+
+    def kill(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, "the plugin has ended by itself"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    with suppress(FileNotFoundError):
+        return path.stat()
+    return None
+
+
+class Pods:
+    """Pods of a kubelet by itself: what is in its folder runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = iter(f"vm-{number}" for number in range(10**6))
+        self.there: list[str] = []
+
+    def add(self, resource: str) -> None:
+        name = next(self._names)
+        container = {
+            "name": "compute",
+            "image": "registry.local/busybox:1",
+            "command": ["sleep", "100000"],
+            "resources": {"limits": {resource: "1"}},
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container]},
+        }
+        beside = self._folder.parent / f"{name}.yaml"
+        beside.write_text(json.dumps(pod))
+        beside.rename(self._folder / f"{name}.yaml")
+        self.there.append(name)
+
+    def remove(self, name: str) -> None:
+        (self._folder / f"{name}.yaml").unlink()
+        self.there.remove(name)
+
+
+class Watch:
+    """Looks at the kubelet's word and at the kernel's, and holds them against each other."""
+
+    def __init__(self, node: Node, parents: list[Parent], foreign: str) -> None:
+        self._node = node
+        self._parents = parents
+        self._foreign = foreign
+        self._before: set[str] = set()
+        self.pods: set[str] = set()
+        self.looks = 0
+        self.removed = 0
+
+    def look(self) -> None:
+        """Raises Failed: a vGPU of a pod is not there, or somebody else's has gone."""
+        held: dict[str, tuple[str, str]] = {}
+        with suppress(UsageUnreadable):  # a kubelet that is busy answers next time
+            held = {
+                device: (pod, kind)
+                for resource, kind in RESOURCES.items()
+                for device, pod in self._node.held(resource).items()
+            }
+        there = self.there()
+        for device, (pod, kind) in held.items():
+            if device not in there and device in self.held_now():
+                raise Failed(f"{pod} has {device}, and it is not there; there are: {sorted(there)}")
+            with suppress(FileNotFoundError):
+                name = (MDEVS / device / "mdev_type" / "name").read_text().strip()
+                if name != kind:
+                    raise Failed(f"{pod} has {device} as {kind}, and it is {name}")
+            self.pods.add(pod)
+        if self._foreign not in there:
+            raise Failed(f"{self._foreign}, which the plugin didn't make, has gone")
+        self.removed += len(self._before - there)
+        self._before = there
+        self.looks += 1
+
+    def held_now(self) -> set[str]:
+        """A pod may end between two looks."""
+        with suppress(UsageUnreadable):
+            return {device for resource in RESOURCES for device in self._node.held(resource)}
+        return set()
+
+    def there(self) -> set[str]:
+        return {uuid for parent in self._parents for uuid in parent.made()}
+
+
+def main(node: Node, kills: int, seed: int) -> Seen:
+    """All of it.
+
+    Raises:
+        Failed: something was lost, or stayed.
+    """
+    chance = random.Random(seed)
+    cache = cache_folder(os.environ)
+    with vgpus(build(fetch(cache).headers, cache)) as parents:
+        node.prepare()
+        node.up("standalone")
+        say("a kubelet is up")
+        foreign = str(uuid4())
+        parents[1].create(SMALL, foreign)
+        watch, pods, plugin = Watch(node, parents, foreign), Pods(node.manifests), Plugin(node)
+        starts = 0
+        for number in range(kills):
+            plugin.start()
+            starts += live(plugin, pods, watch, chance)
+            plugin.kill()
+            watch.look()
+            if number % 10 == 9:
+                say(f"killed {number + 1} times; {len(watch.pods)} pods had vGPUs, {watch.removed} vGPUs were removed")
+                say(f"from start to registration: {plugin.longest_start:.1f} s")
+        plugin.start()
+        settle(watch, pods, foreign)
+        plugin.kill()
+        parents[1].remove(foreign)
+        return Seen(kills, starts, len(watch.pods), watch.looks, watch.removed)
+
+
+def live(plugin: Plugin, pods: Pods, watch: Watch, chance: random.Random) -> bool:
+    """A life of the plugin, with pods coming and going. It ends while it is on its way, or some time after."""
+    end = time.monotonic() + chance.uniform(0, plugin.longest_start) if chance.random() < 0.4 else None
+    while end is None or time.monotonic() < end:
+        time.sleep(chance.uniform(0.1, 1.0))
+        if plugin.registered() and end is None:
+            end = time.monotonic() + chance.uniform(0, 6)
+        if pods.there and (len(pods.there) >= MOST_PODS or chance.random() < 0.4):
+            pods.remove(chance.choice(pods.there))
+        elif plugin.registered():  # the kubelet runs a pod whose resource it doesn't know, without a device
+            pods.add(chance.choice(list(RESOURCES)))
+        watch.look()
+    return plugin.registered()
+
+
+def settle(watch: Watch, pods: Pods, foreign: str) -> None:
+    """What pods have stays; when there are none, nothing does but what others made."""
+    for _ in range(3):
+        time.sleep(3)
+        watch.look()
+    for name in list(pods.there):
+        pods.remove(name)
+    until(lambda: watch.there() == {foreign}, f"all vGPUs of pods gone, but for {watch.there()}")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  this is what the machine's console is for
+
+
+if __name__ == "__main__":
+    try:
+        found = main(Node(Path(sys.argv[1]), Path(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
+        (SHARE / "seen.json").write_text(json.dumps(found._asdict()))
+        say(str(found))
+    except Failed as failure:
+        say(f"failed: {failure}")
+        sys.exit(1)
+    finally:
+        os.sync()

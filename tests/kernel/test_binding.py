@@ -1,0 +1,190 @@
+"""Binding on a real kernel: whole groups, with the drivers that they had before, whoever is killed when (K8)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pytest
+
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.binder import Binder
+from launcherkit_plugin.binding.ledger import Ledger, boot_id
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
+from tests.kernel import sysfs
+from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.guests import Guests, slots_with
+
+pytestmark = pytest.mark.kernel
+
+KILLS = 50
+
+State: TypeAlias = dict[str, tuple[str | None, str | None]]
+"""Address to driver and override."""
+
+
+class Plugin(NamedTuple):
+    """The plugin's commands, with a ledger of their own, on a machine without a kubelet."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str) -> int:
+        return run(self.with_places(arguments), {})
+
+    def with_places(self, arguments: Sequence[str]) -> list[str]:
+        return [*arguments, "--ledger", str(self.folder / "ledger"), "--kubelet-dir", str(self.folder / "none")]
+
+    def on_record(self) -> State:
+        """What the ledger says was there before."""
+        records = Ledger(str(self.folder / "ledger"), boot_id("/proc")).records()
+        return {str(entry.address): (entry.driver, entry.override) for record in records for entry in record.entries}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
+@pytest.fixture
+def card(sound: None) -> Iterator[sysfs.Card]:
+    """A card whose functions have drivers of the host."""
+    sysfs.modprobe("bochs")
+    found = sysfs.cards()[0]
+    sysfs.bind(found.display, "bochs-drm")
+    (sysfs.DEVICES / found.display / "driver_override").write_text("\n")
+    yield found
+    for address in sysfs.having(DISPLAY):
+        sysfs.unbind(address)
+
+
+def state(addresses: Sequence[str]) -> State:
+    return {address: (sysfs.driver(address), sysfs.override(address)) for address in addresses}
+
+
+def test_the_whole_group_is_bound_and_given_back_to_its_drivers(plugin: Plugin, card: sysfs.Card) -> None:
+    before = state(card)
+    assert [driver for driver, _ in before.values()] == ["bochs-drm", "snd_hda_intel"]
+    assert plugin("bind", card.display) == 0
+    assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+    assert plugin.on_record() == before
+    assert plugin("unbind", card.audio) == 0
+    assert state(card) == before
+    assert plugin.on_record() == {}
+
+
+def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
+    plugin: Plugin, card: sysfs.Card, guests: Guests
+) -> None:
+    plugin("bind", card.display)
+    env = {"PCI_RESOURCE_X": card.display}
+    guests.start(env, does="pci wait")
+    with pytest.raises(DeviceHeld, match=f"/dev/vfio/{sysfs.group(card.display)} "):
+        plugin("unbind", card.display)
+    assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+    guests.pod.libvirt("shutdown", "vm")
+    assert len(slots_with(guests.listed(), DISPLAY, AUDIO)) == 1
+    assert plugin("unbind", card.display) == 0
+
+
+def test_a_group_with_a_member_that_must_stay_is_refused_whole(plugin: Plugin, mixed: tuple[str, str]) -> None:
+    before = state(mixed)
+    with pytest.raises(BindRefused, match=f"{mixed[0]}.* VFs"):
+        plugin("bind", mixed[1])
+    assert state(mixed) == before
+    assert plugin.on_record() == {}
+
+
+def test_where_the_kernel_refuses_one_all_get_back_what_they_had(
+    plugin: Plugin, card: sysfs.Card, mixed: tuple[str, str]
+) -> None:
+    """The checks that would have refused it are left out: a physical function with VFs is none that VFIO takes."""
+    addresses = [PciAddress.parse(address) for address in (*card, mixed[0])]
+    before = state([*card, mixed[0]])
+    binder = Binder(Sysfs(), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
+    with pytest.raises(StepFailed, match=mixed[0]):
+        binder.bind(addresses, addresses, "vfio-pci")
+    assert state([*card, mixed[0]]) == before
+    assert plugin.on_record() == {}
+
+
+def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin: Plugin, card: sysfs.Card) -> None:
+    before = state(card)
+    control = next((sysfs.DEVICES / card.audio / "sound").glob("card*/controlC*"))
+    with open(Path("/dev/snd", control.name), "rb"):
+        with pytest.raises(StepHangs, match=card.audio):
+            plugin("bind", card.display, "--step-timeout", "2")
+        assert sysfs.driver(card.display) == "bochs-drm"
+        assert plugin.on_record() == {card.audio: before[card.audio]}
+    sysfs.until(lambda: sysfs.driver(card.audio) is None, "the sound driver gone")
+    assert plugin("bind", card.display) == 0
+    assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+    assert plugin("unbind", card.display) == 0
+    assert state(card) == before
+
+
+def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card) -> None:
+    """Of bind and unbind, and of the processes that do their writing. Each next call finds what the last one left."""
+    before = state(card)
+    began = time.monotonic()
+    assert plugin("bind", card.display) == 0
+    longest = time.monotonic() - began
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["launcherkit_plugin.cli.bind", "launcherkit_plugin.cli.unbind"])
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    for round_ in range(KILLS):
+        where = f"seed {seed}, round {round_}"
+        arguments = plugin.with_places([chance.choice(["bind", "unbind"]), card.display])
+        process = context.Process(target=quietly, args=(arguments,))
+        process.start()
+        time.sleep(chance.uniform(0, longest))
+        kill(process, children_too=chance.random() < 0.5)
+        now = state(card)
+        record = plugin.on_record()
+        lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
+        assert not lost, f"{where}: {now}, on record {record}"
+        if round_ % 10 == 9:
+            to_the_end(plugin, card, before, where)
+
+
+def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> None:
+    """Once nobody is killed any more, all are bound, and then all are as they were."""
+    plugin("bind", card.display)
+    assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"], where
+    plugin("unbind", card.display)
+    assert state(card) == before, where
+    assert plugin.on_record() == {}, where
+
+
+def quietly(arguments: list[str]) -> None:
+    """Runs in a process of its own."""
+    from launcherkit.errors import LauncherkitError
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    with suppress(LauncherkitError):
+        run(arguments, {})
+
+
+def kill(process: BaseProcess, *, children_too: bool) -> None:
+    """kill -9 the process; or the one that writes for it, if there is one, and let it see what it makes of that."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    with suppress(OSError):
+        writers = [int(pid) for pid in children.read_text().split()]
+        if children_too and writers:
+            os.kill(writers[0], signal.SIGKILL)
+            process.join()
+            return
+    process.kill()
+    process.join()

@@ -1,0 +1,96 @@
+"""Guests with real devices: what launcherkit writes is what QEMU plugs in and the guest finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import sysfs
+from tests.kernel.devices import AUDIO, DISPLAY, NVME
+from tests.kernel.guests import Guests, read_listing, slots_with
+from tests.libvirt.pod import pod
+
+pytestmark = pytest.mark.kernel
+
+
+def test_a_card_is_in_one_slot_of_the_guest_with_both_functions(bound: Callable[..., None], guests: Guests) -> None:
+    card = sysfs.cards()[0]
+    bound(*card)
+    listing = guests.listing({"PCI_RESOURCE_X": card.display})
+    assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+    assert list(listing.values()).count(DISPLAY) == 1
+
+
+def test_two_cards_are_in_two_slots_however_they_were_listed(bound: Callable[..., None], guests: Guests) -> None:
+    first, second, *_ = sysfs.cards()
+    bound(*first, *second)
+    for listed in ([first.display, second.display], [*second, *first]):
+        listing = guests.listing({"PCI_RESOURCE_X": ",".join(listed)})
+        assert len(slots_with(listing, DISPLAY, AUDIO)) == 2, listing
+
+
+def test_only_the_card_that_was_allocated_is_there(bound: Callable[..., None], guests: Guests) -> None:
+    """Its twin is bound too, and free: nothing but the variable tells them apart."""
+    first, second, *_ = sysfs.cards()
+    bound(*first, *second)
+    guests.start({"PCI_RESOURCE_X": second.display}, does="wait")
+    group = f"/dev/vfio/{sysfs.group(second.display)}"
+    assert sysfs.open_nodes() == {"/dev/vfio/vfio", group}
+
+
+def test_libvirt_binds_and_gives_back_what_it_manages(sound: None, kernel: Path, tmp_path: Path) -> None:
+    """At a libvirt of its own: one that has seen a card bound to vfio-pci leaves it there ever after."""
+    card = sysfs.cards()[0]
+    before = [sysfs.driver(address) for address in card]
+    assert before == [None, "snd_hda_intel"]
+    with pod() as fresh:
+        fresh.libvirtd()
+        listing = Guests(fresh, kernel, tmp_path).listing({"PCI_RESOURCE_X": card.display}, "--managed", "yes")
+        assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+        sysfs.until(lambda: [sysfs.driver(address) for address in card] == before, "the drivers that were there before")
+
+
+def test_what_libvirt_does_not_manage_stays_bound(sound: None, bound: Callable[..., None], guests: Guests) -> None:
+    card = sysfs.cards()[0]
+    bound(*card)
+    guests.listing({"PCI_RESOURCE_X": card.display}, "--managed", "no")
+    assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+
+
+def test_a_virtual_function_is_a_device_of_its_own(vfs: list[str], bound: Callable[..., None], guests: Guests) -> None:
+    bound(vfs[0])
+    listing = guests.listing({"PCI_RESOURCE_X": vfs[0]})
+    assert list(listing.values()).count(NVME) == 1, listing
+
+
+def test_a_card_and_a_virtual_function_in_one_guest(vfs: list[str], bound: Callable[..., None], guests: Guests) -> None:
+    card = sysfs.cards()[0]
+    bound(*card, vfs[1])
+    listing = guests.listing({"PCI_RESOURCE_X": card.display, "PCI_RESOURCE_Y": vfs[1]})
+    assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+    assert list(listing.values()).count(NVME) == 1, listing
+
+
+def test_a_usb_device_is_opened_by_qemu(tablet: str, guests: Guests) -> None:
+    guests.start({"USB_RESOURCE_X": tablet}, does="wait")
+    assert "QEMU USB Tablet" in guests.pod.libvirt("qemu-monitor-command", "vm", "--hmp", "info usb")
+
+
+def test_run_takes_a_guest_with_a_card_from_its_start_to_its_end(
+    bound: Callable[..., None], guests: Guests, tmp_path: Path
+) -> None:
+    card = sysfs.cards()[0]
+    bound(*card)
+    variables = tmp_path / "env"
+    variables.write_text(f"PCI_RESOURCE_X={card.display}\n")
+    settings = {"name": "run", "type": "qemu", "memory_mib": "64", "vcpus": "1", "cmdline": "pci off"}
+    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    process = guests.pod.outside(
+        *("run", "--template", "q35", *values, "--set", f"kernel={guests.kernel}"),
+        *("--env-file", str(variables), "--connect", guests.pod.uri, "--console"),
+    )
+    assert process.ends() == 0, process.told
+    assert len(slots_with(read_listing(process.printed), DISPLAY, AUDIO)) == 1, process.printed
+    assert sysfs.open_nodes() == set()

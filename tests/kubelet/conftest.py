@@ -1,0 +1,91 @@
+"""A plugin on the real kubelet, with a host of stand-ins: one for all tests of the tier."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kubelet.host import CARDS, StandInHost, build_host, configuration
+from tests.kubelet.node import Node
+from tests.kubelet.plugin import Plugin
+from tests.kubelet.pods import Pods
+from tests.support.cluster import Cluster, cluster
+from tests.support.waiting import until
+
+__all__ = ["cluster"]
+
+STALE = "gpus.test/STALE"
+SERVED = [resource for resource in CARDS if resource != STALE]
+
+
+class Serving(NamedTuple):
+    """A plugin that serves all resources but the one that `STALE` names."""
+
+    plugin: Plugin
+    host: StandInHost
+    metrics: str
+    """Where its metrics are: HOST:PORT."""
+    env: dict[str, str]
+    """What it was started with, beside the options: it may talk to the API server."""
+
+
+@pytest.fixture(scope="session")
+def node(cluster: Cluster) -> Node:
+    return Node(cluster)
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> StandInHost:
+    return build_host(tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture(scope="session")
+def serving(
+    cluster: Cluster, node: Node, host: StandInHost, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    """The plugin, with all of its devices known to the scheduler."""
+    address = f"127.0.0.1:{free_port()}"
+    plugin = Plugin(
+        configuration(*SERVED, rescan_seconds=1),
+        tmp_path_factory.mktemp("plugin"),
+        *options(host, node.kubelet_dir),
+        "--metrics-address",
+        address,
+    )
+    env = {"NODE_NAME": node.name, "KUBECONFIG": cluster.environment()["KUBECONFIG"]}
+    plugin.start(env=env)
+    try:
+        until(lambda: not plugin.running or node.healthy().get(SERVED[-1]), "the plugin register")
+        assert plugin.running, "it has ended: see what it wrote"
+        node.wait_counts({resource: (len(CARDS[resource]), len(CARDS[resource])) for resource in SERVED})
+        yield Serving(plugin, host, address, env)
+    finally:
+        if plugin.running:
+            plugin.end()
+
+
+def options(host: StandInHost, kubelet_dir: Path) -> list[str]:
+    """A plugin's, for a host of stand-ins."""
+    return ["--host", str(host.root), "--dev-root", str(host.root), "--kubelet-dir", str(kubelet_dir)]
+
+
+@pytest.fixture
+def pods(cluster: Cluster, node: Node) -> Iterator[Pods]:
+    """Makes pods, which end with the test."""
+    made = Pods(cluster, node.name)
+    try:
+        yield made
+    finally:
+        made.delete_all()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,106 @@
+"""The host of these tests: a tree of sysfs with device nodes that a kubelet can hand over, and cards for each test.
+
+VFIO's nodes are stood in for by real character devices, each to be told by its numbers: a group's has the group as its
+minor, of a major that is for local use and has no driver. Opening one fails with ENXIO then, and with EPERM where the
+container's device cgroup doesn't know it. ``/dev/vfio/vfio`` is the kernel's log, which every kernel has, and which no
+container may open unless it was given.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.hosttree import HostTree
+
+GROUP_MAJOR = 240
+CONTAINER_NODE = (1, 11)
+"""Numbers of what stands in for ``/dev/vfio/vfio``."""
+
+
+class Card(NamedTuple):
+    """A graphics card: display at function 0, audio at function 1, both bound to vfio-pci."""
+
+    slot: str
+    group: int
+    audio_group: int | None = None
+    """Where it isn't the same."""
+    numa: int = -1
+
+    @property
+    def gpu(self) -> str:
+        return f"{self.slot}.0"
+
+
+VM_GPU = "nvidia.com/RTX_3090"
+"""Named by its model, with an alias; the others are named in the configuration."""
+
+CARDS: dict[str, tuple[Card, ...]] = {
+    # No two tests give away devices of one resource.
+    "gpus.test/PLAIN": (Card("0000:01:00", 1), Card("0000:02:00", 2)),
+    "gpus.test/APART": (Card("0000:03:00", 3, audio_group=103),),
+    "gpus.test/TWO": (Card("0000:04:00", 4), Card("0000:05:00", 5)),
+    "gpus.test/BOTH": (Card("0000:06:00", 6), Card("0000:07:00", 7)),
+    "gpus.test/TOLD": (Card("0000:08:00", 8),),
+    VM_GPU: (Card("0000:09:00", 9),),
+    "gpus.test/MATES": (Card("0000:0a:00", 10), Card("0000:0b:00", 10)),
+    "gpus.test/AT_ONCE": (Card("0000:0c:00", 12), Card("0000:0d:00", 12)),
+    "gpus.test/PAIRS": tuple(Card(f"0000:1{n}:00", 16 + n % 3) for n in range(6)),
+    "gpus.test/NUMA": tuple(Card(f"0000:2{n}:00", 32 + n, numa=n % 2) for n in range(4)),
+    "gpus.test/SICK": (Card("0000:30:00", 48), Card("0000:31:00", 49)),
+    "gpus.test/HELD": (Card("0000:40:00", 64), Card("0000:41:00", 65), Card("0000:42:00", 66)),
+    "gpus.test/HELD_MATES": (Card("0000:43:00", 67), Card("0000:44:00", 67)),
+    "gpus.test/SPARE": (Card("0000:50:00", 80),),
+    "gpus.test/STALE": (Card("0000:60:00", 96), Card("0000:61:00", 97)),
+}
+
+
+class StandInHost(HostTree):
+    """A host whose device nodes are real ones."""
+
+    def node(self, name: str) -> None:
+        """Add a device node; one that is there stays."""
+        path = self.root / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            group = name.removeprefix("vfio/")
+            numbers = (GROUP_MAJOR, int(group)) if group.isdigit() else CONTAINER_NODE
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(*numbers))
+
+    def lose_node(self, name: str) -> None:
+        (self.root / "dev" / name).unlink()
+
+
+def build_host(root: Path) -> StandInHost:
+    """A host with all of these cards."""
+    host = StandInHost(root)
+    for card in (card for cards in CARDS.values() for card in cards):
+        audio_group = card.group if card.audio_group is None else card.audio_group
+        host.function(card.gpu, driver="vfio-pci", group=card.group, numa=card.numa)
+        host.function(
+            f"{card.slot}.1",
+            device=0x1AEF,
+            class_code=0x040300,
+            driver="vfio-pci",
+            group=audio_group,
+            numa=card.numa,
+        )
+    return host
+
+
+def configuration(*resources: str, rescan_seconds: int) -> dict[str, Any]:
+    """The plugin's configuration for some of these resources."""
+    named = [{} if name == VM_GPU else {"name": name} for name in resources]
+    selects = [{"select": [{"addresses": [f"{card.slot}.*" for card in CARDS[name]]}]} for name in resources]
+    return {
+        "rescanSeconds": rescan_seconds,
+        "aliases": {"10de:2204": VM_GPU.partition("/")[2]},
+        "resources": [{**name, **select} for name, select in zip(named, selects, strict=True)],
+    }
+
+
+def nodes_of(*groups: int) -> dict[str, tuple[int, int]]:
+    """What a container should have below ``/dev/vfio`` for devices of these groups: paths with their numbers."""
+    return {"/dev/vfio/vfio": CONTAINER_NODE, **{f"/dev/vfio/{group}": (GROUP_MAJOR, group) for group in groups}}

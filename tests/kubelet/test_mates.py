@@ -1,0 +1,87 @@
+"""Devices of one IOMMU group never go to two pods (K3), whatever the kubelet and the scheduler think."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from tests.kubelet.conftest import Serving
+from tests.kubelet.host import CARDS
+from tests.kubelet.node import Node, call
+from tests.kubelet.pods import Pods, container
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.kubelet
+
+
+def test_the_mate_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
+    serving: Serving, node: Node, pods: Pods
+) -> None:
+    resource = "gpus.test/MATES"
+    first = pods.run("first", container("compute", MATES=1))
+    (mine,) = node.holders()[f"{first}/compute"][resource]
+    node.wait_counts({resource: (2, 1)})
+
+    second = pods.make("second", container("compute", MATES=1))
+
+    assert "Insufficient gpus.test/MATES" in pods.wait_unschedulable(second)
+    with pytest.raises(grpc.RpcError) as refusal:
+        allocate(node, resource, next(card.gpu for card in CARDS[resource] if card.gpu != mine))
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    told = refusal.value.details()
+    assert told.startswith("error[LK714]")
+    assert f"pod default/first has {mine}, which shares IOMMU group 10" in told
+
+    pods.delete(first)
+    pods.run("next", container("compute", SPARE=1))  # the kubelet writes down who has what when it gives anything
+    pods.wait_running(second)
+
+
+def test_of_two_pods_that_ask_at_once_for_one_mate_each_only_one_gets_it(
+    serving: Serving, node: Node, pods: Pods
+) -> None:
+    names = ("left", "right")
+    pods.make_all({name: (container("compute", AT_ONCE=1),) for name in names}, scheduled=False)
+
+    def phases() -> dict[str, str]:
+        return {name: pods.status(name)["phase"] for name in names}
+
+    until(lambda: sorted(phases().values()) == ["Failed", "Running"], "one of them run, and one refused", phases)
+    (refused,) = (name for name, phase in phases().items() if phase == "Failed")
+    why = pods.wait_refused(refused)
+    assert "shares IOMMU group 12" in why or "requested number of devices unavailable" in why
+
+
+def test_a_pod_that_asks_for_two_gets_the_two_of_one_group(serving: Serving, pods: Pods) -> None:
+    groups = {card.gpu: card.group for card in CARDS["gpus.test/PAIRS"]}
+    names = ("pair-one", "pair-two", "pair-three")
+    for name in names:
+        pods.run(name, container("compute", PAIRS=2))
+
+    given = [pods.look(name, "compute").env["PCI_RESOURCE_GPUS_TEST_PAIRS"].split(",") for name in names]
+
+    assert sorted({groups[each] for each in pair} for pair in given) == [{16}, {17}, {18}]
+
+
+def test_a_pod_that_asks_for_two_gets_two_of_one_numa_node(serving: Serving, pods: Pods) -> None:
+    nodes = {card.gpu: card.numa for card in CARDS["gpus.test/NUMA"]}
+    names = ("near", "far")
+    for name in names:
+        pods.run(name, container("compute", NUMA=2))
+
+    given = [pods.look(name, "compute").env["PCI_RESOURCE_GPUS_TEST_NUMA"].split(",") for name in names]
+
+    assert [{nodes[each] for each in pair} for pair in given] in ([{0}, {1}], [{1}, {0}])
+
+
+def allocate(node: Node, resource: str, *ids: str) -> wire.AllocateResponse:
+    """Ask the plugin for devices as a kubelet would that knows no better."""
+    socket = node.kubelet_dir / f"device-plugins/kubevirt-{resource.partition('/')[2]}.sock"
+    asked = wire.ContainerAllocateRequest(devices_ids=ids)
+    return call(
+        socket,
+        "/v1beta1.DevicePlugin/Allocate",
+        wire.AllocateRequest(container_requests=[asked]),
+        wire.AllocateResponse,
+    )

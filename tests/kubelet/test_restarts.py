@@ -1,0 +1,82 @@
+"""Kubelets and plugins that end and start again while pods run (K4): nothing is lost, nothing is given twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubelet.conftest import SERVED, Serving
+from tests.kubelet.host import CARDS
+from tests.kubelet.node import Node
+from tests.kubelet.pods import Pods, container
+
+pytestmark = pytest.mark.kubelet
+
+HELD, MATES = "gpus.test/HELD", "gpus.test/HELD_MATES"
+RESTARTS = 20
+NEWCOMERS = (0, 9, 19)
+"""The restarts after which a pod more asks for a device."""
+
+
+class Running:
+    """A pod that has one of three devices and one of two mates."""
+
+    def __init__(self, name: str, pods: Pods, node: Node) -> None:
+        self._pods = pods
+        self.name = pods.run(name, container("compute", HELD=1, HELD_MATES=1))
+        self.has = node.holders()[f"{self.name}/compute"]
+        self._started = self._containers()
+
+    def advertised(self) -> dict[str, set[str]]:
+        """What the kubelet should know beside it: all devices, the resident's own too, and no mate of them."""
+        return {resource: {card.gpu for card in CARDS[resource]} for resource in SERVED} | {MATES: self.has[MATES]}
+
+    def is_untouched(self) -> bool:
+        return self._containers() == self._started
+
+    def _containers(self) -> list[tuple[Any, ...]]:
+        status = self._pods.status(self.name)
+        return [(one["containerID"], one["restartCount"], one["ready"]) for one in status["containerStatuses"]]
+
+
+def test_a_kubelet_that_restarts_twenty_times_has_all_devices_each_time_and_gives_none_away_twice(
+    serving: Serving, node: Node, pods: Pods
+) -> None:
+    resident = Running("resident", pods, node)
+    for restart in range(RESTARTS):
+        before = node.written()
+        node.restart_kubelet()
+        node.wait_healthy(resident.advertised(), since=before)
+        assert serving.plugin.running
+        if restart in NEWCOMERS:
+            pair = pods.run(f"newcomer-{restart}", container("one", HELD=1), container("other", HELD=1))
+            free = {card.gpu for card in CARDS[HELD]} - resident.has[HELD]
+            assert {pods.look(pair, each).env["PCI_RESOURCE_GPUS_TEST_HELD"] for each in ("one", "other")} == free
+            pods.delete(pair)
+    assert node.holders()[f"{resident.name}/compute"] == resident.has
+    assert resident.is_untouched()
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True], ids=["by_pod_resources", "by_the_checkpoint_alone"])
+def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
+    serving: Serving, node: Node, pods: Pods, tmp_path: Path, from_checkpoint: bool
+) -> None:
+    resident = Running("resident-by-checkpoint" if from_checkpoint else "resident-by-list", pods, node)
+    nowhere = ["--pod-resources", str(tmp_path / "nobody.sock")] if from_checkpoint else []
+    before = node.written()
+    serving.plugin.kill()
+    serving.plugin.start(*nowhere, env=serving.env)
+    try:
+        node.wait_healthy(resident.advertised(), since=before)
+
+        second = pods.make("second", container("compute", HELD_MATES=1), scheduled=False)
+
+        assert "requested number of devices unavailable" in pods.wait_refused(second)
+        assert node.holders()[f"{resident.name}/compute"] == resident.has
+        assert resident.is_untouched()
+    finally:
+        if from_checkpoint:
+            serving.plugin.end()
+            serving.plugin.start(env=serving.env)

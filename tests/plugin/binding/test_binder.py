@@ -1,0 +1,343 @@
+"""Groups are bound whole or not at all, what was there comes back, and a kill at any moment loses nothing (K8)."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.binder import Binder, Changed, Settled
+from launcherkit_plugin.binding.ledger import Ledger, Record
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.errors import BadRecord, DeviceHeld, StepFailed, StepHangs
+from tests.support.hosttree import HostTree
+from tests.support.kernel import VFIO, FakeKernel, Killed
+
+GPU, AUDIO, SERIAL = "0000:01:00.0", "0000:01:00.1", "0000:01:00.3"
+CARD = [PciAddress.parse(text) for text in (GPU, AUDIO, SERIAL)]
+
+
+class KillableLedger(Ledger):
+    """Writing a record is a step too, at which a process may be killed."""
+
+    kernel: FakeKernel
+
+    def write(self, record: Record) -> None:
+        self.kernel.moment()
+        super().write(record)
+        self.kernel.moment()
+
+    def remove(self, record: Record) -> None:
+        self.kernel.moment()
+        super().remove(record)
+        self.kernel.moment()
+
+
+class Machine:
+    """A card of three functions, one of them with no driver, in one group; nouveau is loaded beside nvidia."""
+
+    def __init__(self, root: Path) -> None:
+        tree = HostTree(root)
+        self.kernel = FakeKernel(
+            tree, {"nouveau": {(0x10DE, 0x2204)}, "nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}}
+        )
+        tree.function(GPU, driver="nvidia", group=44)
+        tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
+        tree.function(SERIAL, device=0x1AD9, class_code=0x0C8000, group=44, files={"driver_override": "i2c_none\n"})
+        self.folder = str(root / "ledger")
+        self.before = self.state()
+        self.held = False
+
+    @property
+    def ledger(self) -> KillableLedger:
+        ledger = KillableLedger(self.folder, "boot-1")
+        ledger.kernel = self.kernel
+        return ledger
+
+    def state(self) -> list[tuple[str | None, str]]:
+        """Driver and override of each function."""
+        return [(self.kernel.driver(address), self.kernel.override(address)) for address in (GPU, AUDIO, SERIAL)]
+
+    @property
+    def all_bound(self) -> bool:
+        return all(driver == VFIO for driver, _ in self.state())
+
+    def binder(self) -> Binder:
+        """That of a new process."""
+
+        def check_free(addresses: Sequence[PciAddress], *, sure: bool) -> None:
+            if self.held:
+                raise DeviceHeld("held", "wait")
+
+        sysfs = Sysfs(str(self.kernel.tree.root), read=self.kernel.read, write=self.kernel.write)
+        return Binder(sysfs, self.ledger, check_free)
+
+    def bind(self) -> list[Changed]:
+        return self.binder().bind(CARD, CARD, VFIO, asked=CARD[:1])
+
+    def restore(self) -> list[Changed]:
+        record = self.ledger.find(CARD)
+        return [] if record is None else self.binder().restore(record)
+
+    def recover(self) -> list[Settled]:
+        return self.binder().recover()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_all_members_are_bound_and_each_goes_back_to_what_it_had(machine: Machine) -> None:
+    assert machine.bind() == [
+        Changed(CARD[0], "nvidia", VFIO),
+        Changed(CARD[1], "snd_hda_intel", VFIO),
+        Changed(CARD[2], None, VFIO),
+    ]
+    assert machine.state() == [(VFIO, VFIO)] * 3
+    machine.restore()
+    assert machine.state() == machine.before, "not nouveau, which was loaded first, and no driver where none was"
+    assert machine.ledger.records() == []
+
+
+def test_binding_what_is_bound_does_nothing(machine: Machine) -> None:
+    machine.bind()
+    records = machine.ledger.records()
+    assert machine.bind() == []
+    assert machine.ledger.records() == records
+
+
+def test_a_member_that_was_on_vfio_before_is_not_given_back(machine: Machine) -> None:
+    machine.kernel.write(f"{machine.kernel.tree.path(AUDIO)}/driver_override", VFIO, 1, ())
+    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO, 1, ())
+    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers_probe", AUDIO, 1, ())
+    before = machine.state()
+    machine.bind()
+    assert machine.all_bound
+    machine.restore()
+    assert machine.state() == before
+
+
+def _vfio_refuses(machine: Machine, address: str) -> None:
+    machine.kernel.probe_fails.add((VFIO, address))
+
+
+def _unbind_is_refused(machine: Machine, address: str) -> None:
+    machine.kernel.refuses["unbind", address] = errno.EBUSY
+
+
+def _override_is_refused(machine: Machine, address: str) -> None:
+    machine.kernel.refuses["driver_override", address] = errno.EACCES
+
+
+@pytest.mark.parametrize(
+    ("spoil", "address"),
+    [
+        *((spoil, address) for spoil in (_vfio_refuses, _override_is_refused) for address in (GPU, AUDIO, SERIAL)),
+        (_unbind_is_refused, GPU),
+        (_unbind_is_refused, AUDIO),
+    ],
+)
+def test_where_one_member_can_not_be_bound_none_is(
+    machine: Machine, spoil: Callable[[Machine, str], None], address: str
+) -> None:
+    spoil(machine, address)
+    with pytest.raises(StepFailed, match=address):
+        machine.bind()
+    assert machine.state() == machine.before
+    assert machine.ledger.records() == []
+
+
+def test_where_one_member_vanishes_none_is_bound(machine: Machine) -> None:
+    machine.kernel.unplug(SERIAL)
+    with pytest.raises(StepFailed, match=SERIAL):
+        machine.bind()
+    assert [machine.kernel.driver(address) for address in (GPU, AUDIO)] == ["nvidia", "snd_hda_intel"]
+    assert machine.ledger.records() == []
+
+
+def test_a_driver_that_does_not_let_go_is_told_and_the_rest_goes_back(machine: Machine) -> None:
+    machine.kernel.busy.add(AUDIO)
+    with pytest.raises(StepHangs, match=r"snd_hda_intel/unbind has not come back within 30 s; process 4711"):
+        machine.bind()
+    assert machine.state()[0] == machine.before[0]
+    record = machine.ledger.find(CARD)
+    assert record is not None
+    assert [(entry.address, entry.state) for entry in record.entries] == [(CARD[1], "restoring")]
+    assert [settled.end for settled in machine.recover()] == ["restoring"], "it hangs still"
+    machine.kernel.let_go(AUDIO)
+    assert [settled.end for settled in machine.recover()] == [None]
+    assert machine.state() == machine.before
+    assert machine.ledger.records() == []
+
+
+def test_what_can_not_be_given_back_stays_on_record_and_is_tried_again(machine: Machine) -> None:
+    machine.bind()
+    machine.kernel.probe_fails.add(("nvidia", GPU))
+    machine.kernel.drivers["nouveau"] = ()
+    with pytest.raises(StepFailed, match="no driver and should be back with nvidia"):
+        machine.restore()
+    assert machine.state()[1:] == machine.before[1:]
+    machine.kernel.probe_fails.clear()
+    assert machine.restore()
+    assert machine.state() == machine.before
+
+
+def test_what_others_have_bound_since_stays_theirs(machine: Machine) -> None:
+    machine.bind()
+    root = machine.kernel.tree.root
+    machine.kernel.write(f"{machine.kernel.tree.path(GPU)}/driver_override", "nouveau", 1, ())
+    machine.kernel.write(f"{root}/sys/bus/pci/drivers/vfio-pci/unbind", GPU, 1, ())
+    machine.kernel.write(f"{root}/sys/bus/pci/drivers_probe", GPU, 1, ())
+    machine.restore()
+    assert machine.state() == [("nouveau", "nouveau"), *machine.before[1:]]
+
+
+def test_what_is_gone_needs_not_be_given_back(machine: Machine) -> None:
+    machine.bind()
+    machine.kernel.unplug(GPU)
+    machine.restore()
+    assert machine.ledger.records() == []
+
+
+def test_a_record_of_another_boot_is_void(machine: Machine) -> None:
+    machine.bind()
+    later = Ledger(machine.folder, "boot-2")
+    assert later.records() == []
+    later.remove_void()
+    assert machine.ledger.records() == []
+
+
+def test_what_is_held_is_neither_bound_nor_given_back(machine: Machine) -> None:
+    machine.held = True
+    with pytest.raises(DeviceHeld):
+        machine.bind()
+    assert machine.state() == machine.before
+    machine.held = False
+    machine.bind()
+    machine.held = True
+    with pytest.raises(DeviceHeld):
+        machine.restore()
+    assert machine.all_bound
+
+
+def test_a_guest_that_has_the_group_open_is_never_unbound_even_where_nobody_saw_it(machine: Machine) -> None:
+    machine.bind()
+    machine.kernel.open_groups.add(44)
+    with pytest.raises(StepHangs):
+        machine.restore()
+    assert machine.all_bound, "the kernel waits for the guest"
+
+
+def _count_moments(machine: Machine, do: Callable[[], object]) -> int:
+    machine.kernel.new_process()
+    do()
+    return machine.kernel.moments
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_killed_at_any_moment_it_ends_all_bound_or_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    machine = Machine(tmp_path_factory.mktemp("host"))
+    if data.draw(st.booleans(), label="one member can't be bound"):
+        machine.kernel.probe_fails.add((VFIO, data.draw(st.sampled_from([GPU, AUDIO, SERIAL]))))
+    if data.draw(st.booleans(), label="bound at first") and not machine.kernel.probe_fails:
+        machine.bind()
+    for _ in range(data.draw(st.integers(1, 4), label="processes")):
+        do = data.draw(st.sampled_from([machine.bind, machine.restore, machine.recover]))
+        machine.kernel.new_process(die_at=data.draw(st.integers(1, 45), label="dies at"))
+        with suppress(Killed, LauncherkitError):
+            do()
+    machine.kernel.new_process()
+    for settled in machine.recover():
+        assert settled.error is None
+    assert machine.state() == machine.before or machine.all_bound
+    assert bool(machine.ledger.records()) == machine.all_bound
+    machine.restore()
+    assert machine.state() == machine.before
+    assert machine.ledger.records() == []
+
+
+@pytest.mark.parametrize("what", ["bind", "restore"])
+def test_at_each_single_moment_of_a_change(tmp_path: Path, what: str) -> None:
+    first = Machine(tmp_path / "first")
+    if what == "restore":
+        first.bind()
+    moments = _count_moments(first, getattr(first, what))
+    ends = set()
+    for moment in range(1, moments + 1):
+        machine = Machine(tmp_path / str(moment))
+        if what == "restore":
+            machine.bind()
+        machine.kernel.new_process(die_at=moment)
+        with pytest.raises(Killed):
+            getattr(machine, what)()
+        machine.kernel.new_process()
+        machine.recover()
+        assert machine.state() == machine.before or machine.all_bound
+        assert bool(machine.ledger.records()) == machine.all_bound
+        ends.add(machine.all_bound)
+    assert ends == {True, False}
+
+
+def test_what_was_killed_half_way_and_is_held_by_now_is_left_alone(machine: Machine) -> None:
+    moments = _count_moments(machine, machine.bind)
+    machine.restore()
+    machine.kernel.new_process(die_at=moments - 1)  # all is bound, and the record doesn't say so yet
+    with pytest.raises(Killed):
+        machine.bind()
+    machine.kernel.new_process()
+    machine.held = True
+    assert [settled.end for settled in machine.recover()] == ["bound"]
+    assert machine.all_bound
+
+
+def test_who_comes_second_waits_and_then_gives_up(machine: Machine) -> None:
+    with machine.ledger.locked(CARD[:1]):
+        with pytest.raises(StepHangs, match="by another process"), machine.ledger.locked(CARD, seconds=0.05):
+            pass
+        with machine.ledger.locked(CARD[1:], seconds=0):
+            pass
+
+
+def test_a_folder_that_others_can_write_to_is_refused(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(BadRecord, match="can be written to by others"), Ledger(str(folder), "").locked(CARD):
+        pass
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": 2},
+        {"driver": "../nvidia"},
+        {"driver": None},
+        {"entries": []},
+        {"entries": [{"address": GPU, "driver": "..", "override": None, "state": "bound"}]},
+        {"entries": [{"address": "x", "driver": None, "override": None, "state": "bound"}]},
+        {"entries": [{"address": GPU, "driver": None, "override": None, "state": "lost"}]},
+        {"entries": [{"address": GPU}]},
+        {"by": "somebody"},
+        {"leader": "../0000:01:00.0"},
+    ],
+)
+def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
+    machine: Machine, changed: dict[str, object]
+) -> None:
+    machine.bind()
+    path = Path(machine.folder) / f"{GPU}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is no record"):
+        machine.ledger.records()

@@ -1,0 +1,364 @@
+"""`bind`, `unbind` and `status` as people type them, on a host whose kernel is a stand-in."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import LauncherkitError, NotOnHost
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.cli import binding_inputs
+from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.errors import (
+    BindRefused,
+    DeviceHeld,
+    HoldersUnknown,
+    NotBoundByUs,
+    NoVfioDriver,
+    StepFailed,
+)
+from tests.support.hosttree import HostTree
+from tests.support.kernel import VFIO, FakeKernel
+from tests.support.pod_resources import write_checkpoint
+
+GPU, AUDIO, DISK = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
+
+
+class Node:
+    """A machine with a kubelet: a card in one group, a disk in another."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self._capsys = root, capsys
+        self.tree = HostTree(root)
+        ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}, "nvme": {(0x144D, 0xA808)}}
+        self.kernel = FakeKernel(self.tree, ids)
+        self.tree.function(GPU, driver="nvidia", group=44)
+        self.tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
+        self.tree.function(DISK, vendor=0x144D, device=0xA808, class_code=0x010802, driver="nvme", group=12)
+        (root / "proc/1/ns").mkdir(parents=True)
+        (root / "proc/1/fd").mkdir()
+        (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
+        self.hold({})
+        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, read=self.kernel.read, write=self.kernel.write))
+
+    def hold(self, devices: dict[str, list[str]]) -> None:
+        """Let a pod have devices, by resource."""
+        write_checkpoint(self.root / "kubelet/device-plugins/kubelet_internal_checkpoint", {"u-1": devices})
+
+    def open(self, node: str, pid: int = 812) -> None:
+        """Let a process have a device node open."""
+        (self.root / f"proc/{pid}/fd").mkdir(parents=True)
+        (self.root / f"proc/{pid}/comm").write_text("qemu-system-x86\n")
+        (self.root / f"proc/{pid}/fd/7").symlink_to(node)
+
+    def run(self, command: str, *arguments: str) -> str:
+        """Standard output of a command."""
+        places = ["--host", self.root, "--ledger", self.root / "ledger", "--kubelet-dir", self.root / "kubelet"]
+        self._capsys.readouterr()
+        try:
+            run([command, *map(str, places), *arguments], {})
+        finally:
+            out, self.err = self._capsys.readouterr()
+        return out
+
+    def drivers(self, *addresses: str) -> list[str | None]:
+        return [self.kernel.driver(address) for address in addresses]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Node:
+    return Node(tmp_path, monkeypatch, capfd)
+
+
+def test_a_card_is_bound_whole_and_given_back(node: Node) -> None:
+    assert node.run("bind", GPU).splitlines() == [
+        "IOMMU group 44",
+        "  0000:01:00.0 display controller 10de:2204  nvidia -> vfio-pci",
+        "  0000:01:00.1 audio device 10de:1aef        snd_hda_intel -> vfio-pci",
+    ]
+    assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
+    assert "vfio-pci -> snd_hda_intel" in node.run("unbind", AUDIO)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+
+
+def test_what_is_done_can_be_read_by_programs(node: Node) -> None:
+    assert json.loads(node.run("bind", "--output", "json", GPU)) == [
+        {
+            "group": 44,
+            "functions": [
+                {"address": GPU, "before": "nvidia", "after": VFIO},
+                {"address": AUDIO, "before": "snd_hda_intel", "after": VFIO},
+            ],
+        }
+    ]
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(node: Node) -> None:
+    said = node.run("bind", "--dry-run", GPU)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+    assert not (node.root / "ledger").exists()
+    assert said == node.run("bind", GPU)
+    said = node.run("unbind", "--dry-run", GPU)
+    assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
+    assert said == node.run("unbind", GPU)
+
+
+def test_binding_twice_is_binding_once(node: Node) -> None:
+    node.run("bind", GPU)
+    assert node.run("bind", GPU).count("stays with vfio-pci") == 2
+    node.run("unbind", GPU)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+    assert node.run("unbind", GPU) == "", "nothing is on record, and nothing has a VFIO driver"
+
+
+def test_a_bridge_in_the_group_stays_with_its_driver(node: Node) -> None:
+    node.tree.function("0000:00:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=44)
+    node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO, "0000:00:01.0") == [VFIO, VFIO, "pcieport"]
+    with pytest.raises(BindRefused, match=r"0000:00:01.0 PCI bridge 10de:2204 is a bridge"):
+        node.run("bind", "0000:00:01.0")
+
+
+@pytest.mark.parametrize("driver", ["nvgrace_gpu_vfio_pci", "vfio-pci"])
+def test_a_member_with_a_vfio_driver_of_any_kind_stays_as_it_is(node: Node, driver: str) -> None:
+    node.tree.function("0000:03:00.0", driver=driver, group=7)
+    assert f"stays with {driver}" in node.run("bind", "0000:03:00.0")
+    with pytest.raises(NotBoundByUs, match=f"was bound to {driver} by somebody else"):
+        node.run("unbind", "0000:03:00.0")
+
+
+def test_two_cards_are_two_changes_and_one_that_fails_does_not_keep_the_other(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia", group=7)
+    node.kernel.probe_fails.add((VFIO, AUDIO))
+    with pytest.raises(StepFailed, match=AUDIO):
+        node.run("bind", GPU, "0000:03:00.0")
+    assert node.drivers(GPU, AUDIO, "0000:03:00.0") == ["nvidia", "snd_hda_intel", VFIO]
+
+
+def test_what_is_not_there_is_told_before_anything_is_done(node: Node) -> None:
+    for command in ("bind", "unbind", "status"):
+        with pytest.raises(NotOnHost, match=r"0000:09:00.0 is not on this host"):
+            node.run(command, GPU, "0000:09:00.0")
+        with pytest.raises(LauncherkitError, match="'gpu0' is no PCI address"):
+            node.run(command, "gpu0")
+    assert node.drivers(GPU) == ["nvidia"]
+
+
+def test_without_an_iommu_nothing_is_bound(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia")
+    with pytest.raises(BindRefused, match=r"0000:03:00.0 display controller 10de:2204 has no IOMMU group"):
+        node.run("bind", "0000:03:00.0")
+
+
+def test_a_physical_function_with_vfs_is_never_taken(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia", group=7)
+    node.tree.vf("0000:03:00.0", "0000:03:00.4", group=8)
+    with pytest.raises(BindRefused, match=r"0000:03:00.0 .* has 1 VFs"):
+        node.run("bind", "--force", "0000:03:00.0")
+    node.run("bind", "0000:03:00.4")
+    assert node.drivers("0000:03:00.4") == [VFIO]
+
+
+def test_a_card_with_mediated_devices_is_never_taken(node: Node) -> None:
+    node.tree.mdev_type(GPU, "nvidia-222", name="GRID T4-1Q")
+    (node.tree.path(GPU) / "mdev_supported_types/nvidia-222/devices/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001").mkdir()
+    with pytest.raises(BindRefused, match="there are 1 mediated devices on it"):
+        node.run("bind", "--force", GPU)
+
+
+def _block(node: Node, name: str, number: str, parent: Path) -> Path:
+    directory = parent / name
+    directory.mkdir(parents=True)
+    (directory / "dev").write_text(number + "\n")
+    (node.root / "sys/class/block").mkdir(parents=True, exist_ok=True)
+    node.tree.link(f"sys/class/block/{name}", directory)
+    return directory
+
+
+def _mounted(node: Node) -> None:
+    part = _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    _block(node, "nvme0n1p2", "259:2", part)
+    line = "29 1 259:2 / /srv rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
+    (node.root / "proc/1/mountinfo").write_text("22 1 0:5 / /proc rw - proc proc rw\n" * 5000 + line)
+
+
+def _mounted_by_btrfs(node: Node) -> None:
+    _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    (node.root / "proc/1/mountinfo").write_text("29 1 0:44 / /srv rw - btrfs /dev/nvme0n1 rw\n")
+
+
+def _mounted_over_multipath(node: Node) -> None:
+    (node.tree.path(DISK) / "nvme/nvme3").mkdir(parents=True)
+    subsystem = node.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys0"
+    _block(node, "nvme0n1", "259:0", subsystem)
+    (subsystem / "nvme3").mkdir()
+    (node.root / "sys/class/nvme-subsystem").mkdir(parents=True)
+    node.tree.link("sys/class/nvme-subsystem/nvme-subsys0", subsystem)
+    (node.root / "proc/1/mountinfo").write_text("29 1 259:0 / /srv rw - xfs /dev/nvme0n1 rw\n")
+
+
+def _swapped_to(node: Node) -> None:
+    _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    (node.root / "proc/swaps").write_text("Filename Type Size Used Priority\n/dev/nvme0n1 partition 1 0 -2\n")
+
+
+def _part_of_a_volume(node: Node) -> None:
+    disk = _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    (disk / "holders/dm-0").mkdir(parents=True)
+
+
+def _network_up(node: Node) -> None:
+    port = node.tree.path(DISK) / "net/eth0"
+    port.mkdir(parents=True)
+    (port / "flags").write_text("0x1003\n")
+    (node.root / "sys/class/net").mkdir(parents=True)
+    node.tree.link("sys/class/net/eth0", port)
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (_mounted, "nvme0n1p2 is mounted at /srv"),
+        (_mounted_by_btrfs, "nvme0n1 is mounted at /srv"),
+        (_mounted_over_multipath, "nvme0n1 is mounted at /srv"),
+        (_swapped_to, "nvme0n1 is swapped to"),
+        (_part_of_a_volume, "nvme0n1 is part of dm-0"),
+        (_network_up, "network interface eth0 is up"),
+    ],
+)
+def test_what_the_host_uses_itself_is_taken_by_force_alone(node: Node, use: object, words: str) -> None:
+    assert callable(use)
+    use(node)
+    with pytest.raises(BindRefused, match=f"0000:02:00.0 .* is in use by this host: {words}"):
+        node.run("bind", DISK)
+    assert node.drivers(DISK) == ["nvme"]
+    node.run("bind", "--force", DISK)
+    assert node.drivers(DISK) == [VFIO]
+
+
+def test_a_group_is_refused_for_a_member_that_the_host_uses(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia", group=12)
+    _mounted(node)
+    with pytest.raises(BindRefused, match=r"0000:02:00.0 .*, in IOMMU group 12, is in use"):
+        node.run("bind", "0000:03:00.0")
+    assert node.drivers("0000:03:00.0", DISK) == ["nvidia", "nvme"]
+
+
+@pytest.mark.parametrize("device", [GPU, AUDIO])
+def test_what_a_pod_holds_is_never_given_back(node: Node, device: str) -> None:
+    node.run("bind", GPU)
+    node.hold({"nvidia.com/GA102": [device]})
+    for arguments in (["--dry-run"], ["--force"], []):
+        with pytest.raises(DeviceHeld, match=f"{device} is held by pod uid:u-1"):
+            node.run("unbind", *arguments, GPU)
+    assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
+
+
+def test_what_a_pod_holds_in_another_way_is_not_bound(node: Node) -> None:
+    node.hold({"intel.com/sriov": [DISK]})
+    with pytest.raises(DeviceHeld, match=r"0000:02:00.0 is held"):
+        node.run("bind", DISK)
+
+
+def test_what_a_process_has_open_is_never_given_back(node: Node) -> None:
+    node.run("bind", GPU)
+    node.open("/dev/vfio/44")
+    with pytest.raises(DeviceHeld, match=r"/dev/vfio/44 is open in qemu-system-x86 \(PID 812\)"):
+        node.run("unbind", "--force", GPU)
+    assert node.drivers(GPU) == [VFIO]
+
+
+def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: Node) -> None:
+    node.run("bind", GPU)
+    (node.root / "kubelet/device-plugins/kubelet_internal_checkpoint").write_text('{"Data"')
+    with pytest.raises(HoldersUnknown, match=r"whether a pod has 0000:01:00.0, 0000:01:00.1 can't be told"):
+        node.run("unbind", GPU)
+    assert "is no checkpoint of devices" in node.err
+    node.hold({})
+    (node.root / "proc/1/ns/pid").unlink()
+    with pytest.raises(HoldersUnknown, match="whether a process has"):
+        node.run("unbind", GPU)
+    node.run("unbind", "--force", GPU)
+    assert node.drivers(GPU) == ["nvidia"]
+
+
+def test_a_machine_without_a_kubelet_has_no_pods(node: Node) -> None:
+    node.run("bind", GPU)
+    (node.root / "kubelet").rename(node.root / "elsewhere")
+    node.run("unbind", GPU)
+    assert node.drivers(GPU) == ["nvidia"]
+
+
+def test_a_module_of_another_machine_is_not_loaded(node: Node) -> None:
+    for entry in sorted((node.root / "sys/bus/pci/drivers/vfio-pci").iterdir()):
+        entry.unlink()
+    (node.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
+    with pytest.raises(NoVfioDriver, match="the driver vfio-pci is not loaded"):
+        node.run("bind", GPU)
+    assert node.drivers(GPU) == ["nvidia"]
+
+
+def test_who_may_not_write_to_sysfs_is_told_so_at_once(node: Node) -> None:
+    (node.root / "sys/bus/pci/drivers_probe").unlink()
+    for command in ("bind", "unbind"):
+        with pytest.raises(StepFailed, match="drivers_probe can't be written to"):
+            node.run(command, GPU)
+    node.run("bind", "--dry-run", GPU)
+
+
+def test_what_was_left_half_done_is_brought_to_an_end_by_the_next_command(node: Node) -> None:
+    node.kernel.busy.add(AUDIO)
+    with pytest.raises(LauncherkitError, match="has not come back"):
+        node.run("bind", GPU)
+    assert "restoring, had snd_hda_intel, by command" in node.run("status", GPU)
+    node.kernel.let_go(AUDIO)
+    node.run("unbind", GPU)
+    assert "left half done by another process; all is as it was now" in node.err
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "../vfio-pci", "vfio_pci/"])
+def test_only_a_vfio_driver_is_bound_to(node: Node, driver: str) -> None:
+    with pytest.raises(SystemExit):
+        node.run("bind", "--driver", driver, GPU)
+
+
+def test_status_shows_what_is_bound_by_whom_and_who_has_it(node: Node) -> None:
+    assert node.run("status") == ""
+    assert "no function has a VFIO driver" in node.err
+    node.run("bind", GPU)
+    node.hold({"nvidia.com/GA102": [GPU]})
+    node.open("/dev/vfio/44")
+    head, gpu, audio = node.run("status").splitlines()
+    assert head.split() == ["FUNCTION", "GROUP", "DRIVER", "ON", "RECORD", "HELD"]
+    assert "44     vfio-pci  bound, had nvidia, by command" in gpu
+    assert gpu.endswith("0000:01:00.0 is held by pod uid:u-1; /dev/vfio/44 is open in qemu-system-x86 (PID 812)")
+    assert audio.startswith("0000:01:00.1 audio device")
+    disk = node.run("status", DISK).splitlines()[1]
+    assert " ".join(disk.split()) == "0000:02:00.0 storage controller 144d:a808 12 nvme - no"
+
+
+def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
+    node.run("bind", GPU)
+    (node.root / "proc/1/ns/pid").unlink()
+    document = json.loads(node.run("status", "--output", "json"))
+    assert document[0] == {
+        "address": GPU,
+        "present": True,
+        "group": 44,
+        "driver": VFIO,
+        "vfio": True,
+        "record": {"state": "bound", "driver": "nvidia", "override": None, "by": "command"},
+        "holders": [],
+        "holdersKnown": False,
+    }
+    assert node.run("status").splitlines()[1].endswith("?")
+
+
+def test_status_shows_what_is_on_record_and_gone(node: Node) -> None:
+    node.run("bind", GPU)
+    node.kernel.unplug(AUDIO)
+    assert "0000:01:00.1 is gone" in node.run("status")

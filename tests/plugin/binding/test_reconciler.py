@@ -1,0 +1,287 @@
+"""Binding by configuration: bound where a rule wants it, given back where none does, tried again where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.policy import Siblings
+from launcherkit.sources.host import Host
+from launcherkit_plugin.binding import reconciler as reconciler_module
+from launcherkit_plugin.binding.ledger import Ledger
+from launcherkit_plugin.binding.modules import no_modprobe
+from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, Machine
+from launcherkit_plugin.binding.sysfs import Sysfs
+from launcherkit_plugin.log import Level
+from launcherkit_plugin.metrics import Binding, NoMetrics, Outcome
+from launcherkit_plugin.model.config import PciRule, Selector
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.usage.open_nodes import OpenNodes, Process
+from tests.support.hosttree import HostTree
+from tests.support.kernel import VFIO, FakeKernel
+
+GPU, AUDIO, NIC = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
+NOBODY = Usage("pod-resources", {})
+
+
+class Counted(NoMetrics):
+    """Keeps what was counted."""
+
+    def __init__(self) -> None:
+        self.bindings: list[tuple[Binding, Outcome]] = []
+
+    def bound(self, action: Binding, outcome: Outcome) -> None:
+        self.bindings.append((action, outcome))
+
+
+class Node:
+    """A card whose functions are in groups of their own, and a network card that nobody wants."""
+
+    def __init__(self, root: Path, *, one_group: bool = True) -> None:
+        self.tree = HostTree(root)
+        ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}, "mlx5_core": {(0x15B3, 0x101D)}}
+        self.kernel = FakeKernel(self.tree, ids)
+        self.tree.function(GPU, driver="nvidia", group=44)
+        group = 44 if one_group else 45
+        self.tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=group)
+        self.tree.function(NIC, vendor=0x15B3, device=0x101D, class_code=0x020000, driver="mlx5_core", group=12)
+        (root / "proc").mkdir()
+        self.host = Host.from_sysfs(root)
+        self.open = OpenNodes({})
+        self.usage = NOBODY
+        self.now = 0.0
+        self.metrics = Counted()
+        self.log: list[str] = []
+        self.events: list[str] = []
+        self.rule: PciRule | None = PciRule((Selector(),), bind=True)
+        self.restart()
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(str(self.tree.root / "ledger"), "boot")
+
+    def restart(self) -> None:
+        """The daemon ends, and another one starts."""
+        sysfs = Sysfs(str(self.tree.root), read=self.kernel.read, write=self.kernel.write)
+        root = str(self.tree.root)
+        machine = Machine(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
+        self.reconciler = BindingReconciler(self._match, machine, self._tell, self.metrics, self)
+
+    def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
+        """As a `Recorder`."""
+        self.events.append(reason)
+
+    def _tell(self, level: Level, text: str, **fields: object) -> None:
+        self.log.append(text)
+
+    def _match(self, function: PciFunction) -> PciRule | None:
+        return self.rule if function.class_code >> 16 == 0x03 else None
+
+    def turn(self, seconds: float = 0.0) -> bool:
+        """One turn of the daemon, so much later; waits until all is done that it has begun."""
+        self.now += seconds
+
+        async def reconcile() -> bool:
+            changed = await self.reconciler.reconcile(self.host.scan(), self.usage, self.now)
+            while self.reconciler._at_work is not None:
+                changed |= await self.reconciler.reconcile(self.host.scan(), self.usage, self.now)
+            return changed
+
+        return asyncio.run(reconcile())
+
+    def drivers(self) -> list[str | None]:
+        return [self.kernel.driver(address) for address in (GPU, AUDIO, NIC)]
+
+    def problem(self, address: str) -> str | None:
+        found = self.reconciler.problem(PciAddress.parse(address))
+        return None if found is None else found.text
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+BOUND = [VFIO, VFIO, "mlx5_core"]
+FREE = ["nvidia", "snd_hda_intel", "mlx5_core"]
+
+
+def test_what_a_rule_wants_is_bound_with_its_group_and_given_back_when_it_does_not(node: Node) -> None:
+    assert node.turn()
+    assert node.drivers() == BOUND
+    assert not node.turn(), "it is done"
+    node.rule = None
+    assert node.turn()
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+    assert node.metrics.bindings == [("bind", "done"), ("unbind", "done")]
+    assert node.events == ["DevicesBound", "DevicesGivenBack"]
+    assert node.log[0] == "bound: 0000:01:00.0 nvidia -> vfio-pci, 0000:01:00.1 snd_hda_intel -> vfio-pci"
+
+
+def test_a_daemon_that_was_started_again_gives_back_what_an_earlier_one_has_bound(node: Node) -> None:
+    node.turn()
+    node.rule = PciRule((Selector(),))
+    node.restart()
+    node.turn()
+    assert node.drivers() == FREE
+
+
+@pytest.mark.parametrize(("siblings", "audio"), [("slot", VFIO), ("none", "snd_hda_intel")])
+def test_siblings_in_other_groups_are_bound_where_they_would_come_along(
+    tmp_path: Path, siblings: Siblings, audio: str
+) -> None:
+    node = Node(tmp_path, one_group=False)
+    node.rule = PciRule((Selector(),), bind=True, siblings=siblings)
+    node.turn()
+    assert node.drivers() == [VFIO, audio, "mlx5_core"]
+
+
+def test_what_a_command_has_bound_is_not_given_back(node: Node) -> None:
+    node.turn()
+    record = node.ledger.records()[0]
+    node.ledger.write(record._replace(by="command"))
+    node.rule = None
+    assert not node.turn()
+    assert node.drivers() == BOUND
+
+
+def test_what_somebody_has_is_given_back_when_he_has_it_no_more(node: Node) -> None:
+    node.turn()
+    node.rule = None
+    node.usage = Usage("pod-resources", {"nvidia.com/GPU": {GPU: Holder("vms/launcher")}})
+    node.turn()
+    node.usage = NO_USAGE
+    node.turn(1000)
+    node.usage = NOBODY
+    node.open = OpenNodes({"/dev/vfio/44": (Process(7, "qemu"),)})
+    node.turn(1000)
+    node.open = OpenNodes({}, "this is a container")
+    node.turn(1000)
+    assert node.drivers() == BOUND
+    assert node.metrics.bindings[1:] == [("unbind", "refused")] * 4
+    node.open = OpenNodes({})
+    node.turn(1000)
+    assert node.drivers() == FREE
+
+
+def test_what_fails_is_told_once_and_tried_again_after_growing_pauses(node: Node) -> None:
+    node.kernel.probe_fails.add((VFIO, AUDIO))
+    attempts = []
+    for second in range(int(8 * FIRST_PAUSE_SECONDS)):
+        before = len(node.metrics.bindings)
+        node.turn(1)
+        if len(node.metrics.bindings) > before:
+            attempts.append(second)
+    assert attempts == [0, 5, 15, 35]
+    assert node.drivers() == FREE
+    assert (node.problem(GPU) or "").startswith("it can't be bound to vfio-pci: 0000:01:00.1 is bound to no driver")
+    assert node.events == ["BindingFailed"]
+    node.kernel.probe_fails.clear()
+    node.turn(1000)
+    assert node.drivers() == BOUND
+    node.turn()
+    assert node.problem(GPU) is None
+
+
+def test_it_is_tried_again_at_once_where_a_driver_has_changed(node: Node) -> None:
+    node.kernel.refuses["unbind", AUDIO] = 16
+    node.turn()
+    assert node.drivers() == FREE
+    node.kernel.refuses.clear()
+    node.turn(1)
+    assert node.drivers() == FREE
+    node.kernel.write(f"{node.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO, 1, ())
+    node.turn(1)
+    assert node.drivers() == BOUND
+
+
+def test_a_group_with_a_member_that_the_host_uses_stays_as_it_is(node: Node) -> None:
+    port = node.tree.path(NIC) / "net/eth0"
+    port.mkdir(parents=True)
+    (port / "flags").write_text("0x1003\n")
+    (node.tree.root / "sys/class/net").mkdir(parents=True)
+    node.tree.link("sys/class/net/eth0", port)
+    node._match = lambda function: node.rule  # type: ignore[method-assign]
+    node.restart()
+    node.turn()
+    assert node.drivers() == BOUND
+    assert "network interface eth0 is up" in (node.problem(NIC) or "")
+    assert node.metrics.bindings == [("bind", "done"), ("bind", "refused")]
+
+
+def test_without_an_iommu_it_says_so(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia")
+    node.turn()
+    assert "has no IOMMU group" in (node.problem("0000:03:00.0") or "")
+
+
+def test_a_vf_of_a_vgpu_card_is_had_by_its_own_driver(node: Node) -> None:
+    node.tree.function("0000:03:00.0", driver="nvidia", group=7, class_code=0x020000)
+    node.tree.vf("0000:03:00.0", "0000:03:00.4", driver="nvidia", group=8, vgpu="0")
+    node.turn()
+    assert node.kernel.driver("0000:03:00.4") == "nvidia"
+
+
+def test_what_was_killed_half_way_is_brought_to_an_end_at_the_start(node: Node) -> None:
+    node.kernel.busy.add(AUDIO)
+    node.turn()
+    assert node.drivers() == FREE, "it waits for its driver"
+    assert [record.is_settled for record in node.ledger.records()] == [False]
+    node.kernel.let_go(AUDIO)
+    node.rule = None
+    node.restart()
+    node.turn()
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+
+
+def test_what_a_command_is_at_right_now_is_left_to_it(node: Node) -> None:
+    node.turn()
+    record = node.ledger.records()[0]
+    binding = record._replace(entries=tuple(entry._replace(state="binding") for entry in record.entries))
+    node.ledger.write(binding)
+    with node.ledger.locked([record.leader]):
+        node.turn()
+    assert node.ledger.records() == [binding]
+    assert node.events == ["DevicesBound"]
+
+
+def test_a_record_that_can_not_be_read_is_told_and_keeps_nothing_else_from_going_on(node: Node) -> None:
+    node.turn()
+    (node.tree.root / f"ledger/{GPU}.json").write_text("{")
+    assert not node.turn()
+    assert not node.turn()
+    assert len([line for line in node.log if "LK729" in line]) == 1
+
+
+def test_the_daemon_goes_on_while_something_is_being_bound(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler_module, "BIND_PATIENCE_SECONDS", 0.01)
+    node.restart()
+    write = node.kernel.write
+    began: list[str] = []
+
+    async def scene() -> None:
+        loop, gate = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(path: str, text: str, seconds: float, keep: object) -> None:
+            if not began:
+                began.append(path)
+                asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(60)
+            write(path, text, seconds, ())
+
+        node.kernel.write = slow  # type: ignore[method-assign]
+        node.restart()
+        assert not await node.reconciler.reconcile(node.host.scan(), node.usage, 0.0)
+        assert not await node.reconciler.reconcile(node.host.scan(), node.usage, 1.0)
+        gate.set()
+        while not await node.reconciler.reconcile(node.host.scan(), node.usage, 2.0):
+            pass
+
+    asyncio.run(scene())
+    assert node.drivers() == BOUND
+    assert node.metrics.bindings == [("bind", "done")]

@@ -1,0 +1,62 @@
+"""``launcherkit-plugin check-config`` and ``serve --check-config``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcherkit.edge import guarded
+from launcherkit_plugin.cli.main import run
+
+
+def outcome(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:
+    code = guarded(lambda: run(arguments, {}), {})
+    out, err = capfd.readouterr()
+    return code, out, err.splitlines()
+
+
+@pytest.fixture(params=["check-config", "serve"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    return ["check-config"] if request.param == "check-config" else ["serve", "--check-config", "--config"]
+
+
+def test_a_good_one_is_told_to_be_fine(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("resources: [{select: [{vendors: [10de]}]}]\naliases: {T4: A, T5: B}")
+    code, out, err = outcome(capfd, *command, str(path))
+    assert (code, err) == (0, [])
+    assert out == f"{path}: fine: 1 rule for PCI functions, 0 for vGPUs, 2 names of its own\n"
+
+
+def test_a_wrong_one_is_told_whole(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("auto: x\nbogus: 1")
+    code, out, err = outcome(capfd, *command, str(path))
+    assert (code, out) == (78, "")
+    assert [line.partition(":")[0] for line in err] == ["error[LK701]", "error[LK701]", "help"]
+
+
+def test_notes_are_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("kubevirt: {permittedHostDevices: {usb: [{resourceName: a/b}]}}")
+    code, _, err = outcome(capfd, *command, str(path))
+    assert code == 0
+    assert err == [f"note: {path}, kubevirt, permittedHostDevices.usb: USB devices are not ours"]
+
+
+def test_auto_is_that_of_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("{}")
+    assert "1 rule for PCI functions" in outcome(capfd, "check-config", "--auto", "gpu", str(path))[1]
+    assert (
+        "1 rule for PCI functions"
+        in outcome(capfd, "serve", "--auto", "gpu", "--check-config", "--config", str(path))[1]
+    )
+
+
+def test_serve_needs_a_configuration_to_check(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run(["serve", "--auto", "gpu", "--check-config"], {})
+    assert raised.value.code == 2
+    assert "--check-config needs --config" in capfd.readouterr().err

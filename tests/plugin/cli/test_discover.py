@@ -1,0 +1,273 @@
+"""``launcherkit-plugin discover``: what would be advertised, and why what would not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from launcherkit.edge import guarded
+from launcherkit.sources.host import Host
+from launcherkit.sources.snapshot import dump
+from launcherkit_plugin.cli.main import PROGRAM, run
+from tests.support.hosttree import HostTree
+
+UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"
+
+
+class Outcome(NamedTuple):
+    code: int
+    lines: list[str]
+    notes: list[str]
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The table's lines by its headings; the last column is the rest of the line."""
+        heads, *lines = self.lines
+        names = heads.split()
+        return [dict(zip(names, line.split(maxsplit=len(names) - 1), strict=True)) for line in lines]
+
+    @property
+    def document(self) -> Any:
+        return json.loads("\n".join(self.lines))
+
+
+Discover = Callable[..., Outcome]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host")
+
+
+@pytest.fixture
+def discover(tree: HostTree, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Discover:
+    def discovered(*arguments: str, config: str | None = None, host: str = str(tree.root)) -> Outcome:
+        if config is not None:
+            (tmp_path / "plugin.yaml").write_text(config)
+            arguments = (*arguments, "--config", str(tmp_path / "plugin.yaml"))
+        code = guarded(lambda: run(["discover", "--host", host, *arguments], {}), {})
+        out, err = capfd.readouterr()
+        return Outcome(code, out.splitlines(), err.splitlines())
+
+    return discovered
+
+
+def test_a_card_that_is_bound_is_a_line(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44, numa=1)
+    outcome = discover(config="auto: all\naliases: {'10de:2204': CARD}")
+    assert outcome.code == 0
+    assert outcome.notes == []
+    assert [line.split() for line in outcome.lines[:1]] == [
+        ["RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "ALONG", "ABOUT"]
+    ]
+    (row,) = outcome.rows
+    assert row["DEVICE"] == "0000:e1:00.0"
+    assert (row["NUMA"], row["GROUPS"], row["HEALTH"], row["ALONG"]) == ("1", "44", "Healthy", "0000:e1:00.1")
+    assert "display controller 10de:2204" in row["ABOUT"]
+
+
+def test_the_wide_table_has_variable_and_socket(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    (row,) = discover("-o", "wide", config="resources: [{name: a.b/GPU, select: [{vendors: [10de]}]}]").rows
+    assert (row["RESOURCE"], row["VARIABLE"], row["SOCKET"]) == ("a.b/GPU", "PCI_RESOURCE_A_B_GPU", "kubevirt-GPU.sock")
+
+
+def test_a_device_that_can_not_be_had_is_listed_with_the_reason(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.function("0000:e2:00.0", class_code=0x010802, driver="nvme", group=44)
+    (row,) = discover().rows
+    assert row["HEALTH"] == "Unhealthy"
+    assert row["ABOUT"].startswith("not-viable: ")
+    assert "0000:e2:00.0" in row["ABOUT"]
+
+
+def test_a_gpu_that_another_driver_has_is_told_of(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    for bus in (1, 2, 3):
+        tree.function(f"0000:{bus:02x}:00.0", driver="nvidia", group=bus)
+    outcome = discover("--auto", "nvidia")
+    assert len(outcome.rows) == 1
+    why = "bound to nvidia, not to a VFIO driver"
+    places = "0000:01:00.0, 0000:02:00.0, 0000:03:00.0"
+    assert f"note: 3 display controllers 10de:2204 left out: {why} ({places})" in outcome.notes
+
+
+def test_where_nothing_is_found_nothing_is_printed_and_it_is_told_why(tree: HostTree, discover: Discover) -> None:
+    assert discover().notes == ["note: nothing would be advertised: no PCI function is known here"]
+    tree.function("0000:01:00.0", driver=None, group=1)
+    unselected = discover(config="resources: [{select: [{vendors: [1002]}]}]")
+    assert unselected.notes == ["note: nothing would be advertised: no rule selects any of the 1 PCI function"]
+    outcome = discover()
+    assert (outcome.code, outcome.lines) == (0, [])
+    assert outcome.notes[0].startswith(
+        "note: 1 display controller 10de:2204 left out: bound to no driver (0000:01:00.0)"
+    )
+    assert "none bound to a VFIO driver" in outcome.notes[1]
+
+
+def test_a_written_rule_lists_what_is_not_bound(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44, driver="nvidia")
+    rule = "select: [{vendors: [10de], classes: ['03']}]"
+    (row,) = discover(config=f"resources: [{{{rule}}}]").rows
+    assert (row["HEALTH"], row["ABOUT"].partition(":")[0]) == ("Unhealthy", "driver")
+    assert discover(config=f"resources: [{{{rule}, whenBound: true}}]").lines == []
+
+
+def test_names_come_from_the_table_that_is_configured(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2204  GA102 [GeForce RTX 3090]\n")
+    tree.card("0000:e1:00", group=44)
+    (row,) = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia").rows
+    assert row["RESOURCE"] == "nvidia.com/GA102_GEFORCE_RTX_3090"
+
+
+def test_a_model_that_has_no_name_but_its_number_is_told_of(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2203  GA102 [GeForce RTX 3090 Ti]\n")
+    tree.card("0000:e1:00", group=44)
+    outcome = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")
+    assert outcome.rows[0]["RESOURCE"] == "nvidia.com/2204"
+    assert outcome.notes == ["note: nvidia.com/2204 is called by its device ID: the table pci.ids has no name for it"]
+
+
+def test_a_companion_is_a_resource_of_its_own(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    config = (
+        "aliases: {'10de:2204': CARD, '10de:1aef': SOUND}\n"
+        "resources:\n"
+        "  - select: [{vendors: [10de], classes: ['03']}]\n"
+        "  - {select: [{vendors: [10de], classes: ['0403']}], companion: true, whenBound: true}\n"
+    )
+    outcome = discover(config=config)
+    assert [(row["RESOURCE"], row["DEVICE"]) for row in outcome.rows] == [
+        ("nvidia.com/CARD", "0000:e1:00.0"),
+        ("nvidia.com/SOUND", "0000:e1:00.1"),
+    ]
+
+
+def test_names_that_clash_are_an_error_beside_the_table(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2204  GA102 [X]\n\t2203  GA102 [X]\n")
+    for bus, device in ((1, 0x2204), (2, 0x2203)):
+        tree.function(f"0000:{bus:02x}:00.0", device=device, driver="vfio-pci", group=bus)
+    outcome = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")
+    assert outcome.code == 78
+    assert len(outcome.rows) == 2
+    assert outcome.notes[0] == (
+        "error[LK702]: model 10de:2204 by rule 1 and model 10de:2203 by rule 1 are both called nvidia.com/GA102_X"
+    )
+
+
+def test_json_has_all_of_it(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44, numa=1)
+    tree.function("0000:01:00.0", driver="nvidia", group=1)
+    config = "auto: all\naliases: {'10de:2204': CARD}"
+    assert discover("-o", "json", config=config).document == {
+        "host": str(tree.root),
+        "resources": [
+            {
+                "name": "nvidia.com/CARD",
+                "variable": "PCI_RESOURCE_NVIDIA_COM_CARD",
+                "socket": "kubevirt-CARD.sock",
+                "companion": False,
+                "devices": [
+                    {
+                        "id": "0000:e1:00.0",
+                        "numaNode": 1,
+                        "groups": [44],
+                        "functions": ["0000:e1:00.0", "0000:e1:00.1"],
+                        "healthy": True,
+                        "problem": None,
+                        "description": "0000:e1:00.0 display controller 10de:2204",
+                    }
+                ],
+            }
+        ],
+        "leftOut": [
+            {
+                "model": "10de:2204",
+                "class": "display controller",
+                "driver": "nvidia",
+                "why": "bound to nvidia, not to a VFIO driver",
+                "functions": ["0000:01:00.0"],
+            }
+        ],
+    }
+
+
+def test_json_of_an_unhealthy_device_has_the_reason(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:e1:00.0", driver="vfio-pci", group=44)
+    (tree.root / "dev/vfio/44").unlink()
+    (resource,) = discover("-o", "json").document["resources"]
+    (device,) = resource["devices"]
+    assert not device["healthy"]
+    assert device["problem"]["reason"] == "node"
+    assert "/dev/vfio/44" in device["problem"]["text"]
+
+
+def test_a_snapshot_is_as_good_as_the_host(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.card("0000:01:00", group=12)
+    (tmp_path / "host.json").write_text(dump(Host.from_sysfs(tree.root).scan()))
+    live, snapshot = discover("-o", "wide"), discover("-o", "wide", host=str(tmp_path / "host.json"))
+    assert len(live.rows) == 2
+    assert live == snapshot
+
+
+def test_vgpus_that_exist_are_listed_by_type(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:01:00.0", driver="nvidia", group=1, numa=1)
+    tree.mdev_type("0000:01:00.0", "nvidia-222", name="GRID T4-1Q", device_api="vfio-pci", available_instances="3")
+    tree.mdev("0000:01:00.0", "nvidia-222", UUID, group=50)
+    outcome = discover("--auto", "nvidia")
+    (row,) = outcome.rows
+    assert (row["RESOURCE"], row["DEVICE"], row["NUMA"]) == ("nvidia.com/GRID_T4-1Q", UUID, "1")
+    assert "left out: vGPUs are made of it" in outcome.notes[0]
+
+
+def test_vgpus_that_could_be_made_are_listed_and_none_is_made(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:01:00.0", driver="nvidia", group=1)
+    tree.mdev_type("0000:01:00.0", "nvidia-222", name="GRID T4-1Q", device_api="vfio-pci", available_instances="4")
+    rows = discover(config="vgpu: {mediatedDevices: [{types: [GRID T4-1Q], mode: dynamic}]}").rows
+    assert [row["RESOURCE"] for row in rows] == ["nvidia.com/GRID_T4-1Q"] * 4
+    assert {row["HEALTH"] for row in rows} == {"Healthy"}
+    assert not (tree.root / "sys/bus/mdev/devices").exists()
+
+
+def test_looking_changes_nothing(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    tree.card("0000:e1:00", group=44, driver="nvidia")
+    before = sorted(map(str, tmp_path.rglob("*")))
+    folder = tmp_path / "cdi"
+    discover(config=f"cdi: {{folder: {folder}}}\nresources: [{{select: [{{vendors: [10de]}}], bind: true}}]")
+    (tmp_path / "plugin.yaml").unlink()
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+
+def test_what_can_steer_a_terminal_is_written_out(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:01:00.0", driver="nvidia", group=1)
+    tree.mdev_type("0000:01:00.0", "nvidia-222", name="GRID \x1b[31m T4", device_api="vfio-pci")
+    tree.mdev("0000:01:00.0", "nvidia-222", UUID, group=50)
+    assert "\x1b" not in "\n".join(discover().lines)
+
+
+def test_a_wrong_configuration_is_an_error(discover: Discover) -> None:
+    outcome = discover(config="auto: amd")
+    assert (outcome.code, outcome.lines) == (78, [])
+    assert outcome.notes[0].startswith("error[LK701]")
+
+
+def test_the_clusters_settings_are_said_to_be_missing(discover: Discover) -> None:
+    assert discover(config="kubevirt: {cluster: true}").notes[0] == (
+        "note: KubeVirt's settings in the cluster are not looked at here"
+    )
+
+
+def test_variables_stand_in_for_options(tree: HostTree, capfd: pytest.CaptureFixture[str]) -> None:
+    tree.card("0000:e1:00", group=44)
+    env = {"LAUNCHERKIT_PLUGIN_HOST": str(tree.root), "LAUNCHERKIT_PLUGIN_OUTPUT": "json"}
+    assert run(["discover"], env) == 0
+    assert json.loads(capfd.readouterr().out)["resources"]
+
+
+def test_the_program_is_called_by_its_name() -> None:
+    assert PROGRAM.name == "launcherkit-plugin"

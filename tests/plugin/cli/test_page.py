@@ -1,0 +1,51 @@
+"""The page of the commands tells of every flag, and of no other."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
+from launcherkit_plugin.cli.main import COMMANDS
+from tests.support.pages import ROOT, sections
+
+PAGE = ROOT / "docs" / "reference" / "plugin-cli.md"
+
+
+def flags(command: str) -> set[str]:
+    parser = argparse.ArgumentParser()
+    import_module(f"launcherkit_plugin.cli.{command.replace('-', '_')}").add_arguments(parser, {})
+    found = {flag for action in actions(parser) for flag in action.option_strings}
+    return {flag for flag in found if flag.startswith("--")} - {"--help"}
+
+
+def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of a parser and of those below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from actions(below)
+        else:
+            yield action
+
+
+def told(section: str) -> set[str]:
+    """The flags that the table of a section is about."""
+    rows = re.findall(r"^\| (`-.*?) \|", sections(PAGE)[section], re.MULTILINE)
+    return set(re.findall(r"`(--[a-z-]+)`", " ".join(rows)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_tells_of_every_flag_of_a_command(command: str) -> None:
+    section = f"launcherkit-plugin {command}"
+    said = re.search(r"takes\s+all\s+\[places\]\(#places\)(?: but `(--\w+)`)?", sections(PAGE)[section])
+    places = told("Places") - set(said.groups()) if said else set()
+    assert told(section) | places == flags(command)
+
+
+def test_every_command_has_a_section_and_no_other_is_told_of() -> None:
+    commands = [name for name in sections(PAGE) if name.startswith("launcherkit-plugin ")]
+    assert commands == [f"launcherkit-plugin {command}" for command in COMMANDS]

@@ -1,0 +1,123 @@
+"""Objects are followed through changes, bookmarks, ended watches and forgotten versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.facts import kubevirt_configuration, living_pods, node_labels
+from launcherkit_plugin.cluster.follow import follow
+
+
+def item(name: str, version: int = 1, **more: Any) -> Json:
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}, **more}
+
+
+class Script:
+    """Answers of a server in their order; a list of events is a watch, an exception is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[dict[str, str]] = []
+
+    def get(self, path: str, **query: str) -> Json:
+        self.asked.append(query)
+        answer: Json = self.answers.pop(0)
+        return answer
+
+    def watch(self, path: str, **query: str) -> Iterator[Json]:
+        self.asked.append(query)
+        for event in self.answers.pop(0):
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+def listed(*items: Json, version: int = 10) -> Json:
+    return {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
+
+
+def event(kind: str, changed: Json) -> Json:
+    return {"type": kind, "object": changed}
+
+
+def names(script: Script, count: int) -> list[list[str]]:
+    """The names of the objects, the first so many times."""
+    found = follow(script, "/p", "a=b", lambda seconds: None)
+    return [sorted(each["metadata"]["name"] for each in next(found).values()) for _ in range(count)]
+
+
+def test_the_list_comes_first_and_then_every_change() -> None:
+    script = Script(listed(item("a")), [event("ADDED", item("b", 11)), event("DELETED", item("a", 12))])
+    assert names(script, 3) == [["a"], ["a", "b"], ["b"]]
+
+
+def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+    script = Script(listed(), [event("BOOKMARK", item("", 40))], [event("ADDED", item("a", 41))])
+    assert names(script, 2) == [[], ["a"]]
+    assert [asked.get("resourceVersion") for asked in script.asked] == [None, "10", "40"]
+    assert {asked["fieldSelector"] for asked in script.asked} == {"a=b"}
+
+
+def test_a_version_that_the_server_has_forgotten_makes_it_list_again() -> None:
+    script = Script(listed(item("a")), [ApiProblem(410, "too old")], listed(item("c")), [])
+    assert names(script, 2) == [["a"], ["c"]]
+
+
+def test_another_problem_is_for_the_caller() -> None:
+    found = follow(Script(listed(), [ApiProblem(500, "etcd")]), "/p", "", lambda seconds: None)
+    next(found)
+    with pytest.raises(ApiProblem, match="etcd"):
+        next(found)
+
+
+@pytest.mark.parametrize("answer", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": "1"}, "items": [{}]}])
+def test_what_is_no_list_is_a_problem_that_names_the_path(answer: Json) -> None:
+    with pytest.raises(ApiProblem, match="/p"):
+        next(follow(Script(answer), "/p", "", lambda seconds: None))
+
+
+@pytest.mark.parametrize("odd", [{}, {"type": "ADDED"}, {"type": "ADDED", "object": {"metadata": {}}}])
+def test_what_is_no_event_is_a_problem_that_names_the_path(odd: Json) -> None:
+    found = follow(Script(listed(), [odd]), "/p", "", lambda seconds: None)
+    next(found)
+    with pytest.raises(ApiProblem, match="/p"):
+        next(found)
+
+
+# What is made of the objects
+
+
+def test_of_kubevirt_the_host_devices_are_taken_and_nothing_else() -> None:
+    permitted = {"pciHostDevices": [{"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/T4"}]}
+    configuration = {"permittedHostDevices": permitted, "developerConfiguration": {"featureGates": ["Sidecar"]}}
+    assert kubevirt_configuration([item("kubevirt", spec={"configuration": configuration})]) == {
+        "permittedHostDevices": permitted
+    }
+
+
+@pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {"configuration": None}}])
+def test_a_kubevirt_that_configures_nothing_is_there_all_the_same(spec: Json) -> None:
+    assert kubevirt_configuration([item("kubevirt", **spec)]) == {}
+    assert kubevirt_configuration([]) is None
+
+
+def test_of_two_kubevirts_the_first_by_name_counts() -> None:
+    one, two = (item(name, spec={"configuration": {"permittedHostDevices": {"of": name}}}) for name in "ab")
+    assert kubevirt_configuration([two, one]) == {"permittedHostDevices": {"of": "a"}}
+
+
+def test_labels_are_those_of_the_node() -> None:
+    node = item("n")
+    assert node_labels([node]) == {}
+    node["metadata"]["labels"] = {"a": "b"}
+    assert node_labels([node]) == {"a": "b"}
+
+
+def test_a_pod_that_has_ended_holds_nothing() -> None:
+    phases = {"a": "Running", "b": "Succeeded", "c": "Failed", "d": "Pending"}
+    objects = {name: item(name, status={"phase": phase}) for name, phase in phases.items()}
+    assert sorted(living_pods({**objects, "e": item("e")})) == ["a", "d", "e"]

@@ -1,0 +1,214 @@
+"""The process that reads the configuration, and what comes over from it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcherkit.errors import SeveralErrors, UnreadableFile
+from launcherkit.model.note import Note
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.config.answer import answer_of, decode_answer
+from launcherkit_plugin.config.child import read_config_apart
+from launcherkit_plugin.config.codec import decode, encode
+from launcherkit_plugin.config.files import folders, versions
+from launcherkit_plugin.config.reading import read_config
+from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.errors import BadPluginConfig, ConfigNotRead
+from tests.support.provoked import provoked
+
+CONFIG = """\
+auto: nvidia
+resources:
+  - {name: a/X, select: [{models: ["10de:2204"], numaNodes: [0]}], exclude: [{drivers: [nvidia]}]}
+aliases: {T4: B}
+domains: {10de: a.b}
+vgpu: {layout: [{parent: "#0", type: a}], graceSeconds: 0.5}
+cdi: {}
+kubevirt: {cluster: true}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    (tmp_path / "plugin.yaml").write_text(CONFIG)
+    return str(tmp_path / "plugin.yaml")
+
+
+# What comes over is what was read
+
+
+class Inner(NamedTuple):
+    name: str
+    number: int | None = None
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    several: tuple[Inner, ...]
+    pairs: frozenset[tuple[int, int]]
+    named: Mapping[str, float]
+    numbered: Mapping[int, str]
+    mode: Literal["a", "b"] | None
+    perhaps: Inner | None
+    flag: bool
+
+
+inner = st.builds(Inner, st.text(), st.none() | st.integers())
+outer = st.builds(
+    Outer,
+    inner,
+    st.lists(inner).map(tuple),
+    st.frozensets(st.tuples(st.integers(), st.integers())),
+    st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)),
+    st.dictionaries(st.integers(), st.text()),
+    st.sampled_from(["a", "b", None]),
+    st.none() | inner,
+    st.booleans(),
+)
+
+
+@given(outer)
+def test_a_value_is_the_same_after_its_way_through_json(value: Outer) -> None:
+    decoded = decode(Outer, json.loads(json.dumps(encode(value))))
+    assert decoded == value
+    assert isinstance(decoded.inner, Inner)
+    assert all(isinstance(each, Inner) for each in decoded.several)
+    assert isinstance(decoded.pairs, frozenset)
+
+
+def test_json_of_another_shape_is_no_value() -> None:
+    shapes: list[object] = [{}, {"name": "x"}, [], None]
+    for document in shapes:
+        with pytest.raises((KeyError, TypeError)):
+            decode(Inner, document)
+
+
+def test_a_kind_of_field_that_can_not_come_over_is_an_error_and_not_a_guess() -> None:
+    class Odd(NamedTuple):
+        field: complex
+
+    with pytest.raises(TypeError, match="complex"):
+        decode(Odd, {"field": 1})
+
+
+def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
+    kubevirt = {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-1"]}}
+    apart = asyncio.run(read_config_apart(path, "gpu", kubevirt, {"zone": "a"}))
+    assert apart == read_config(path, "gpu", kubevirt, {"zone": "a"})
+    assert apart.cluster
+    assert apart.config.vgpu.spread == ("nvidia-1",)
+    assert (0x10DE, 0x2204) in apart.config.pci[0].select[0].models
+
+
+def test_notes_and_files_come_over() -> None:
+    reading = Reading(read_config(os.devnull).config, (Note("a", "b"),), ("x", "y"), cluster=True)
+    assert decode_answer(json.dumps(encode(reading)).encode()) == reading
+
+
+def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
+    Path(path).write_text("auto: x\nbogus: 1")
+    with pytest.raises(SeveralErrors) as raised:
+        asyncio.run(read_config_apart(path))
+    first, second = raised.value.leaves()
+    assert isinstance(first, BadPluginConfig)
+    assert raised.value.exit_code == 78
+    assert second.message == f"{path}, bogus: there is no such key; found '1'"
+    assert "plugin-configuration.md" in second.remedy
+
+
+def test_an_error_alone_comes_over_as_itself() -> None:
+    with pytest.raises(UnreadableFile, match="/no/such/file"):
+        decode_answer(answer_of(b'{"path": "/no/such/file"}'))
+
+
+# What can happen to a process
+
+
+def ends(path: str, program: str, patience: float = 60.0) -> str:
+    with pytest.raises(ConfigNotRead) as raised:
+        asyncio.run(read_config_apart(path, command=(sys.executable, "-c", program), patience=patience))
+    assert raised.value.exit_code == 69
+    return raised.value.message
+
+
+def test_a_process_that_fails_is_told_with_its_last_words(path: str) -> None:
+    assert ends(path, "import sys; sys.exit('a\\nno such package')").endswith("it ended with 1: no such package")
+
+
+def test_a_process_that_is_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = ends("plugin.yaml", "import os; os.kill(os.getpid(), 9)")
+    assert [f"LK703: {message}"] == provoked("config", "LK703")
+
+
+def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    program = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    # However long it took to start, it is gone when the call is back.
+    assert "no answer within" in ends(path, program, patience=1.0)
+    if told.exists() and told.read_text():
+        assert not Path(f"/proc/{told.read_text()}").exists()
+
+
+def test_a_program_that_is_not_there_is_told(path: str) -> None:
+    with pytest.raises(ConfigNotRead, match="No such file"):
+        asyncio.run(read_config_apart(path, command=("/no/such/program",)))
+
+
+def test_an_answer_that_is_none_is_told(path: str) -> None:
+    assert "its answer can't be understood" in ends(path, "print('hello')")
+
+
+def test_this_process_needs_neither_pydantic_nor_yaml(path: str) -> None:
+    program = (
+        "import asyncio, sys; from launcherkit_plugin.config.child import read_config_apart\n"
+        "from launcherkit_plugin.config.files import versions\n"
+        "asyncio.run(read_config_apart(sys.argv[1]))\n"
+        "sys.exit(' '.join({'pydantic', 'yaml', 'kubernetes', 'jinja2'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Whether the files are others than they were
+
+
+def test_a_file_that_is_written_again_has_another_version(path: str) -> None:
+    before = versions([path])
+    assert versions([path]) == before
+    Path(path).write_text("auto: all")
+    assert versions([path]) != before
+
+
+def test_a_file_that_comes_or_goes_has_another_version(path: str) -> None:
+    before = versions([path])
+    os.unlink(path)
+    assert versions([path]) == {path: None}
+    Path(path).write_text(CONFIG)
+    assert versions([path]) != before
+
+
+def test_a_link_that_a_kubelet_swaps_is_seen(tmp_path: Path) -> None:
+    # As a ConfigMap is mounted: plugin.yaml -> ..data/plugin.yaml, ..data -> ..2026_1
+    for name in ("..2026_1", "..2026_2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plugin.yaml").write_text("auto: all")
+    (tmp_path / "..data").symlink_to("..2026_1")
+    file = tmp_path / "plugin.yaml"
+    file.symlink_to("..data/plugin.yaml")
+    assert folders([str(file)]) == (str(tmp_path), str(tmp_path / "..2026_1"))
+    before = versions([str(file)])
+    (tmp_path / "..new").symlink_to("..2026_2")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert versions([str(file)]) != before

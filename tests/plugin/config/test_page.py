@@ -1,0 +1,86 @@
+"""The page of the configuration tells the truth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from launcherkit_plugin.config.kubevirt import WrittenSettings
+from launcherkit_plugin.config.reading import read_config
+from launcherkit_plugin.config.schema import (
+    WrittenCdi,
+    WrittenConfig,
+    WrittenEnvironment,
+    WrittenKubevirt,
+    WrittenLayoutEntry,
+    WrittenMdevResource,
+    WrittenResource,
+    WrittenSelector,
+    WrittenVfResource,
+    WrittenVgpu,
+)
+from tests.plugin.config.test_reading import FULL
+from tests.support.pages import ROOT, Block, blocks
+
+PAGE = ROOT / "docs" / "reference" / "plugin-configuration.md"
+
+
+def parts() -> dict[str, str]:
+    """The text below each heading of any level, by heading."""
+    texts = re.split(r"^##+ (.*)$", PAGE.read_text(), flags=re.MULTILINE)
+    return dict(zip(texts[1::2], texts[2::2], strict=True))
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
+    return {prefix + (field.alias or name) for name, field in model.model_fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("heading", "expected"),
+    [
+        ("Keys", keys(WrittenConfig)),
+        ("resources", keys(WrittenResource) - {"environment"} | keys(WrittenEnvironment, "environment.")),
+        ("Selectors", keys(WrittenSelector)),
+        ("vgpu", keys(WrittenVgpu) | keys(WrittenLayoutEntry, "layout[].")),
+        ("vGPU resources", keys(WrittenMdevResource) | keys(WrittenVfResource)),
+        ("kubevirt", keys(WrittenKubevirt)),
+        ("cdi", keys(WrittenCdi)),
+    ],
+)
+def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
+    assert set(re.findall(r"^\| `([\w.\[\]]+)` \|", parts()[heading], re.MULTILINE)) == expected
+
+
+def configurations() -> Iterator[Block]:
+    return (block for block in blocks(PAGE) if block.language == "yaml")
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=str(block.line)) for block in configurations()])
+def test_every_configuration_on_the_page_is_one(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text(block.text)
+    assert read_config(str(path)).config
+
+
+def test_the_settings_that_are_read_of_kubevirt_are_those_that_can_be_written_here() -> None:
+    assert keys(WrittenSettings) == keys(WrittenKubevirt) - {"file", "cluster"}
+
+
+def test_the_tests_use_every_key_there_is() -> None:
+    def used(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from value
+            for part in value.values():
+                yield from used(part)
+        elif isinstance(value, list):
+            for part in value:
+                yield from used(part)
+
+    models = (WrittenConfig, WrittenResource, WrittenEnvironment, WrittenSelector, WrittenVgpu, WrittenLayoutEntry)
+    every = {key for model in (*models, WrittenMdevResource, WrittenVfResource, WrittenCdi) for key in keys(model)}
+    assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own

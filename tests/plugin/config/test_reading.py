@@ -1,0 +1,297 @@
+"""The configuration as people write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import LauncherkitError, SeveralErrors, UnreadableFile
+from launcherkit_plugin.config.reading import read_config, read_layout
+from launcherkit_plugin.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.config import (
+    CdiConfig,
+    Config,
+    LayoutEntry,
+    MdevRule,
+    PciRule,
+    Selector,
+    VgpuConfig,
+    VgpuVfRule,
+)
+from launcherkit_plugin.select import with_auto
+from tests.sources.test_policy_file import HOSTILE
+from tests.support.provoked import provoked
+
+FULL = """\
+resources:
+  - name: nvidia.com/GA102
+    select:
+      - vendors: [10de, 0x1002]
+        devices: [2204]
+        models: ["10DE:2204"]
+        classes: [0300, 12, 0x030000]
+        subsystems: ["1458:403b"]
+        addresses: ["e1:00.0", "0000:41:*", "??:00.[01]"]
+        drivers: [vfio-pci, none]
+        numaNodes: [0, 1]
+        virtual: no
+    exclude: [{addresses: ["0000:e1:00.1"]}]
+    siblings: group
+    environment: {prefix: PCI_RESOURCE_, listSiblings: true}
+    bind: true
+    companion: true
+    whenBound: true
+  - select: [{drivers: [nvidia]}]
+vgpu:
+  mediatedDevices: [{types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X}]
+  virtualFunctions: [{types: ["*"]}]
+  layout: [{parent: "#0", type: GRID T4-1Q, count: 4}, {parent: "0000:02:*", type: nvidia-222}]
+  spread: [nvidia-223]
+  graceSeconds: 5
+aliases: {"10DE:2204": BIG, GRID T4-1Q: SMALL}
+domains: {1af4: virtio.example.com, 1002: example.com}
+pciIds: /usr/share/pci.ids
+nodes: cdev
+cdi: {folder: /run/cdi, only: true}
+rescanSeconds: 2.5
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "plugin.yaml"
+
+
+def read(path: Path, text: str) -> Config:
+    path.write_text(text)
+    return read_config(str(path)).config
+
+
+def told(path: Path, text: str) -> list[str]:
+    """The messages of all errors, without the name of the file."""
+    path.write_text(text)
+    with pytest.raises(LauncherkitError) as raised:
+        read_config(str(path))
+    assert raised.value.exit_code == 78
+    leaves = list(raised.value.leaves())
+    assert all(isinstance(leaf, BadPluginConfig | NameClash) for leaf in leaves)
+    assert all(leaf.message.startswith(str(path)) and "\n" not in leaf.message for leaf in leaves)
+    return [leaf.message.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for leaf in leaves]
+
+
+def test_every_key_says_its_part(path: Path) -> None:
+    selector = Selector(
+        vendors=frozenset({0x10DE, 0x1002}),
+        devices=frozenset({0x2204}),
+        models=frozenset({(0x10DE, 0x2204)}),
+        classes=("0300", "12", "030000"),
+        subsystems=frozenset({(0x1458, 0x403B)}),
+        addresses=("0000:e1:00.0", "0000:41:*", "0000:??:00.[01]"),
+        drivers=frozenset({"vfio-pci", "none"}),
+        numa_nodes=frozenset({0, 1}),
+        virtual=False,
+    )
+    assert read(path, FULL) == Config(
+        pci=(
+            PciRule(
+                (selector,),
+                (Selector(addresses=("0000:e1:00.1",)),),
+                "nvidia.com/GA102",
+                "group",
+                list_siblings=True,
+                prefix="PCI_RESOURCE",
+                bind=True,
+                companion=True,
+                only_vfio=True,
+            ),
+            PciRule((Selector(drivers=frozenset({"nvidia"})),)),
+        ),
+        vgpu=VgpuConfig(
+            (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X"),),
+            (VgpuVfRule(("*",)),),
+            (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
+            ("nvidia-223",),
+            5.0,
+        ),
+        aliases={"10de:2204": "BIG", "GRID_T4-1Q": "SMALL"},
+        domains={0x1AF4: "virtio.example.com", 0x1002: "example.com"},
+        pci_ids="/usr/share/pci.ids",
+        nodes="cdev",
+        cdi=CdiConfig("/run/cdi", only=True),
+        rescan_seconds=2.5,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing", "resources:\naliases:\nvgpu: {layout: }", '{"auto": null}'])
+def test_what_is_not_said_is_left_to_the_defaults(path: Path, text: str) -> None:
+    assert read(path, text) == Config()
+
+
+def test_json_is_yaml(path: Path) -> None:
+    text = '{"resources": [{"select": [{"vendors": ["1002"], "numaNodes": [1]}]}], "rescanSeconds": 5}'
+    config = read(path, text)
+    assert config.pci == (PciRule((Selector(vendors=frozenset({0x1002}), numa_nodes=frozenset({1})),)),)
+    assert config.rescan_seconds == 5
+
+
+@pytest.mark.parametrize("spelling", ["1002", "0x1002", "'1002'", '"0X1002"'])
+def test_an_id_is_hex_however_it_is_written(path: Path, spelling: str) -> None:
+    (rule,) = read(path, f"resources: [{{select: [{{vendors: [{spelling}]}}]}}]").pci
+    assert rule.select[0].vendors == {0x1002}
+
+
+@pytest.mark.parametrize(("spelling", "prefix"), [("03", "03"), ("0300", "0300"), ("'12'", "12"), ("0x0302", "0302")])
+def test_a_class_is_hex_and_keeps_its_zeros(path: Path, spelling: str, prefix: str) -> None:
+    (rule,) = read(path, f"resources: [{{select: [{{classes: [{spelling}]}}]}}]").pci
+    assert rule.select[0].classes == (prefix,)
+
+
+def test_auto_stands_behind_the_written_rules(path: Path) -> None:
+    text = "resources: [{name: a/B, select: [{vendors: [10de]}]}]"
+    written = read(path, text)
+    assert read(path, f"auto: gpu\n{text}") == with_auto(written._replace(auto="gpu"))
+
+
+def test_the_command_line_chooses_auto_before_the_file(path: Path) -> None:
+    path.write_text("auto: all")
+    assert read_config(str(path), "nvidia").config == with_auto(Config(auto="nvidia"))
+
+
+def test_what_was_read_is_told_to_those_who_watch_it(path: Path) -> None:
+    path.write_text("{}")
+    assert read_config(str(path)).files == (str(path),)
+
+
+def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
+    assert read(path, "pciIds: pci.ids").pci_ids == str(path.with_name("pci.ids"))
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("auto: amd", "auto: Input should be 'nvidia', 'gpu' or 'all'; found 'amd'"),
+        ("resource: []", "resource: there is no such key; found a list"),
+        ("- a", "the document: Input should be an object; found a list"),
+        ("resources: {}", "resources: Input should be a valid list; found an object"),
+        ("resources: [{}]", "resources.0.select: Field required; found an object"),
+        ("resources: [{select: []}]", "resources.0.select: List should have at least 1 item"),
+        ("resources: [{select: [{}]}]", "resources.0.select.0: it selects every function there is; say which"),
+        ("resources: [{select: [{vendors: []}]}]", "resources.0.select.0: it selects every function"),
+        ("resources: [{select: [{vendor: [10de]}]}]", "resources.0.select.0.vendor: there is no such key"),
+        ("resources: [{select: [{vendors: [10d]}]}]", "resources.0.select.0.vendors.0: an ID is four hex digits"),
+        ("resources: [{select: [{vendors: [true]}]}]", "resources.0.select.0.vendors.0: it must be text"),
+        ("resources: [{select: [{models: [10de]}]}]", "resources.0.select.0.models.0: a pair of IDs is two"),
+        ("resources: [{select: [{models: ['10de:x']}]}]", "resources.0.select.0.models.0: an ID is four hex"),
+        ("resources: [{select: [{classes: [3]}]}]", "resources.0.select.0.classes.0: a class is two, four or six"),
+        ("resources: [{select: [{addresses: ['1:2']}]}]", "resources.0.select.0.addresses.0: not of the form"),
+        ("resources: [{select: [{addresses: ['gpu*']}]}]", "resources.0.select.0.addresses.0: an address is of hex"),
+        ("resources: [{select: [{numaNodes: [-1]}]}]", "resources.0.select.0.numaNodes.0: Input should be greater"),
+        ("resources: [{name: GA102, select: [{vendors: [10de]}]}]", "resources.0.name: a resource's name is <domain>"),
+        ("resources: [{siblings: all, select: [{vendors: [10de]}]}]", "resources.0.siblings: Input should be 'slot'"),
+        (
+            "resources: [{environment: {prefix: pci}, select: [{vendors: [10de]}]}]",
+            "resources.0.environment.prefix: a prefix is of upper case letters",
+        ),
+        ("aliases: {'10de:22': A}", "aliases.10de:22.[key]: an ID is four hex digits"),
+        ("aliases: {T4: nvidia.com/A}", "aliases.T4: the name is of letters"),
+        ("domains: {nvidia: a.b}", "domains.nvidia.[key]: an ID is four hex digits"),
+        ("domains: {10de: A}", "domains.10de: the domain is of lower case"),
+        ("vgpu: {layout: [{parent: '#x', type: a}]}", "vgpu.layout.0: a card by number is #0, #1 and so on"),
+        ("vgpu: {layout: [{parent: '*', type: a, count: -1}]}", "vgpu.layout.0.count: Input should be greater"),
+        ("vgpu: {mediatedDevices: [{types: []}]}", "vgpu.mediatedDevices.0.types: List should have at least 1 item"),
+        ("vgpu: {graceSeconds: .inf}", "vgpu.graceSeconds: Input should be"),
+        ("rescanSeconds: 0", "rescanSeconds: Input should be greater than or equal to 1; found '0'"),
+        ("rescanSeconds: soon", "rescanSeconds: Input should be a valid number"),
+        ("cdi: {folder: cdi}", "cdi.folder: String should match pattern"),
+        ("kubevirt: {file: a, cluster: true}", "kubevirt: give file, cluster or the settings themselves"),
+        ("kubevirt: {cluster: true, permittedHostDevices: {}}", "kubevirt: give file, cluster or the settings"),
+        ("a: [", "not YAML: "),
+        ("auto: gpu\nauto: all", "not YAML: the key 'auto' is there twice"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_path_and_value(path: Path, text: str, message: str) -> None:
+    (found,) = told(path, text)
+    assert found.startswith(message)
+
+
+def test_all_that_is_wrong_is_told_at_once(path: Path) -> None:
+    assert len(told(path, "auto: x\nbogus: 1\nresources: [{select: [{vendors: [1]}], bindd: 1}]")) == 4
+
+
+def test_the_page_of_the_code_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "resources:\n  - name: GA102\n    select: [{vendors: [nvidia]}]\n"
+    messages = [f"LK701: plugin.yaml, {message}" for message in told(Path("plugin.yaml"), text)]
+    assert messages == provoked("config", "LK701")
+
+
+@pytest.mark.parametrize("missing", ["/no/such/plugin.yaml", "."])
+def test_a_file_that_is_not_there_is_named(missing: str) -> None:
+    with pytest.raises(UnreadableFile, match=missing):
+        read_config(missing)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_is_in_it_an_error_is_one_short_line_and_never_worse(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(LauncherkitError) as raised:
+        read_config(str(path))
+    for leaf in raised.value.leaves():
+        assert isinstance(leaf, BadPluginConfig)
+        assert "\n" not in leaf.message
+        assert len(leaf.message) < 500
+
+
+# Names that people gave twice
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a/X", "a/X"), "two resources are called a/X"),
+        (("a/X", "b/X"), "the resources a/X and b/X have one socket, kubevirt-X.sock"),
+        (("a/X.Y", "a/X_Y"), "the resources a/X.Y and a/X_Y have one variable, PCI_RESOURCE_A_X_Y"),
+    ],
+)
+def test_names_that_clash_are_told_before_anything_is_advertised(
+    path: Path, names: tuple[str, str], message: str
+) -> None:
+    resources = "".join(f"  - {{name: {name}, select: [{{vendors: [10de]}}]}}\n" for name in names)
+    assert told(path, f"resources:\n{resources}") == [message]
+
+
+def test_a_pci_resource_and_one_of_vgpus_must_have_two_names(path: Path) -> None:
+    vgpu = "vgpu: {virtualFunctions: [{types: [a], name: a/X}]}"
+    assert told(path, f"resources: [{{name: a/X, select: [{{vendors: [10de]}}]}}]\n{vgpu}") == [
+        "two resources are called a/X"
+    ]
+
+
+def test_the_page_of_a_clash_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plugin.yaml").write_text(
+        "resources:\n"
+        "  - {name: nvidia.com/BIG, select: [{models: ['10de:2204']}]}\n"
+        "  - {name: amd.com/BIG, select: [{models: ['1002:744c']}]}\n"
+    )
+    with pytest.raises(NameClash) as raised:
+        read_config("plugin.yaml")
+    assert [f"LK702: {raised.value.message}"] == provoked("config", "LK702")
+
+
+# Layouts alone
+
+
+def test_a_layout_is_a_file_of_its_own(path: Path) -> None:
+    path.write_text("layout:\n  - {parent: '#1', type: GRID T4-2Q, count: 2}\nspread: [nvidia-222]")
+    assert read_layout(str(path)) == ((LayoutEntry("#1", "GRID T4-2Q", 2),), ("nvidia-222",))
+
+
+def test_a_wrong_layout_is_told_whole(path: Path) -> None:
+    path.write_text("layout: [{parent: '#1'}]\nlayouts: []")
+    with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: there is no such key"):
+        read_layout(str(path))

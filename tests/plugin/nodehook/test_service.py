@@ -1,0 +1,216 @@
+"""The node hook: what virt-handler says of VMs makes vGPUs be there sooner, and go sooner, and never wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpclib import GRPCError, Status
+
+from launcherkit.errors import BadVmi
+from launcherkit_plugin.channel import unix_channel
+from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
+from launcherkit_plugin.log import silent
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
+from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
+from launcherkit_plugin.nodehook.service import Node, serving_node_hook
+from launcherkit_plugin.nodehook.vm import pod_of, read_vm
+from launcherkit_plugin.vgpu.stopped import Stopped
+
+ONE = "nvidia.com/GRID_T4-1Q"
+POD = "default/virt-launcher-vm-abcde"
+
+
+def vmi(name: str = "vm", uid: str = "uid-1", devices: int = 1, pods: Sequence[str] = ()) -> bytes:
+    gpus = [{"name": f"gpu{number}", "deviceName": ONE} for number in range(devices)]
+    document = {
+        "metadata": {"namespace": "default", "name": name, "uid": uid},
+        "spec": {"domain": {"devices": {"gpus": gpus}}},
+        "status": {"activePods": dict.fromkeys(pods, "node-1")},
+    }
+    return json.dumps(document).encode()
+
+
+def usage(**pods: Sequence[str]) -> Usage:
+    held = {
+        device: Holder(f"default/{pod.replace('_', '-')}", "compute") for pod, ids in pods.items() for device in ids
+    }
+    return Usage("pod-resources", {ONE: held})
+
+
+class Answers:
+    names = frozenset({ONE})
+
+    def __init__(self) -> None:
+        self.checked: list[tuple[str, tuple[str, ...]]] = []
+        self.error: Exception | None = None
+
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
+        self.checked.append((resource, tuple(ids)))
+        if self.error is not None:
+            raise self.error
+
+
+class Handler:
+    """virt-handler, and the plugin that it calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "hook.sock")
+        self.answers = Answers()
+        self.stopped = Stopped()
+        self.usage = usage(virt_launcher_vm_abcde=["u1"])
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    async def read(self) -> Usage:
+        return self.usage
+
+    def does(self, *calls: tuple[str, bytes]) -> None:
+        async def all_of_them() -> None:
+            node = Node(self.answers, self.read, self.stopped, self.wake, silent)
+            async with serving_node_hook(self.path, node):
+                channel = unix_channel(self.path)
+                try:
+                    for point, document in calls:
+                        await NodeHookServiceStub(channel).ExecuteNodeHook(
+                            ExecuteNodeHookRequest(hookPoint=point, vmi=document)
+                        )
+                finally:
+                    channel.close()
+
+        asyncio.run(all_of_them())
+
+    def freed(self) -> set[str]:
+        return set(self.stopped.without(self.usage)[1])
+
+
+@pytest.fixture
+def handler(tmp_path: Path) -> Handler:
+    return Handler(tmp_path)
+
+
+def test_before_a_vm_starts_what_its_pod_has_is_looked_at(handler: Handler) -> None:
+    handler.does(("PreVMStart", vmi()))
+    assert handler.answers.checked == [(ONE, ("u1",))]
+    assert handler.freed() == set()
+
+
+def test_a_vm_whose_vgpu_cant_be_made_does_not_start(handler: Handler) -> None:
+    handler.answers.error = VgpuNotMade("0000:01:00.0: it can't be made", "See dmesg.")
+    with pytest.raises(GRPCError, match="LK731") as caught:
+        handler.does(("PreVMStart", vmi()))
+    assert caught.value.status is Status.FAILED_PRECONDITION
+
+
+def test_a_vm_whose_pod_has_too_few_does_not_start(handler: Handler) -> None:
+    with pytest.raises(
+        GRPCError, match=r"asks for 2 of nvidia.com/GRID_T4-1Q, and its pod default/virt-launcher-vm-abcde"
+    ):
+        handler.does(("PreVMStart", vmi(devices=2)))
+
+
+def test_a_vm_starts_where_usage_is_unknown_or_no_pod_is_found(handler: Handler) -> None:
+    for known in (NO_USAGE, usage(virt_launcher_other_abcde=["u1"])):
+        handler.usage = known
+        handler.does(("PreVMStart", vmi(devices=2)))
+    assert handler.answers.checked == []
+
+
+def test_a_vm_that_asks_for_nothing_of_ours_is_none_of_our_business(handler: Handler) -> None:
+    handler.usage = NO_USAGE
+    handler.does(("PreVMStart", vmi(devices=0)), ("PostVMStop", vmi(devices=0)))
+    assert (handler.answers.checked, handler.woken) == ([], 0)
+
+
+def test_after_a_vm_has_stopped_what_it_had_is_free_at_once(handler: Handler) -> None:
+    handler.does(("PreVMStart", vmi()), ("PostVMStop", vmi()))
+    assert (handler.freed(), handler.woken) == ({"u1"}, 1)
+
+
+def test_what_has_gone_to_another_pod_is_not_freed(handler: Handler) -> None:
+    handler.does(("PreVMStart", vmi()), ("PostVMStop", vmi()))
+    handler.usage = usage(virt_launcher_vm_fghij=["u1"])
+    assert handler.freed() == set()
+
+
+def test_a_vm_that_was_not_seen_to_start_keeps_what_its_pod_has(handler: Handler) -> None:
+    handler.does(("PreVMStart", vmi(uid="uid-2")), ("PostVMStop", vmi(uid="uid-1")))
+    assert (handler.freed(), handler.woken) == (set(), 0)
+
+
+def test_other_hook_points_are_heard_and_nothing_is_done(handler: Handler) -> None:
+    handler.does(*((point, b"") for point in ("PostVMStart", "PreVMStop", "PreMigrationSource", "SomethingNew")))
+    assert handler.answers.checked == []
+
+
+def test_a_document_that_is_no_vmi_is_refused(handler: Handler) -> None:
+    for document in (b"", b"{}", b"[]", b'{"metadata": {"name": "vm", "namespace": 3}}'):
+        with pytest.raises(GRPCError, match="LK111") as caught:
+            handler.does(("PreVMStart", document))
+        assert caught.value.status is Status.INVALID_ARGUMENT
+
+
+def test_the_socket_is_for_owner_and_group_and_goes_at_the_end(handler: Handler) -> None:
+    async def look() -> int:
+        node = Node(handler.answers, handler.read, handler.stopped, handler.wake, silent)
+        async with serving_node_hook(handler.path, node):
+            return Path(handler.path).stat().st_mode & 0o777
+
+    assert asyncio.run(look()) == 0o660
+    assert not Path(handler.path).exists()
+
+
+def test_a_socket_that_somebody_serves_on_is_left_alone(handler: Handler) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(handler.path)
+        other.listen()
+        with pytest.raises(PluginSocketInUse):
+            handler.does()
+    handler.path += "/nowhere/hook.sock"
+    with pytest.raises(PluginSocketNotMade):
+        handler.does()
+
+
+# Which pod is a VM's
+
+
+@pytest.mark.parametrize(
+    ("pods", "found"),
+    [
+        ({"virt_launcher_vm_abcde": ["u1", "u2"]}, POD),
+        ({"virt_launcher_vm_2_abcde": ["u1"]}, None),
+        ({"virt_launcher_vm_abcdef": ["u1"]}, None),
+        ({"virt_launcher_vm": ["u1"]}, None),
+        ({"virt_launcher_vm_abcde": ["u1"], "virt_launcher_vm_fghij": ["u2"]}, None),
+        ({}, None),
+    ],
+)
+def test_a_vms_pod_is_known_by_its_name_where_there_is_only_one(pods: dict[str, Any], found: str | None) -> None:
+    had = pod_of(read_vm(vmi()), usage(**pods))
+    assert (had.pod if had else None) == found
+
+
+def test_a_vms_pod_is_known_by_its_uid_where_the_checkpoint_is_all_there_is() -> None:
+    held = Usage("checkpoint", {ONE: {"u1": Holder("uid:pod-1"), "u2": Holder("uid:pod-2")}})
+    had = pod_of(read_vm(vmi(pods=["pod-1"])), held)
+    assert had is not None
+    assert had == ("uid:pod-1", {ONE: ("u1",)})
+
+
+def test_a_name_that_kubernetes_cuts_may_be_another_vms() -> None:
+    name = "v" * 50
+    held = Usage("pod-resources", {ONE: {"u1": Holder(f"default/virt-launcher-{name}-abcde")}})
+    assert pod_of(read_vm(vmi(name=name)), held) is None
+
+
+def test_a_vmi_without_identity_is_no_vmi() -> None:
+    with pytest.raises(BadVmi, match=r"metadata\.namespace, name or uid"):
+        read_vm(b'{"metadata": {"name": "vm"}}')

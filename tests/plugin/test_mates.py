@@ -1,0 +1,103 @@
+"""Devices of one IOMMU group never go to two pods (K3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcherkit_plugin.errors import GroupSplit
+from launcherkit_plugin.mates import IsFresh, refuse_split, with_mates
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.usage import Usage
+from tests.plugin.devices import device, resource, usage
+
+GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2))
+NIC = resource("nic", device("n", 2))
+AUDIO = resource("audio", device("x", 1), device("y", 2), companion=True)
+
+
+def settled(_name: str, _device: str) -> bool:
+    return False
+
+
+def fresh(_name: str, _device: str) -> bool:
+    return True
+
+
+def unhealthy(resources: list[Resource], used: Usage, is_fresh: IsFresh = settled) -> dict[str, str]:
+    return {
+        each.id: each.problem.text
+        for found in with_mates(resources, used, is_fresh)
+        for each in found.devices.values()
+        if each.problem is not None
+    }
+
+
+def refused(resources: list[Resource], ids: list[str], used: Usage, is_fresh: IsFresh = settled) -> bool:
+    """Whether the first resource's devices can't go to a pod that has none yet."""
+    try:
+        refuse_split(resources[0], ids, {each.name: each for each in resources}, used, is_fresh)
+    except GroupSplit:
+        return True
+    return False
+
+
+def test_mates_of_a_pods_device_are_unhealthy_to_the_rest() -> None:
+    used = usage({"gpu": {"a": "default/vm"}})
+    assert unhealthy([GPUS, NIC], used) == {"b": "b: pod default/vm has a, which shares IOMMU group 1"}
+    assert unhealthy([GPUS, NIC], usage({})) == {}
+
+
+def test_mates_are_found_in_other_resources_too() -> None:
+    used = usage({"nic": {"n": "default/vm"}})
+    assert list(unhealthy([GPUS, NIC], used)) == ["c"]
+
+
+def test_what_a_pod_has_itself_stays_as_it_is() -> None:
+    assert unhealthy([GPUS], usage({"gpu": {"a": "default/vm", "b": "default/vm"}})) == {}
+
+
+def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
+    broken = resource("gpu", device("a", 1), device("b", 1, why="bound to nouveau"))
+    assert unhealthy([broken], usage({"gpu": {"a": "default/vm"}})) == {"b": "bound to nouveau"}
+
+
+def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
+    used = usage({"gpu": {"a": "default/vm"}})
+    with pytest.raises(GroupSplit, match=r"gpu: b can't be given away: pod default/vm has a, .* IOMMU group 1"):
+        refuse_split(GPUS, ["c", "b"], {"gpu": GPUS}, used, settled)
+
+
+def test_a_whole_group_goes_to_one_container() -> None:
+    assert not refused([GPUS], ["a", "b"], usage({}))
+
+
+def test_the_kubelet_may_give_out_anew_what_a_pod_seems_to_have() -> None:
+    """The pod has ended and is still listed; who has it is the kubelet's to know."""
+    assert not refused([GPUS], ["a"], usage({"gpu": {"a": "default/old"}}))
+    assert not refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/old"}}))
+
+
+def test_another_pods_mate_is_in_the_way_even_where_the_device_itself_is_given_out_anew() -> None:
+    assert refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/other"}}))
+
+
+def test_a_companion_goes_with_its_card_while_that_is_fresh() -> None:
+    used = usage({"gpu": {"c": ""}})
+    assert not refused([AUDIO, GPUS], ["y"], used, fresh)
+    assert not refused([GPUS, AUDIO], ["c"], usage({"audio": {"y": ""}}), fresh)
+    assert unhealthy([GPUS, AUDIO], used, fresh) == {}
+
+
+def test_later_on_a_companion_is_a_mate_as_any() -> None:
+    used = usage({"gpu": {"c": "default/vm"}})
+    assert refused([AUDIO, GPUS], ["y"], used)
+    assert list(unhealthy([GPUS, AUDIO], used)) == ["y"]
+
+
+def test_two_cards_of_one_group_are_no_companions_however_fresh() -> None:
+    assert refused([GPUS], ["b"], usage({"gpu": {"a": "default/vm"}}), fresh)
+    assert list(unhealthy([GPUS], usage({"gpu": {"a": "default/vm"}}), fresh)) == ["b"]
+
+
+def test_a_resource_that_is_not_advertised_any_more_is_in_nobodys_way() -> None:
+    assert unhealthy([GPUS], usage({"old": {"a": "default/vm"}})) == {}

@@ -1,0 +1,132 @@
+"""A node for tests of the vGPU providers: a kernel, a clock, and what the daemon does with them."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Mapping, Sequence
+
+from launcherkit_plugin.booking import Booking
+from launcherkit_plugin.metrics import NoMetrics
+from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.usage import Holder, Usage
+from launcherkit_plugin.provider import Provider
+from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.providers import vgpu_providers
+from launcherkit_plugin.vgpu.stopped import Stopped
+from tests.plugin.vgpu.kernel import Kernel
+
+_loop = asyncio.Runner()
+"""One for all: a test that turns a thousand times would spend most of its time on making and closing others."""
+atexit.register(_loop.close)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Told(NoMetrics):
+    """Keeps what is counted and recorded."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.lines: list[str] = []
+
+    def vgpu(self, action: str, outcome: str) -> None:
+        self.counted.append((action, outcome))
+
+    def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
+        self.events.append((type, reason, message))
+
+    def log(self, level: str, text: str, **fields: object) -> None:
+        self.lines.append(f"{level}: {text}")
+
+
+def name_of(name: str, vendor: int | None) -> str:
+    return f"{'nvidia.com' if vendor == 0x10DE else 'other'}/{name.replace(' ', '_')}"
+
+
+class Node:
+    """The plugin on a node; `restart` forgets all that it has in memory."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        mdevs: Sequence[MdevRule] = (),
+        vfs: Sequence[VgpuVfRule] = (),
+        layout: Sequence[LayoutEntry] = (),
+        spread: Sequence[str] = (),
+        grace: float = 60.0,
+    ) -> None:
+        self.kernel = kernel
+        self.clock = Clock()
+        self.config = VgpuConfig(tuple(mdevs), tuple(vfs), tuple(layout), tuple(spread), grace)
+        self.usage = Usage("pod-resources", {})
+        self.told = Told()
+        self.restart()
+
+    def restart(self) -> None:
+        self.booking = Booking()
+        self.stopped = Stopped()
+        maker = Maker(self.kernel, self.clock, self.clock.sleep)
+        changes = Changes(maker, self.kernel.is_open, log=self.told.log, metrics=self.told, recorder=self.told)
+        self.providers = vgpu_providers(self.config, name_of, changes, stopped=self.stopped)
+        self.offers: Mapping[str, tuple[Resource, Provider]] = {}
+
+    def hold(self, resource: str, *devices: str, pod: str = "default/vm", source: str = "pod-resources") -> None:
+        """From now on a pod has these devices, and no others have any."""
+        self.usage = Usage(source, {resource: dict.fromkeys(devices, Holder(pod, "compute"))})  # type: ignore[arg-type]
+
+    def turn(self) -> bool:
+        """One turn of the daemon's loop."""
+        return _loop.run(self._turn())
+
+    async def _turn(self) -> bool:
+        changed = False
+        facts = self.kernel.facts()
+        usage = self.usage
+        for _ in range(20):  # a change is followed by another look
+            usage = self.booking.merged(self.usage, self.clock.now, self.clock.now + 0.001)
+            results = [await provider.reconcile(facts, usage, self.clock.now) for provider in self.providers]
+            changed |= any(results)
+            if not any(results):
+                break
+            facts = self.kernel.facts()
+        self.offers = {
+            resource.name: (resource, provider)
+            for provider in self.providers
+            for resource in provider.resources(facts, usage, self.clock.now)
+        }
+        return changed
+
+    def devices(self, resource: str) -> list[Device]:
+        return list(self.offers[resource][0].devices.values()) if resource in self.offers else []
+
+    def healthy(self, resource: str) -> list[str]:
+        return [device.id for device in self.devices(resource) if device.healthy]
+
+    def reasons(self, resource: str) -> set[str]:
+        return {device.problem.reason for device in self.devices(resource) if device.problem}
+
+    def allocate(self, name: str, *devices: str) -> Grant:
+        """What the kubelet's Allocate gives; the pod is not seen yet."""
+        resource, provider = self.offers[name]
+        grant = _loop.run(provider.allocate(resource, devices))
+        self.booking.reserve(name, devices, self.clock.now)
+        return grant
+
+    def check(self, name: str, *devices: str) -> None:
+        """PreStartContainer."""
+        resource, provider = self.offers[name]
+        _loop.run(provider.check(resource, devices))

@@ -1,0 +1,120 @@
+"""Every error about vGPUs, with the message that its page shows."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.errors import (
+    BadLayout,
+    NoVgpuRoom,
+    VgpuInUse,
+    VgpuNotMade,
+    VgpuNotRemoved,
+    VmLacksDevices,
+    WrongVgpu,
+)
+from launcherkit_plugin.log import silent
+from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.usage import Holder, Usage
+from launcherkit_plugin.nodehook.service import Node, NodeHook
+from launcherkit_plugin.nodehook.vm import read_vm
+from launcherkit_plugin.vgpu.apply import apply_layout
+from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.vgpu.identity import Slot
+from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.stopped import Stopped
+from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
+from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
+from tests.plugin.vgpu.node import Clock
+
+CARD = "0000:01:00.0"
+UUID = Slot(CARD, T4_1Q.id, 0).uuid
+MESSAGES = dict(
+    line.split(": ", 1)
+    for line in (Path(__file__).parents[2] / "provoked/vgpu.error").read_text(encoding="utf-8").splitlines()
+)
+
+
+@contextmanager
+def told(error: type[LauncherkitError]) -> Iterator[None]:
+    with pytest.raises(error) as caught:
+        yield
+    assert caught.value.message == MESSAGES[error.code]
+
+
+def failing(number: int) -> None:
+    raise OSError(number, os.strerror(number))
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    kernel = Kernel()
+    kernel.card(CARD)
+    return kernel
+
+
+@pytest.fixture
+def maker(kernel: Kernel) -> Maker:
+    clock = Clock()
+    return Maker(kernel, clock, clock.sleep)
+
+
+def test_a_driver_that_fails_to_make_one(kernel: Kernel, maker: Maker) -> None:
+    kernel.touched = lambda _: failing(errno.EIO)
+    with told(VgpuNotMade):
+        maker.make(CARD, T4_1Q.id, UUID)
+
+
+def test_a_card_without_room(kernel: Kernel, maker: Maker) -> None:
+    kernel.make(CARD, T4_2Q.id, "00000000-0000-4000-8000-000000000000")
+    with told(NoVgpuRoom):
+        maker.make(CARD, T4_1Q.id, UUID)
+
+
+def test_a_vf_with_another_type(kernel: Kernel, maker: Maker) -> None:
+    kernel.card_of_vfs("0000:41:00.0", 2, (A2_4Q, A2_8Q), mib=16384)
+    vf = PciAddress.parse("0000:41:01.0")
+    maker.set_type(vf, 743)
+    with told(WrongVgpu):
+        maker.set_type(vf, 742)
+
+
+def test_one_that_is_open(kernel: Kernel, maker: Maker) -> None:
+    maker.make(CARD, T4_1Q.id, UUID)
+    kernel.open.add(kernel.node(UUID))
+    mdev = maker.mdev(UUID)
+    assert mdev is not None
+    with told(VgpuInUse):
+        Changes(maker, kernel.is_open).remove(mdev)
+
+
+def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None:
+    maker.make(CARD, T4_1Q.id, UUID)
+    kernel.touched = lambda _: failing(errno.EBUSY)
+    with told(VgpuNotRemoved):
+        maker.remove(UUID)
+
+
+def test_a_layout_for_another_node(kernel: Kernel, maker: Maker) -> None:
+    changes = Changes(maker, kernel.is_open)
+    entries = [LayoutEntry("#2", "GRID T4-1Q", 1)]
+    with told(BadLayout):
+        apply_layout(entries, (), kernel.facts, changes, lambda _: None, lambda _: None)
+
+
+def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
+    async def usage() -> Usage:
+        return Usage("pod-resources", {ONE: {"u1": Holder(POD, "compute")}})
+
+    hook = NodeHook(Node(Answers(), usage, Stopped(), lambda: None, silent))
+    with told(VmLacksDevices):
+        asyncio.run(hook.before_start(read_vm(vmi(devices=2))))

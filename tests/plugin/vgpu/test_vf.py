@@ -1,0 +1,195 @@
+"""VFs of SR-IOV vGPU cards: a type is written when a pod asks, and taken back when nobody has it (G4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
+from launcherkit_plugin.model.config import VgpuVfRule
+from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
+from tests.plugin.vgpu.node import Node
+
+CARD = "0000:41:00.0"
+FOUR, EIGHT = "nvidia.com/NVIDIA_A2-4Q", "nvidia.com/NVIDIA_A2-8Q"
+DYNAMIC = (VgpuVfRule(("NVIDIA A2-*",), mode="dynamic"),)
+STATIC = (VgpuVfRule(("NVIDIA_A2-4Q", "743")),)
+VF0, VF1 = "0000:41:01.0", "0000:41:01.1"
+
+
+class Card:
+    def __init__(self) -> None:
+        self.kernel = Kernel()
+        self.gpu: Gpu = self.kernel.card_of_vfs(CARD, 16, (A2_4Q, A2_8Q), mib=16384)
+
+    def types(self) -> dict[str, str]:
+        return {vf: kind.name for vf, kind in self.gpu.given.items()}
+
+    def set(self, vf: str, number: int) -> None:
+        self.kernel.write(f"sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type", str(number))
+
+
+@pytest.fixture
+def card() -> Card:
+    return Card()
+
+
+@pytest.fixture
+def node(card: Card) -> Node:
+    node = Node(card.kernel, vfs=DYNAMIC)
+    node.turn()
+    return node
+
+
+def test_static_mode_lists_neither_the_card_nor_vfs_without_a_type(card: Card) -> None:
+    card.set(VF1, 742)
+    node = Node(card.kernel, vfs=STATIC)
+    node.turn()
+    assert {name: node.healthy(name) for name in node.offers} == {FOUR: [VF1]}
+    assert node.allocate(FOUR, VF1).env == {"PCI_RESOURCE_NVIDIA_COM_NVIDIA_A2-4Q": VF1}
+    node.clock.now += 1000
+    node.turn()
+    assert card.types() == {VF1: "NVIDIA A2-4Q"}
+
+
+def test_dynamic_mode_lists_every_vf_for_every_type_that_it_could_have(node: Node) -> None:
+    assert (len(node.healthy(FOUR)), len(node.healthy(EIGHT))) == (16, 16)
+    assert CARD not in {device.id for name in node.offers for device in node.devices(name)}
+    device = node.devices(FOUR)[0]
+    assert device.functions == (PciAddress.parse(VF0),)
+    assert (device.numa_node, set(device.groups)) == (0, {100})
+
+
+def test_allocate_writes_the_type_and_hands_out_the_vfs_group(node: Node, card: Card) -> None:
+    grant = node.allocate(FOUR, VF1, VF0)
+    assert grant.env == {"PCI_RESOURCE_NVIDIA_COM_NVIDIA_A2-4Q": f"{VF1},{VF0}"}
+    assert grant.nodes == ("/dev/vfio/vfio", "/dev/vfio/101", "/dev/vfio/100")
+    assert card.types() == {VF0: "NVIDIA A2-4Q", VF1: "NVIDIA A2-4Q"}
+    assert node.allocate(FOUR, VF1, VF0) == grant
+
+
+def test_a_vf_with_a_type_is_no_device_of_another_one(node: Node) -> None:
+    node.allocate(FOUR, VF0)
+    node.hold(FOUR, VF0)
+    node.turn()
+    assert VF0 in node.healthy(FOUR)
+    assert VF0 not in node.healthy(EIGHT)
+    assert node.reasons(EIGHT) == {"other-type", "no-room"}
+
+
+def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node, card: Card) -> None:
+    taken = node.healthy(FOUR)[:4]
+    node.allocate(FOUR, *taken)
+    node.hold(FOUR, *taken)
+    node.turn()
+    assert node.healthy(FOUR) == taken
+    assert node.reasons(FOUR) == {"no-room"}
+    node.restart()
+    node.turn()
+    assert node.healthy(FOUR) == taken
+    assert len(card.types()) == 4
+
+
+def test_a_placement_that_the_driver_refuses_is_told_and_undone(node: Node, card: Card) -> None:
+    with pytest.raises(NoVgpuRoom, match=r"0000:41:01\.4 can't have vGPU type 742: No space left on device"):
+        node.allocate(FOUR, *node.healthy(FOUR)[:5])
+    assert card.types() == {}
+    assert ("create", "refused") in node.told.counted
+
+
+def test_a_vf_that_has_another_type_is_not_changed(node: Node, card: Card) -> None:
+    card.set(VF0, 743)
+    with pytest.raises(WrongVgpu, match=r"0000:41:01\.0 has vGPU type 743, not 742"):
+        node.allocate(FOUR, VF0)
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}
+
+
+def test_a_static_vf_that_lost_its_type_is_refused(card: Card) -> None:
+    card.set(VF0, 742)
+    node = Node(card.kernel, vfs=STATIC)
+    node.turn()
+    card.set(VF0, 0)
+    with pytest.raises(UnknownDevice, match=r"0000:41:01\.0 has no vGPU type of NVIDIA A2-4Q"):
+        node.allocate(FOUR, VF0)
+
+
+def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node, card: Card) -> None:
+    node.allocate(FOUR, VF0, VF1)
+    node.hold(FOUR, VF0)
+    node.turn()
+    node.clock.now += 130
+    node.turn()
+    node.clock.now += 61
+    node.turn()
+    assert card.types() == {VF0: "NVIDIA A2-4Q"}
+    node.usage = NO_USAGE
+    node.clock.now += 1000
+    node.turn()
+    assert card.types() == {VF0: "NVIDIA A2-4Q"}
+
+
+def test_a_type_stays_while_a_process_has_the_vf_open(node: Node, card: Card) -> None:
+    node.allocate(FOUR, VF0)
+    node.restart()
+    card.kernel.open.add("/dev/vfio/100")
+    for _ in range(3):
+        node.turn()
+        node.clock.now += 100
+    assert card.types() == {VF0: "NVIDIA A2-4Q"}
+    card.kernel.open.clear()
+    node.turn()
+    assert card.types() == {}
+
+
+def test_a_pods_vf_gets_its_type_again_after_a_reboot(node: Node, card: Card) -> None:
+    node.allocate(EIGHT, VF0)
+    node.hold(EIGHT, VF0, source="checkpoint")
+    card.kernel.reboot()
+    node.restart()
+    node.turn()
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}
+    assert VF0 in node.healthy(EIGHT)
+
+
+def test_what_nobody_has_makes_way_for_a_pods_vf(node: Node, card: Card) -> None:
+    card.set(VF1, 742)
+    node.hold(EIGHT, VF0)
+    node.turn()
+    node.turn()
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}
+
+
+def test_one_resource_of_several_types_takes_the_first_that_fits(card: Card) -> None:
+    node = Node(
+        card.kernel, vfs=(VgpuVfRule(("NVIDIA A2-8Q", "NVIDIA A2-4Q"), name="nvidia.com/VGPU", mode="dynamic"),)
+    )
+    node.turn()
+    node.allocate("nvidia.com/VGPU", VF0)
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}
+
+
+def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
+    node.config = node.config._replace(vfs=(VgpuVfRule(("*",), name="nvidia.com/VGPU", mode="dynamic"),))
+    node.restart()
+    node.hold("nvidia.com/VGPU", "0000:99:01.0")
+    node.turn()
+    assert node.reasons("nvidia.com/VGPU") == {"gone"}
+
+
+def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: Card) -> None:
+    node = Node(card.kernel, vfs=(VgpuVfRule(("*",), parents=("0000:41:*",)),))
+    functions = card.kernel.facts().functions
+    wanted = [str(address) for address, function in functions.items() if node.providers[0].wants(function)]
+    assert len(wanted) == 16
+    assert CARD not in wanted
+
+
+def test_usage_of_a_vf_by_another_type_keeps_it_from_this_one(node: Node, card: Card) -> None:
+    node.allocate(EIGHT, VF0)
+    node.hold(EIGHT, VF0)
+    node.turn()
+    card.set(VF0, 0)
+    node.usage = Usage("none", node.usage.held)
+    node.turn()
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}

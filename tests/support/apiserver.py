@@ -1,0 +1,271 @@
+"""A stand-in for a Kubernetes API server: lists, watches and Events over HTTP, as strict as the real one.
+
+It refuses who has no token, paths and verbs that the manifests give no right to, fields that it can't select by, a
+watch from a version that it has forgotten, and Events that the real one would not store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+TOKEN = "secret-token"
+KUBEVIRTS, PODS, NODES = "/apis/kubevirt.io/v1/kubevirts", "/api/v1/pods", "/api/v1/nodes"
+EVENTS = "/api/v1/namespaces/default/events"
+SELECTABLE = {PODS: {"spec.nodeName"}, NODES: {"metadata.name"}, KUBEVIRTS: set[str]()}
+
+
+class Change(NamedTuple):
+    version: int
+    kind: str
+    path: str
+    item: dict[str, Any]
+
+
+class ApiServer:
+    """What is stored, and what was asked. Objects get a UID and a version when they are put."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.version = 100
+        self.oldest = 0
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {KUBEVIRTS: {}, PODS: {}, NODES: {}}
+        self.changes: list[Change] = []
+        self.events: dict[str, dict[str, Any]] = {}
+        self.absent: set[str] = set()
+        """Paths of kinds that the cluster doesn't have."""
+        self.watches = 0
+        self.lists = 0
+        self.ending = False
+
+    def put(self, path: str, item: dict[str, Any]) -> None:
+        """Make an object or change it; those of one name and namespace are the same."""
+        with self.lock:
+            metadata = item["metadata"]
+            uid = metadata.setdefault("uid", f"uid-{metadata.get('namespace', '')}-{metadata['name']}")
+            self._changed("MODIFIED" if uid in self.objects[path] else "ADDED", path, item)
+            self.objects[path][uid] = item
+
+    def remove(self, path: str, name: str) -> None:
+        with self.lock:
+            (uid,) = [uid for uid, item in self.objects[path].items() if item["metadata"]["name"] == name]
+            self._changed("DELETED", path, self.objects[path].pop(uid))
+
+    def _changed(self, kind: str, path: str, item: dict[str, Any]) -> None:
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        self.changes.append(Change(self.version, kind, path, json.loads(json.dumps(item))))
+        self.lock.notify_all()
+
+    def forget(self) -> None:
+        """Drop the past, as etcd's compaction does, and end the watches: what they know is too old then."""
+        with self.lock:
+            self.version += 1
+            self.oldest = self.version
+            self.changes.clear()
+            self.lock.notify_all()
+
+    def bookmark(self) -> None:
+        """Tell the watches how far they have come."""
+        with self.lock:
+            for path in self.objects:
+                self.version += 1
+                self.changes.append(
+                    Change(self.version, "BOOKMARK", path, {"metadata": {"resourceVersion": str(self.version)}})
+                )
+            self.lock.notify_all()
+
+    def wait_for(self, what: str, condition: Any) -> None:
+        """Wait until something holds that requests bring about."""
+        with self.lock:
+            assert self.lock.wait_for(condition, timeout=60), what
+
+    @contextmanager
+    def running(self, folder: Path) -> Iterator[Path]:
+        """Serve; gives a kubeconfig file."""
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (_Handler,), {"api": self}))
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            path = folder / "kubeconfig"
+            path.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.server_address[1]}")))
+            yield path
+        finally:
+            with self.lock:
+                self.ending = True
+                self.lock.notify_all()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def _kubeconfig(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "s", "user": "u"}}],
+        "clusters": [{"name": "s", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
+    }
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Handler(BaseHTTPRequestHandler):
+    api: ApiServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answered(self._get)
+
+    def do_POST(self) -> None:
+        self._answered(self._post)
+
+    def do_PATCH(self) -> None:
+        self._answered(self._patch)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name that it overrides
+        """Requests are no news."""
+
+    def _answered(self, handle: Any) -> None:
+        try:
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                raise _Refused(401, "Unauthorized")
+            handle()
+        except _Refused as refused:
+            self._send(refused.code, {"kind": "Status", "code": refused.code, "message": str(refused)})
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _send(self, code: int, body: Mapping[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _get(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if url.path not in self.api.objects:
+            raise _Refused(403, f"may not list {url.path}")
+        if url.path in self.api.absent:
+            raise _Refused(404, "the server could not find the requested resource")
+        known = {"fieldSelector", "watch", "resourceVersion", "allowWatchBookmarks", "timeoutSeconds"}
+        if unknown := set(query) - known:
+            raise _Refused(400, f"unknown parameters {unknown}")
+        selected = _selected(url.path, query.get("fieldSelector", ""))
+        if query.get("watch") == "true":
+            self._watch(url.path, int(query["resourceVersion"]), selected)
+            return
+        with self.api.lock:
+            self.api.lists += 1
+            items = [item for item in self.api.objects[url.path].values() if selected(item)]
+            body = {"kind": "List", "metadata": {"resourceVersion": str(self.api.version)}, "items": items}
+        self._send(200, body)
+
+    def _watch(self, path: str, version: int, selected: Any) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with self.api.lock:
+            self.api.watches += 1
+            self.api.lock.notify_all()
+        while True:
+            with self.api.lock:
+                while not self.api.ending and self.api.version <= version:
+                    self.api.lock.wait()
+                if self.api.ending:
+                    break
+                if version < self.api.oldest:
+                    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+                    self._chunk({"type": "ERROR", "object": gone})
+                    break
+                found = [change for change in self.api.changes if change.version > version and change.path == path]
+                version = self.api.version
+            for change in found:
+                if change.kind == "BOOKMARK" or selected(change.item):
+                    self._chunk({"type": change.kind, "object": change.item})
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, event: Mapping[str, Any]) -> None:
+        data = json.dumps(event).encode() + b"\n"
+        for part in (data[:7], data[7:]):  # an event may come in pieces
+            self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        self.wfile.flush()
+
+    def _body(self, kinds: set[str]) -> dict[str, Any]:
+        if self.headers.get("Content-Type") not in kinds:
+            raise _Refused(415, f"the body is {self.headers.get('Content-Type')}")
+        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return body
+
+    def _post(self) -> None:
+        body = self._body({"application/json"})
+        if self.path != EVENTS:
+            raise _Refused(403, f"may not create at {self.path}")
+        name = body["metadata"]["name"]
+        required = {"type", "reason", "message", "involvedObject", "firstTimestamp", "lastTimestamp", "count"}
+        if missing := required - set(body):
+            raise _Refused(422, f"no {missing}")
+        if body["metadata"]["namespace"] != "default" or body["involvedObject"].get("namespace"):
+            raise _Refused(422, "involvedObject.namespace: does not match event.namespace")
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name) or body["type"] not in {"Normal", "Warning"}:
+            raise _Refused(422, "metadata.name or type: invalid")
+        if any(
+            not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", body[each])
+            for each in ("firstTimestamp", "lastTimestamp")
+        ):
+            raise _Refused(400, "no time")
+        with self.api.lock:
+            if name in self.api.events:
+                raise _Refused(409, f"events {name!r} already exists")
+            self.api.events[name] = body
+            self.api.lock.notify_all()
+        self._send(201, body)
+
+    def _patch(self) -> None:
+        change = self._body({"application/merge-patch+json"})
+        folder, _, name = self.path.rpartition("/")
+        with self.api.lock:
+            if folder != EVENTS:
+                raise _Refused(403, f"may not patch {self.path}")
+            if name not in self.api.events:
+                raise _Refused(404, f"events {name!r} not found")
+            self.api.events[name] |= change
+            self.api.lock.notify_all()
+            body = dict(self.api.events[name])
+        self._send(200, body)
+
+
+def _selected(path: str, selector: str) -> Any:
+    field, _, wanted = selector.partition("=")
+    if path in (PODS, NODES) and not selector:
+        raise _Refused(400, "a plugin of one node has no business with those of all")
+    if selector and field not in SELECTABLE[path]:
+        raise _Refused(400, f"field label not supported: {field}")
+
+    def selected(item: Mapping[str, Any]) -> bool:
+        value: Any = item
+        for part in filter(None, field.split(".")):
+            value = value.get(part, {})
+        return not selector or value == wanted
+
+    return selected

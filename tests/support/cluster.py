@@ -1,0 +1,109 @@
+"""A cluster for the tests: a kubelet and an API server with all that belongs to it, by the program that the tier names.
+
+One a machine: it is started once in a session of tests, whichever tier asks first.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiers import CLUSTER
+
+_START_SECONDS = 300
+_CALL_SECONDS = 120
+
+
+class Refused(Exception):
+    """kubectl failed; the text is what it said."""
+
+
+class Cluster:
+    """kubectl on a cluster that runs, and its kubelet."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        """Run kubectl as the cluster's admin and return what it printed.
+
+        Raises:
+            Refused: with what it said.
+        """
+        done = self._run(_CALL_SECONDS, "kubectl", *arguments, given=given)
+        if done.returncode:
+            raise Refused(done.stderr.strip())
+        return done.stdout
+
+    def get(self, *what: str) -> dict[str, Any]:
+        """An object, or a list of them, as kubectl gets it.
+
+        Raises:
+            Refused: there is none.
+        """
+        found: dict[str, Any] = json.loads(self.kubectl("get", "--output=json", *what))
+        return found
+
+    def events(self, name: str) -> list[str]:
+        """What was said of an object: reasons and messages."""
+        found = self.get("events", "--all-namespaces", "--field-selector", f"involvedObject.name={name}")
+        return [f"{event['reason']}: {event['message']}" for event in found["items"]]
+
+    def taken(self, document: dict[str, Any]) -> dict[str, Any]:
+        """What the API server would store of a document; nothing is stored.
+
+        Raises:
+            Refused: it would not store it.
+        """
+        answer = self.kubectl("create", "--dry-run=server", "--output=json", "-f", "-", given=json.dumps(document))
+        stored: dict[str, Any] = json.loads(answer)
+        return stored
+
+    def environment(self) -> dict[str, str]:
+        """What the program says of itself: ``KUBECONFIG``, ``CLUSTER_KUBELET_DIR`` and more."""
+        lines = self._done(_CALL_SECONDS, "env").splitlines()
+        return dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+
+    def restart_kubelet(self) -> None:
+        """End the kubelet and start it again; containers live on."""
+        self._done(_START_SECONDS, "restart-kubelet")
+
+    def is_up(self) -> bool:
+        return self._run(_CALL_SECONDS, "status").returncode == 0
+
+    def up(self) -> None:
+        self._done(_START_SECONDS, "up", "cluster")
+
+    def down(self) -> None:
+        self._run(_START_SECONDS, "down")
+
+    def _done(self, seconds: int, *arguments: str) -> str:
+        done = self._run(seconds, *arguments)
+        assert done.returncode == 0, f"{self._program} {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _run(self, seconds: int, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(self._program), *arguments]
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=seconds)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster: the one that runs already, which is left as it is; else one that ends with the tests."""
+    program = CLUSTER.program()
+    assert program, "tests of this tier are skipped where there is no cluster"
+    it = Cluster(program)
+    if it.is_up():
+        yield it
+        return
+    try:
+        it.up()
+        yield it
+    finally:
+        it.down()

@@ -1,0 +1,69 @@
+"""What modules of a package import, for the tests that keep the arrows between its rooms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Package:
+    """A package of ours. A room is a package or module directly below it; '' is the package itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        self._folder = folder
+        paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
+        self.modules = [".".join(part for part in path.parts if part != "__init__") for path in paths]
+        """Every module by its name below the package: '' is the package itself."""
+        self._known = set(self.modules)
+
+    def source_of(self, module: str) -> ast.Module:
+        path = self._folder.joinpath(*filter(None, module.split(".")))
+        return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+
+    def own(self, name: str) -> str | None:
+        """The module of ours that has a name, None for others: ``launcherkit.pipeline.translate`` is ``pipeline``."""
+        parts = name.split(".")
+        if parts[0] != self.name:
+            return None
+        while ".".join(parts[1:]) not in self._known:
+            parts.pop()
+        return ".".join(parts[1:])
+
+    def own_targets(self, module: str) -> dict[str, str]:
+        """What a module imports of this package: the names, with the modules that have them."""
+        found = {name: self.own(name) for name in imported_by(self.source_of(module))}
+        return {name: target for name, target in found.items() if target is not None}
+
+    def packages_imported_by(self, module: str) -> set[str]:
+        return {name.partition(".")[0] for name in imported_by(self.source_of(module))}
+
+    def cycle(self) -> str | None:
+        """Modules that need each other to be imported."""
+        graph = {}
+        for module in self.modules:
+            at_once = [node for node in self.source_of(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
+            targets = {self.own(name) for node in at_once for name in imported_by(node)}
+            graph[module] = {target for target in targets if target is not None and target != module}
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            return " -> ".join(f"{self.name}.{module}" for module in error.args[1])
+        return None
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def imported_by(tree: ast.AST) -> Iterator[str]:
+    """Full names of what a tree imports anywhere in it, for types too; ``from x import y`` gives ``x.y``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

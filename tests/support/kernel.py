@@ -1,0 +1,193 @@
+"""A kernel that does with a `HostTree` what Linux does when files of ``/sys/bus/pci`` are written to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcherkit_plugin.binding.apart import Late
+from tests.support.hosttree import HostTree
+
+VFIO = "vfio-pci"
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of the process runs after it."""
+
+
+class FakeKernel:
+    """The drivers of a host. ``read`` and ``write`` stand in for those of `launcherkit_plugin.binding.apart`.
+
+    Args:
+        tree: is changed as sysfs and ``/dev/vfio`` would be.
+        drivers: those that are loaded, in this order, each with the ``(vendor, device)`` that it knows.
+    """
+
+    def __init__(self, tree: HostTree, drivers: Mapping[str, Collection[tuple[int, int]]]) -> None:
+        self.tree = tree
+        self.drivers: dict[str, Collection[tuple[int, int]]] = {**drivers, VFIO: ()}
+        for name in self.drivers:
+            tree.driver(name)
+        (tree.root / "sys/bus/pci/drivers_probe").touch()
+        self.moments = 0
+        """Two for each file that was read or written: before and after."""
+        self.die_at: int | None = None
+        """The moment at which the process is killed."""
+        self.busy: set[str] = set()
+        """Functions whose driver doesn't let go of them: who unbinds one waits, and holds the device's lock."""
+        self.locked: set[str] = set()
+        self.probe_fails: set[tuple[str, str]] = set()
+        """Driver and function."""
+        self.refuses: dict[tuple[str, str], int] = {}
+        """File name and function, with the error that writing gives."""
+        self.open_groups: set[int] = set()
+
+    # What a process sees
+
+    def read(self, path: str, seconds: float, keep: Sequence[int]) -> bytes:
+        """Read a file."""
+        with self._step():
+            self._wait_for_lock(Path(path).parent.name)
+            return Path(path).read_bytes()
+
+    def write(self, path: str, text: str, seconds: float, keep: Sequence[int]) -> None:
+        """Write to a file."""
+        with self._step():
+            directory, name = os.path.split(path)
+            if not os.path.isdir(directory):
+                raise _error(errno.ENOENT)
+            address = os.path.basename(directory) if name == "driver_override" else text
+            if (name, address) in self.refuses:
+                raise _error(self.refuses[name, address])
+            if name == "driver_override":
+                self._wait_for_lock(address)
+                value = text.partition("\n")[0]
+                Path(path).write_text((value or "(null)") + "\n")
+            elif name == "drivers_probe":
+                self._probe(text)
+            elif name == "unbind":
+                self._unbind(text, os.path.basename(directory))
+            elif name == "bind":
+                self._bind(text, os.path.basename(directory))
+            else:
+                raise _error(errno.EACCES)
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        self.moment()
+        try:
+            yield
+        finally:
+            self.moment()
+
+    def moment(self) -> None:
+        """The process may be killed now; whatever it does after that, it does not do."""
+        self.moments += 1
+        if self.die_at is not None and self.moments >= self.die_at:
+            raise Killed
+
+    def new_process(self, die_at: int | None = None) -> None:
+        """Another one starts."""
+        self.moments = 0
+        self.die_at = die_at
+
+    # What it does
+
+    def driver(self, address: str) -> str | None:
+        """The driver of a function."""
+        link = self._device(address) / "driver"
+        return os.path.basename(os.readlink(link)) if link.is_symlink() else None
+
+    def override(self, address: str) -> str:
+        return (self._device(address) / "driver_override").read_text().strip()
+
+    def let_go(self, address: str) -> None:
+        """The driver lets go of a function after all, and what waited for it goes on."""
+        self.busy.discard(address)
+        self.locked.discard(address)
+        self._set_driver(address, None)
+
+    def unplug(self, address: str) -> None:
+        """The function is gone."""
+        group = self._group(address)
+        if group is not None:
+            (self.tree.root / f"sys/kernel/iommu_groups/{group}/devices/{address}").unlink()
+        (self.tree.root / "sys/bus/pci/devices" / address).unlink()
+
+    def _device(self, address: str) -> Path:
+        return self.tree.root / "sys/bus/pci/devices" / address
+
+    def _group(self, address: str) -> int | None:
+        link = self._device(address) / "iommu_group"
+        return int(os.path.basename(os.readlink(link))) if link.is_symlink() else None
+
+    def _wait_for_lock(self, address: str) -> None:
+        if address in self.locked:
+            raise Late(4711)
+
+    def _unbind(self, address: str, driver: str) -> None:
+        if not self._device(address).exists() or self.driver(address) != driver:
+            raise _error(errno.ENODEV)
+        self._wait_for_lock(address)
+        if address in self.busy or (driver == VFIO and self._group(address) in self.open_groups):
+            self.locked.add(address)
+            self._wait_for_lock(address)
+        self._set_driver(address, None)
+
+    def _bind(self, address: str, driver: str) -> None:
+        if not self._device(address).exists() or not self._matches(address, driver):
+            raise _error(errno.ENODEV)
+        if self.driver(address) is not None:
+            raise _error(errno.EBUSY)
+        self._attach(address, driver)
+
+    def _probe(self, address: str) -> None:
+        if not self._device(address).exists():
+            raise _error(errno.ENODEV)
+        self._wait_for_lock(address)
+        if self.driver(address) is None:
+            for name in self.drivers:
+                if self._matches(address, name):
+                    try:
+                        self._attach(address, name)
+                    except OSError:
+                        continue  # the kernel's log has it, the writer does not
+                    break
+
+    def _matches(self, address: str, driver: str) -> bool:
+        override = self.override(address)
+        if override != "(null)":
+            return override == driver
+        files = (self._device(address) / name for name in ("vendor", "device"))
+        return tuple(int(file.read_text(), 16) for file in files) in self.drivers[driver]
+
+    def _attach(self, address: str, driver: str) -> None:
+        if (driver, address) in self.probe_fails:
+            raise _error(errno.EINVAL)
+        if driver != VFIO and self._group(address) in self.open_groups:
+            raise _error(errno.EBUSY)  # the group's DMA is a guest's
+        self._set_driver(address, driver)
+
+    def _set_driver(self, address: str, driver: str | None) -> None:
+        device, root = self._device(address), self.tree.root
+        link = device / "driver"
+        link.unlink(missing_ok=True)
+        if driver is not None:
+            self.tree.link(str((device.resolve() / "driver").relative_to(root)), root / "sys/bus/pci/drivers" / driver)
+        rest = [line for line in (device / "uevent").read_text().splitlines() if not line.startswith("DRIVER=")]
+        (device / "uevent").write_text("\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
+        group = self._group(address)
+        if group is not None:
+            mates = os.listdir(root / f"sys/kernel/iommu_groups/{group}/devices")
+            node = root / f"dev/vfio/{group}"
+            if any(self.driver(mate) == VFIO for mate in mates):
+                self.tree.node(f"vfio/{group}")
+            else:
+                node.unlink(missing_ok=True)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

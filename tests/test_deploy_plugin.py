@@ -1,0 +1,295 @@
+"""The device plugin's manifests: whole, no more than the plugin needs, and of one mind with its code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.render import DEPLOY
+from launcherkit_plugin import __version__
+from launcherkit_plugin.cli import serve
+from launcherkit_plugin.cluster.facts import EVENTS_PATH, KUBEVIRT_PATH, NODES_PATH, PODS_PATH
+from launcherkit_plugin.features import FOLDER
+from launcherkit_plugin.metrics.health import Health
+from launcherkit_plugin.metrics.prometheus import PrometheusMetrics
+from launcherkit_plugin.metrics.server import answer
+from launcherkit_plugin.model.config import CdiConfig
+
+PLUGIN = DEPLOY / "plugin"
+BASE = PLUGIN / "base"
+COMPONENTS = {path.name: path for path in sorted((PLUGIN / "components").iterdir())}
+KUSTOMIZATIONS = [BASE, *COMPONENTS.values()]
+every_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
+every_patch = pytest.mark.parametrize(
+    "patch", [path for folder in COMPONENTS.values() for path in folder.glob("daemonset.yaml")], ids=str
+)
+
+
+def read(path: Path) -> dict[str, Any]:
+    (document,) = yaml.safe_load_all(path.read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def pod(path: Path) -> dict[str, Any]:
+    """The pod's specification in a DaemonSet, or in a patch of one."""
+    spec: dict[str, Any] = read(path)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(path: Path) -> dict[str, Any]:
+    (only,) = pod(path)["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def mounts(path: Path) -> dict[str, tuple[str, bool]]:
+    """By the path in the container: the path on the node, empty if it has none there, and whether it can be written."""
+    volumes = {each["name"]: each.get("hostPath", {}).get("path", "") for each in pod(path).get("volumes", [])}
+    base = {each["name"]: each.get("hostPath", {}).get("path", "") for each in pod(BASE / "daemonset.yaml")["volumes"]}
+    return {
+        mount["mountPath"]: ((base | volumes)[mount["name"]], not mount.get("readOnly", False))
+        for mount in container(path)["volumeMounts"]
+    }
+
+
+# Kustomizations
+
+
+@every_kustomization
+def test_a_kustomization_names_every_file_beside_it_and_no_other(folder: Path) -> None:
+    kustomization = read(folder / "kustomization.yaml")
+    named = {*kustomization.get("resources", []), *(patch["path"] for patch in kustomization.get("patches", []))}
+    for generator in kustomization.get("configMapGenerator", []):
+        named |= set(generator["files"])
+    assert named | {"kustomization.yaml"} == {path.name for path in folder.iterdir()}
+
+
+@every_kustomization
+def test_a_kustomization_is_of_the_kind_that_its_place_asks_for(folder: Path) -> None:
+    kustomization = read(folder / "kustomization.yaml")
+    kind = ("kustomize.config.k8s.io/v1beta1", "Kustomization")
+    if folder != BASE:
+        kind = ("kustomize.config.k8s.io/v1alpha1", "Component")
+    assert (kustomization["apiVersion"], kustomization["kind"]) == kind
+
+
+@every_kustomization
+def test_no_manifest_has_anchors_which_older_kustomizes_do_not_read(folder: Path) -> None:
+    tokens = [token for path in folder.iterdir() for token in yaml.scan(path.read_text())]
+    assert not [token for token in tokens if isinstance(token, yaml.AnchorToken | yaml.AliasToken)]
+
+
+@every_patch
+def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
+    base = read(BASE / "daemonset.yaml")
+    changed = read(patch)
+    assert [changed[key] for key in ("apiVersion", "kind")] == [base[key] for key in ("apiVersion", "kind")]
+    assert changed["metadata"].items() <= base["metadata"].items()
+    assert container(patch)["name"] == container(BASE / "daemonset.yaml")["name"]
+
+
+def test_the_image_has_the_version_of_the_plugin() -> None:
+    (image,) = read(BASE / "kustomization.yaml")["images"]
+    assert image == {"name": container(BASE / "daemonset.yaml")["image"], "newTag": __version__}
+
+
+# What the pod may do
+
+
+def test_without_binding_the_plugin_has_no_capability_and_no_part_of_sysfs() -> None:
+    it = container(BASE / "daemonset.yaml")
+    assert it["securityContext"] == {
+        "runAsUser": 0,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    spec = pod(BASE / "daemonset.yaml")
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_of_the_node_it_can_write_the_folder_of_the_sockets_and_of_the_features() -> None:
+    found = mounts(BASE / "daemonset.yaml")
+    assert {path: writes for path, writes in found.values() if path} == {
+        "/var/lib/kubelet/device-plugins": True,
+        "/var/lib/kubelet/pod-resources": False,
+        "/dev/vfio": False,
+        FOLDER: True,
+    }
+    assert all(inside == outside for inside, (outside, _) in found.items() if outside)
+
+
+def test_only_binding_adds_to_what_the_pod_may_do_and_it_says_what() -> None:
+    for name, folder in COMPONENTS.items():
+        for patch in folder.glob("daemonset.yaml"):
+            spec = pod(patch)
+            more = {key: spec[key] for key in ("hostPID", "hostNetwork", "hostIPC", "securityContext") if key in spec}
+            context = container(patch).get("securityContext")
+            if name == "binding":
+                assert more == {"hostPID": True}
+                assert context == {"capabilities": {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}}
+            else:
+                assert (more, context) == ({}, None), name
+
+
+def test_binding_mounts_two_trees_of_sysfs_to_write_and_none_with_other_file_systems_below() -> None:
+    found = mounts(COMPONENTS["binding"] / "daemonset.yaml")
+    assert dict(found.values()) == {
+        "/sys/bus": True,
+        "/sys/devices": True,
+        "/sys/class": False,
+        "/sys/kernel/iommu_groups": False,
+        "/dev/vfio": False,
+        "/run/launcherkit-plugin": True,
+    }
+    given = options(COMPONENTS["binding"] / "daemonset.yaml")
+    assert given.proc == "/proc"
+    host = given.host
+    for inside, (outside, _) in found.items():
+        assert inside == (f"{host}{outside}" if outside.startswith(("/sys", "/dev")) else outside)
+
+
+def test_cdi_files_are_written_where_the_configuration_has_them_by_default() -> None:
+    assert mounts(COMPONENTS["cdi"] / "daemonset.yaml") == {CdiConfig().folder: (CdiConfig().folder, True)}
+
+
+# What fits what
+
+
+def options(path: Path) -> Any:
+    """What the command makes of a container's arguments and variables."""
+    it = container(path)
+    variables = {each["name"]: each.get("value", "given") for each in it["env"]}
+    command, *words = it.get("args", ["serve"])
+    assert command == "serve"
+    parser = ArgumentParser()
+    serve.add_arguments(parser, variables)
+    return parser.parse_args(words)
+
+
+def test_the_arguments_are_ones_that_the_command_has() -> None:
+    given = options(BASE / "daemonset.yaml")
+    found = mounts(BASE / "daemonset.yaml")
+    assert str(Path(given.config).parent) in found
+    assert f"{given.kubelet_dir}/device-plugins" in found
+    (port,) = container(BASE / "daemonset.yaml")["ports"]
+    assert given.metrics_address == f":{port['containerPort']}"
+
+
+def test_the_configuration_is_one_that_the_plugin_takes() -> None:
+    (generator,) = read(BASE / "kustomization.yaml")["configMapGenerator"]
+    (volume,) = [each for each in pod(BASE / "daemonset.yaml")["volumes"] if "configMap" in each]
+    assert volume["configMap"]["name"] == generator["name"]
+    assert generator["options"] == {"disableNameSuffixHash": True}
+    (file,) = generator["files"]
+    assert Path(options(BASE / "daemonset.yaml").config).name == file
+    done = subprocess.run(
+        [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", BASE / file, "--check-config"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_probes_ask_for_pages_that_there_are() -> None:
+    it = container(BASE / "daemonset.yaml")
+    (port,) = it["ports"]
+    health = Health(lambda: 0.0, 1.0)
+    health.waiting("")
+    for probe in ("livenessProbe", "readinessProbe"):
+        asked = it[probe]["httpGet"]
+        assert asked["port"] == port["name"]
+        request = f"GET {asked['path']} HTTP/1.1\r\n\r\n".encode()
+        assert answer(request, PrometheusMetrics().registry, health).status == "200 OK"
+
+
+def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
+    documents = list(yaml.safe_load_all((BASE / "rbac.yaml").read_text()))
+    rights = {
+        (document["metadata"].get("namespace", ""), group, resource, verb)
+        for document in documents
+        for rule in document.get("rules", [])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    asked = {(PODS_PATH, "list"), (NODES_PATH, "list"), (KUBEVIRT_PATH, "list"), (EVENTS_PATH, "create")}
+    asked |= {(PODS_PATH, "watch"), (NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
+    assert rights == {(*of_path(path), verb) for path, verb in asked}
+
+
+def of_path(path: str) -> tuple[str, str, str]:
+    """Namespace, API group and resource of a path."""
+    found = re.fullmatch(r"/(?:api|apis/([^/]+))/v1(?:/namespaces/([^/]+))?/([^/]+)", path)
+    assert found
+    return found[2] or "", found[1] or "", found[3]
+
+
+def test_the_rights_are_given_to_the_pods_account() -> None:
+    documents = list(yaml.safe_load_all((BASE / "rbac.yaml").read_text()))
+    (account,) = [document for document in documents if document["kind"] == "ServiceAccount"]
+    spec = pod(BASE / "daemonset.yaml")
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    names = {(document["kind"], document["metadata"]["name"]) for document in documents if "rules" in document}
+    bound = {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in documents if "roleRef" in each}
+    assert bound == names
+    for binding in (document for document in documents if "subjects" in document):
+        assert binding["subjects"] == [
+            {
+                "kind": "ServiceAccount",
+                "name": account["metadata"]["name"],
+                "namespace": account["metadata"]["namespace"],
+            }
+        ]
+
+
+def test_all_that_has_a_namespace_is_in_that_of_the_plugin_but_for_events() -> None:
+    own = read(BASE / "namespace.yaml")["metadata"]["name"]
+    documents = [document for path in BASE.glob("*.yaml") for document in yaml.safe_load_all(path.read_text())]
+    outside = {
+        document["metadata"]["name"]
+        for document in documents
+        if document.get("metadata", {}).get("namespace", own) != own
+    }
+    assert outside == {"launcherkit-plugin-events"}
+
+
+def test_the_monitor_finds_the_pods_and_their_port() -> None:
+    monitor = read(COMPONENTS["prometheus"] / "podmonitor.yaml")
+    labels = read(BASE / "daemonset.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (port,) = container(BASE / "daemonset.yaml")["ports"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
+
+
+def test_it_runs_where_gpus_are_for_vms_and_never_where_they_are_for_containers() -> None:
+    affinity = pod(BASE / "daemonset.yaml")["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+    def runs_on(**labels: str) -> bool:
+        return any(
+            all(
+                (labels.get(each["key"]) in each["values"]) is (each["operator"] == "In")
+                for each in term["matchExpressions"]
+            )
+            for term in terms
+        )
+
+    gpu, use = "feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.workload.config"
+    assert runs_on(**{gpu: "true"})
+    assert runs_on(**{"feature.node.kubernetes.io/pci-0302_10de.present": "true"})
+    assert runs_on(**{use: "vm-passthrough"})
+    assert runs_on(**{gpu: "true", use: "vm-vgpu"})
+    assert not runs_on(**{gpu: "true", use: "container"})
+    assert not runs_on()
