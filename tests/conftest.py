@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import hypothesis
 import pytest
 
 from tests.tiers import BASE, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
 ONE_TIER = "--tier"
+hypothesis.settings.register_profile("tests", deadline=None)  # no test asserts how long something took
+hypothesis.settings.load_profile("tests")
+
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 
@@ -66,8 +70,6 @@ def _and_skipped(count: int) -> str:
 
 
 def _why_skipped(tier: Tier) -> str:
-    if tier.later:
-        return f"not built yet: {tier.later}"
     if missing := tier.missing():
         return f"no {', '.join(missing)} here; get it with {tier.how_to_get()}"
     if tier.variable and tier.program() is None:

@@ -31,8 +31,6 @@ class Tier(NamedTuple):
     """The name of that program."""
     architecture: str = ""
     """Of the only machines that can run it; empty: any."""
-    later: str = ""
-    """Why there are no tests in this tier yet."""
 
     def program(self) -> Path | None:
         """The program that the variable leads to; None where there is no variable, or it is not set."""

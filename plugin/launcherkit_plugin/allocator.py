@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.booking import Booking
 from launcherkit_plugin.errors import DeviceUnhealthy, UnknownDevice
-from launcherkit_plugin.mates import refuse_split, with_mates
+from launcherkit_plugin.mates import Mates, refuse_split, with_mates
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.prefer import prefer
@@ -31,7 +32,7 @@ class Allocator:
         self._booking = booking
         self._clock = clock
         self._offers: Mapping[str, Offer] = {}
-        self._resources: Mapping[str, Resource] = {}
+        self._host = NO_FACTS
         self._usage = NO_USAGE
         self._read_at = clock()
 
@@ -56,11 +57,15 @@ class Allocator:
         """Who has what, by the last word of the kubelet and by what was given away since."""
         return self._booking.merged(self._usage, self._clock(), self._read_at)
 
-    def advertise(self, offers: Mapping[str, Offer]) -> dict[str, Offer]:
-        """What is on offer from now on, by resource name; gives it with the mates of what pods have Unhealthy (K3)."""
-        self._offers = offers
-        self._resources = {name: offer.resource for name, offer in offers.items()}
-        overlaid = with_mates(self._resources.values(), self.usage(), self._is_fresh)
+    def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
+        """Take what is on offer from now on; gives it with the mates of what pods have Unhealthy (K3).
+
+        Args:
+            offers: by resource name.
+            host: by which that was found.
+        """
+        self._offers, self._host = offers, host
+        overlaid = with_mates(self._mates(), (offer.resource for offer in offers.values()), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -85,7 +90,7 @@ class Allocator:
                         "Mend what the message names; the device is back by itself then. "
                         "`launcherkit-plugin discover` shows the state of all.",
                     )
-            refuse_split(offer.resource, ids, self._resources, self.usage(), self._is_fresh)
+            refuse_split(self._mates(), offer.resource, ids)
             grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
             self._booking.reserve(resource, ids, self._clock())
             return grants
@@ -102,12 +107,28 @@ class Allocator:
             await offer.provider.check(offer.resource, ids)
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """Which devices a container should rather get (K3); see `launcherkit_plugin.prefer`."""
-        offer = self._offers.get(resource)
-        return prefer(offer.resource.devices if offer else {}, available, must_include, size)
+        """Which devices a container should rather get (K3); see `launcherkit_plugin.prefer`.
 
-    def _is_fresh(self, resource: str, device: str) -> bool:
-        return self._booking.is_fresh(resource, device, self._clock())
+        A companion of what was given away last comes first: the kubelet is asking for the same container.
+        """
+        offer = self._offers.get(resource)
+        if offer is None:
+            return prefer({}, available, must_include, size)
+        devices, mates = offer.resource.devices, self._mates()
+        since = {
+            key: moment
+            for key in available
+            if key in devices and (moment := mates.beside_since(offer.resource, devices[key])) is not None
+        }
+        first = [*must_include, *sorted(since, key=lambda key: (-since[key], key))]
+        return prefer(devices, available, list(dict.fromkeys(first))[: max(size, len(must_include))], size)
+
+    def _mates(self) -> Mates:
+        resources = {name: offer.resource for name, offer in self._offers.items()}
+        return Mates(resources, self.usage(), self._fresh_since, self._host)
+
+    def _fresh_since(self, resource: str, device: str) -> float | None:
+        return self._booking.fresh_since(resource, device, self._clock())
 
     def _offer(self, resource: str, ids: Sequence[str]) -> Offer:
         offer = self._offers.get(resource)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ def assemble(config: Config, parts: Parts) -> Setup:
         nodes=config.nodes,
         cdi=_cdi_file(config, "pci", parts),
         cdi_only=_only_cdi(config),
-        binder=_binder(match if any(rule.bind for rule in config.pci) else _no_rule, parts),
+        binder=_binder(config, match, parts),
     )
 
     def learn(facts: HostFacts) -> None:
@@ -102,16 +103,15 @@ def _only_cdi(config: Config) -> bool:
     return config.cdi is not None and config.cdi.only
 
 
-def _no_rule(_: PciFunction) -> None:
-    """Nothing is to be bound; thousands of functions need not be matched to find that out."""
-
-
-def _binder(match: Callable[[PciFunction], PciRule | None], parts: Parts) -> Binder:
-    """Without rules to bind by, too: what earlier ones have bound is to be given back."""
+def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], parts: Parts) -> Binder | None:
+    """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
+    binds = any(rule.bind for rule in config.pci)
+    if not binds and not _has_records(parts.ledger):
+        return None
     from launcherkit_plugin.binding.assemble import binder_of
 
     return binder_of(
-        match,
+        match if binds else _no_rule,
         parts.host,
         root=parts.root,
         proc=parts.proc,
@@ -120,3 +120,14 @@ def _binder(match: Callable[[PciFunction], PciRule | None], parts: Parts) -> Bin
         metrics=parts.metrics,
         events=parts.events,
     )
+
+
+def _has_records(ledger: str) -> bool:
+    try:
+        return any(name.endswith(".json") for name in os.listdir(ledger))
+    except OSError:
+        return False
+
+
+def _no_rule(_: PciFunction) -> None:
+    """Nothing is to be bound; thousands of functions need not be matched to find that out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from launcherkit_plugin.model.usage import Holder, Usage
 
@@ -14,7 +15,13 @@ FRESH_SECONDS = 5.0
 """The kubelet asks for the resources of one container one after the other; what was given away this recently may have
 been for the container that it asks for now."""
 
-_NOBODY_YET = Holder("")
+
+class _Given(NamedTuple):
+    """One device, given away."""
+
+    at: float
+    holder: Holder
+    """A pod without a name; what was given in one call has one holder."""
 
 
 class Booking:
@@ -23,15 +30,18 @@ class Booking:
     def __init__(self, patience: float = PATIENCE_SECONDS, fresh: float = FRESH_SECONDS) -> None:
         self._patience = patience
         self._fresh = fresh
-        self._given: dict[tuple[str, str], float] = {}
-        """When each was given away; kept while it is waited for, and while it is fresh."""
+        self._calls = 0
+        self._given: dict[tuple[str, str], _Given] = {}
+        """Kept while a pod is waited for, and while they are fresh."""
         self._waiting: set[tuple[str, str]] = set()
         """Those that no pod has been seen with."""
 
     def reserve(self, resource: str, ids: Iterable[str], now: float) -> None:
-        """Devices were given away at ``now``, in seconds of a monotonic clock."""
+        """Devices were given away in one call at ``now``, in seconds of a monotonic clock."""
+        self._calls += 1
+        given = _Given(now, Holder("", f"of call {self._calls}"))
         for device in ids:
-            self._given[resource, device] = now
+            self._given[resource, device] = given
             self._waiting.add((resource, device))
 
     def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
@@ -46,19 +56,19 @@ class Booking:
             self._forget(usage, now, read_at)
         held = {resource: dict(devices) for resource, devices in usage.held.items()}
         for resource, device in self._waiting:
-            held.setdefault(resource, {}).setdefault(device, _NOBODY_YET)
+            held.setdefault(resource, {})[device] = self._given[resource, device].holder
         return Usage(usage.source, held)
 
     def _forget(self, usage: Usage, now: float, read_at: float) -> None:
-        for key, since in list(self._given.items()):
-            if since >= read_at:
+        for key, given in list(self._given.items()):
+            if given.at >= read_at:
                 continue
-            if usage.holder(*key) is not None or now - since > self._patience:
+            if usage.holder(*key) is not None or now - given.at > self._patience:
                 self._waiting.discard(key)
-            if key not in self._waiting and not self.is_fresh(*key, now):
+            if key not in self._waiting and self.fresh_since(*key, now) is None:
                 del self._given[key]
 
-    def is_fresh(self, resource: str, device: str, now: float) -> bool:
-        """Whether a device was given away a moment ago."""
-        since = self._given.get((resource, device))
-        return since is not None and now - since <= self._fresh
+    def fresh_since(self, resource: str, device: str, now: float) -> float | None:
+        """When a device was given away, if that was a moment ago."""
+        given = self._given.get((resource, device))
+        return given.at if given is not None and now - given.at <= self._fresh else None

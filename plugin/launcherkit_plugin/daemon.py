@@ -85,6 +85,8 @@ class Daemon:
         self._facts: HostFacts | None = None
         self._told: dict[str, Resource] = {}
         self._learned = False
+        self._wrong: dict[str, str] = {}
+        """What is wrong at the moment, by what it is about: each is told once."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
@@ -184,7 +186,7 @@ class Daemon:
 
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> None:
         """The same with the mates of what pods have Unhealthy (K3)."""
-        listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers).items()}
+        listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(listed.values())
         self._tell(facts, listed)
 
@@ -202,8 +204,10 @@ class Daemon:
         except LauncherkitError as error:
             if self._facts is None:
                 raise
-            log_error(self._world.log, error)
+            if self._is_new("names", error):
+                log_error(self._world.log, error)
             return [offer for offer in offered if offer.resource.name in self._told]
+        self._is_new("names", None)
         return offered
 
     def _tell(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
@@ -219,24 +223,35 @@ class Daemon:
         world.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
             world.publish(facts, list(listed.values()))
+            self._is_new("labels", None)
         except LauncherkitError as error:
-            log_error(world.log, error)
+            if self._is_new("labels", error):
+                log_error(world.log, error)
 
     async def _reload(self) -> None:
         """Take the new configuration if it is one, and keep the old one if it is wrong."""
         try:
             setup = await self._world.reload()
         except LauncherkitError as error:
-            self._world.metrics.reloaded("refused")
-            log_error(self._world.log, error)
-            self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
+            if self._is_new("configuration", error):
+                self._world.metrics.reloaded("refused")
+                log_error(self._world.log, error)
+                self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
             return
+        self._is_new("configuration", None)
         if setup is None:
             return
         self._setup, self._scan, self._learned, self._found = setup, self._scan_of(setup), False, {}
         self._world.metrics.reloaded("done")
         self._world.log("info", "the configuration has changed; the new one is in force")
         self._world.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
+
+    def _is_new(self, about: str, error: LauncherkitError | None) -> bool:
+        """Whether something else is wrong than at the last time; None: nothing is any more."""
+        before = self._wrong.pop(about, None)
+        if error is not None:
+            self._wrong[about] = error.message
+        return error is not None and error.message != before
 
     def _scan_of(self, setup: Setup) -> Apart[HostFacts]:
         wanted = tuple(provider.wants for provider in setup.providers)
@@ -256,7 +271,13 @@ class Hinting:
         self.prefer = allocator.prefer
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
-        """See `launcherkit_plugin.allocator.Allocator.allocate`."""
+        """See `launcherkit_plugin.allocator.Allocator.allocate`.
+
+        Who has asked may hang up in the middle; what has been begun comes to its end, and nothing else is done before.
+        """
+        return await asyncio.shield(asyncio.create_task(self._allocate(resource, containers)))
+
+    async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         grants = await self._allocator.allocate(resource, containers)
         self._hints.give(News.GIVEN)
         return grants

@@ -44,6 +44,11 @@ class DiskFiles:
         self._patience = patience
         self._stuck: set[str] = set()
 
+    @property
+    def hanging(self) -> frozenset[str]:
+        """Where something is being written, perhaps for ever."""
+        return frozenset(self._stuck)
+
     def tree(self) -> Tree:
         return DiskTree(self._root)
 

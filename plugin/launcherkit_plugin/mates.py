@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
 from launcherkit_plugin.errors import GroupSplit
 from launcherkit_plugin.model.device import Device, Problem, Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 
-IsFresh: TypeAlias = Callable[[str, str], bool]
-"""Whether a device of a resource was given away a moment ago (`launcherkit_plugin.booking`)."""
+FreshSince: TypeAlias = Callable[[str, str], float | None]
+"""When a device of a resource was given away, if that was a moment ago (`launcherkit_plugin.booking`)."""
+
+
+class _Taker(NamedTuple):
+    """A device that a pod has."""
+
+    resource: str
+    device: str
+    holder: Holder
 
 
 class Mates:
-    """Who has what, by IOMMU group, for one look at usage."""
+    """Who has what, by IOMMU group, for one look at usage.
 
-    def __init__(self, resources: Mapping[str, Resource], usage: Usage, is_fresh: IsFresh) -> None:
+    Args:
+        resources: all that are advertised, by name.
+        usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
+            away: after a change of names, or by another device plugin.
+        fresh_since: see `FreshSince`.
+        host: tells the IOMMU group of what a pod has and what isn't advertised any more.
+    """
+
+    def __init__(
+        self, resources: Mapping[str, Resource], usage: Usage, fresh_since: FreshSince, host: HostFacts
+    ) -> None:
         self._resources = resources
         self._usage = usage
-        self._is_fresh = is_fresh
-        self._takers: dict[int, list[tuple[str, str, Holder]]] = {}
-        for name, devices in usage.held.items():
-            known = resources[name].devices if name in resources else {}
-            for device, holder in devices.items():
-                for group in known[device].groups if device in known else ():
-                    self._takers.setdefault(group, []).append((name, device, holder))
+        self._fresh_since = fresh_since
+        self._takers: dict[int, list[_Taker]] = {}
+        footprints: dict[str, frozenset[int]] = {}
+        for resource in resources.values():
+            for key, device in resource.devices.items():
+                footprints[key] = footprints.get(key, frozenset()) | device.groups
+        for name, holders in usage.held.items():
+            for key, holder in holders.items():
+                for group in footprints.get(key) or _group_of(key, host):
+                    self._takers.setdefault(group, []).append(_Taker(name, key, holder))
 
     def in_the_way(self, resource: Resource, device: Device, beside: Collection[str] = ()) -> str | None:
         """Why a device can't go to a pod that has none of its group: in words, None if it can.
@@ -36,29 +59,58 @@ class Mates:
             beside: IDs of the same resource that go to the same container.
         """
         own = self._usage.holder(resource.name, device.id)
-        for group in sorted(device.groups):
-            for name, other, holder in self._takers.get(group, ()):
-                if (name, other) == (resource.name, device.id) or (name == resource.name and other in beside):
-                    continue
-                if own is not None and own.pod == holder.pod:
-                    continue  # both are in one pod
-                if self._goes_with(resource, name) and self._is_fresh(name, other):
-                    continue
-                return f"{holder} has {other}, which shares IOMMU group {group}"
+        for group, taker in self._others(resource, device):
+            if taker.resource == resource.name and taker.device in beside:
+                continue
+            if own is not None and _one_pod(own, taker.holder):
+                continue
+            if self._goes_with(resource, taker) and self._fresh_since(taker.resource, taker.device) is not None:
+                continue
+            what = "it" if taker.device == device.id else taker.device
+            return f"{taker.holder} has {what}, which shares IOMMU group {group}"
         return None
 
-    def _goes_with(self, resource: Resource, other: str) -> bool:
-        """Whether one of two resources is that of companions, which are asked for beside the card that they are of."""
-        return other != resource.name and (resource.companion or self._resources[other].companion)
+    def beside_since(self, resource: Resource, device: Device) -> float | None:
+        """When a function that this one is asked for beside was given away, if that was a moment ago."""
+        since = [
+            self._fresh_since(taker.resource, taker.device)
+            for _, taker in self._others(resource, device)
+            if self._goes_with(resource, taker)
+        ]
+        return max((moment for moment in since if moment is not None), default=None)
+
+    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Taker]]:
+        """Those who have something of the device's groups, other than this device by this name."""
+        for group in sorted(device.groups):
+            for taker in self._takers.get(group, ()):
+                if (taker.resource, taker.device) != (resource.name, device.id):
+                    yield group, taker
+
+    def _goes_with(self, resource: Resource, taker: _Taker) -> bool:
+        """Whether one of the two is a companion, which is asked for beside the card that it is a function of."""
+        other = self._resources.get(taker.resource)
+        return other is not None and other.name != resource.name and (resource.companion or other.companion)
 
 
-def with_mates(resources: Iterable[Resource], usage: Usage, is_fresh: IsFresh) -> tuple[Resource, ...]:
-    """Resources with the mates of what pods have made Unhealthy; what a pod has itself stays as it is (K4)."""
-    by_name = {resource.name: resource for resource in resources}
-    mates = Mates(by_name, usage, is_fresh)
+def _group_of(key: str, host: HostFacts) -> frozenset[int]:
+    """The IOMMU group of a function by its BDF; empty where there is none."""
+    try:
+        function = host.functions.get(PciAddress.parse(key))
+    except ValueError:
+        return frozenset()
+    return frozenset() if function is None or function.iommu_group is None else frozenset({function.iommu_group})
+
+
+def _one_pod(one: Holder, other: Holder) -> bool:
+    """Whether two holders are one pod. Of those that have no name yet it is known only where one call gave both."""
+    return one.pod == other.pod if one.pod else one == other
+
+
+def with_mates(mates: Mates, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
+    """Resources with the mates of what pods have Unhealthy; what a pod has itself stays as it is (K4)."""
     return tuple(
         resource._replace(devices={device.id: device for device in _overlaid(resource, mates, usage)})
-        for resource in by_name.values()
+        for resource in resources
     )
 
 
@@ -72,15 +124,12 @@ def _overlaid(resource: Resource, mates: Mates, usage: Usage) -> Iterator[Device
         yield device
 
 
-def refuse_split(
-    resource: Resource, ids: Sequence[str], resources: Mapping[str, Resource], usage: Usage, is_fresh: IsFresh
-) -> None:
+def refuse_split(mates: Mates, resource: Resource, ids: Sequence[str]) -> None:
     """See that no device goes to a pod while another pod has one of its group.
 
     Raises:
         GroupSplit: names both devices, the group and the pod.
     """
-    mates = Mates(resources, usage, is_fresh)
     for device in ids:
         why = mates.in_the_way(resource, resource.devices[device], ids)
         if why is not None:

@@ -61,7 +61,7 @@ def check_domain(domain: str) -> str:
         raise ValueError(
             f"the domain is of lower case letters, digits, dashes and dots, {_LONGEST_DOMAIN} characters at most"
         )
-    if labels[-2:] == ["kubernetes", "io"] or domain.endswith("kubernetes.io") or domain.startswith("requests."):
+    if domain.endswith("kubernetes.io") or domain.startswith("requests."):
         raise ValueError("Kubernetes keeps domains that end with kubernetes.io or begin with requests. to itself")
     return domain
 
@@ -132,7 +132,10 @@ def _domain(vendor: int | None, config: Config) -> str:
 
 
 class Namer:
-    """Gives names as they are needed, looks for a model's in the table once, and remembers what has which name."""
+    """Gives names as they are needed, looks for a model's in the table once, and sees to it that they are apart.
+
+    Who has which name is gathered from one `check` to the next: what has been unplugged is in nobody's way.
+    """
 
     def __init__(self, config: Config, tables: Sequence[str] = PATHS) -> None:
         """Make one.
@@ -145,7 +148,8 @@ class Namer:
         self._tables = tables if config.pci_ids is None else (config.pci_ids,)
         self._rules = {id(rule): f"rule {number}" for number, rule in enumerate(config.pci, 1)}
         self._by_model: dict[tuple[int, int], str] = {}
-        self._given: dict[tuple[tuple[int, int], int], str] = {}
+        self._given: dict[tuple[tuple[int, int], int], tuple[str, str]] = {}
+        """Names, each with what it is the name of, by model and rule."""
         self._bearers: dict[str, dict[str, None]] = {}
 
     def learn(self, functions: Iterable[PciFunction]) -> None:
@@ -162,17 +166,18 @@ class Namer:
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
         """The name of the resource that a function belongs to by a rule."""
-        name = self._given.get((function.model, id(rule)))
-        if name is None:
+        given = self._given.get((function.model, id(rule)))
+        if given is None:
             which = self._rules.get(id(rule), "a rule")
             if rule.name is not None:
-                name, bearer = rule.name, which
+                given = rule.name, which
             else:
                 self.learn([function])
                 vendor, device = function.model
-                name, bearer = self._by_model[function.model], f"model {vendor:04x}:{device:04x} by {which}"
-            self._given[function.model, id(rule)] = name
-            self._bearers.setdefault(name, {})[bearer] = None
+                given = self._by_model[function.model], f"model {vendor:04x}:{device:04x} by {which}"
+            self._given[function.model, id(rule)] = given
+        name, bearer = given
+        self._bearers.setdefault(name, {})[bearer] = None
         return name
 
     def vgpu(self, type_name: str, vendor: int | None) -> str:
@@ -182,7 +187,7 @@ class Namer:
         return name
 
     def check(self, resources: Iterable[Resource]) -> None:
-        """Whether all names that were given are one thing's alone (K6).
+        """Whether all names that were given since the last time are one thing's alone (K6).
 
         Args:
             resources: what is to be advertised, of all providers.
@@ -191,7 +196,8 @@ class Namer:
             NameClash, SeveralErrors: names both.
         """
         errors = Collector()
-        for name, bearers in self._bearers.items():
+        borne, self._bearers = self._bearers, {}
+        for name, bearers in borne.items():
             for one, other in pairwise(bearers):
                 errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY))
         for text in clashes((resource.name, resource.variable) for resource in resources):

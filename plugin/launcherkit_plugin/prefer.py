@@ -12,8 +12,25 @@ class _Bundle(NamedTuple):
     """Devices that share IOMMU groups; who takes one makes the others useless to the rest."""
 
     ids: tuple[str, ...]
-    numa: int | None
-    path: tuple[str, ...]
+    place: tuple[int | None, tuple[str, ...]]
+    """NUMA node, and the path down to the switch."""
+
+
+MOST_STARTS = 32
+"""Kinds of bundles from which a search begins. A node has fewer switches than that."""
+
+
+class _Score(NamedTuple):
+    """What a choice costs, the worst first; less is better."""
+
+    broken: int
+    """Groups of which a part is taken."""
+    nodes: int
+    switches: int
+    left: int
+    """Devices still to be found: who takes more at a time is done sooner."""
+    ids: tuple[str, ...]
+    """For the same answer every time."""
 
 
 def prefer(
@@ -31,40 +48,72 @@ def prefer(
         size: how many.
     """
     chosen = list(dict.fromkeys(must_include))[:size]
-    free = [device for device in dict.fromkeys(available) if device not in chosen]
+    free = [device for device in dict.fromkeys(available) if device not in set(chosen)]
     if len(chosen) + len(free) <= size:
         return chosen + sorted(free)
     bundles = _bundles(devices, [*chosen, *free])
-    started = [bundle for bundle in bundles if not set(chosen).isdisjoint(bundle.ids)]
-    if started:
-        return _grow(chosen, bundles, size)[1]
+    if chosen:
+        return _Search(bundles, chosen, size).best()[1]
     kinds: dict[object, _Bundle] = {}
     for bundle in bundles:
-        kinds.setdefault((len(bundle.ids), bundle.numa, bundle.path[:-1]), bundle)
-    return min(_grow(bundle.ids[:size], bundles, size) for bundle in kinds.values())[1]
+        kinds.setdefault((len(bundle.ids), *bundle.place), bundle)
+    starts = sorted(kinds.values(), key=lambda bundle: (abs(len(bundle.ids) - size), bundle.ids))[:MOST_STARTS]
+    return min(_Search(bundles, bundle.ids[:size], size).best() for bundle in starts)[1]
 
 
-def _grow(chosen: Iterable[str], bundles: Sequence[_Bundle], size: int) -> tuple[tuple[int, ...], list[str]]:
-    """Take bundles until there are enough; gives what it costs and the IDs."""
-    taken = list(chosen)
-    while len(taken) < size:
-        _, extra = min(
-            (_cost([*taken, *rest[: size - len(taken)]], bundles), rest[: size - len(taken)])
-            for rest in ([device for device in bundle.ids if device not in taken] for bundle in bundles)
-            if rest
-        )
-        taken.extend(extra)
-    return _cost(taken, bundles), taken
+class _Search:
+    """Goes on from a beginning, always with what adds least.
 
+    Bundles of one kind (of one size, below one switch) cost the same: of each only the first that isn't taken is tried.
+    """
 
-def _cost(taken: Iterable[str], bundles: Sequence[_Bundle]) -> tuple[int, ...]:
-    """Broken groups, NUMA nodes, switches; and devices, negative, for what takes more at a time leaves less to go."""
-    have = set(taken)
-    touched = [bundle for bundle in bundles if not have.isdisjoint(bundle.ids)]
-    broken = sum(1 for bundle in touched if not have.issuperset(bundle.ids))
-    nodes = {bundle.numa for bundle in touched}
-    switches = {bundle.path[:-1] for bundle in touched}
-    return broken, len(nodes), len(switches), -len(have)
+    def __init__(self, bundles: Sequence[_Bundle], chosen: Iterable[str], size: int) -> None:
+        self._size = size
+        self._taken = list(chosen)
+        have = set(self._taken)
+        self._places: set[tuple[int | None, tuple[str, ...]]] = set()
+        self._open: list[tuple[_Bundle, tuple[str, ...]]] = []
+        """Bundles of which a part is taken, with the rest."""
+        self._kinds: dict[object, list[_Bundle]] = {}
+        for bundle in reversed(bundles):
+            if have.isdisjoint(bundle.ids):
+                self._kinds.setdefault((len(bundle.ids), *bundle.place), []).append(bundle)
+                continue
+            self._places.add(bundle.place)
+            if rest := tuple(device for device in bundle.ids if device not in have):
+                self._open.append((bundle, rest))
+
+    def best(self) -> tuple[_Score, list[str]]:
+        """The IDs, and what they cost."""
+        while len(self._taken) < self._size:
+            candidates = [(bundle, rest) for bundle, rest in self._open]
+            candidates += [(kind[-1], kind[-1].ids) for kind in self._kinds.values() if kind]
+            self._take(*min(candidates, key=lambda candidate: self._score(*candidate)))
+        return self._score_of(len(self._open), self._places, 0, tuple(self._taken)), self._taken
+
+    def _take(self, bundle: _Bundle, rest: tuple[str, ...]) -> None:
+        wanted = rest[: self._size - len(self._taken)]
+        self._taken.extend(wanted)
+        self._places.add(bundle.place)
+        if (bundle, rest) in self._open:
+            self._open.remove((bundle, rest))
+        else:
+            self._kinds[len(bundle.ids), *bundle.place].pop()
+        if len(wanted) < len(rest):
+            self._open.append((bundle, rest[len(wanted) :]))
+
+    def _score(self, bundle: _Bundle, rest: tuple[str, ...]) -> _Score:
+        """What it would cost to take from a bundle next."""
+        room = self._size - len(self._taken)
+        wanted = rest[:room]
+        broken = len(self._open) - (len(rest) < len(bundle.ids)) + (len(wanted) < len(rest))
+        return self._score_of(broken, self._places | {bundle.place}, room - len(wanted), wanted)
+
+    @staticmethod
+    def _score_of(
+        broken: int, places: set[tuple[int | None, tuple[str, ...]]], left: int, ids: tuple[str, ...]
+    ) -> _Score:
+        return _Score(broken, len({node for node, _ in places}), len({switch for _, switch in places}), left, ids)
 
 
 def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]:
@@ -86,4 +135,4 @@ def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]
 
 
 def _bundle(device: Device | None, ids: tuple[str, ...]) -> _Bundle:
-    return _Bundle(ids, None, ()) if device is None else _Bundle(ids, device.numa_node, device.path)
+    return _Bundle(ids, (None, ()) if device is None else (device.numa_node, device.path[:-1]))

@@ -195,7 +195,7 @@ class _Reader:
             return Reading(with_auto(Config(auto=auto)))
         if self._first is not None:
             first, self._first = self._first, None
-            return await first
+            return await asyncio.shield(first)  # whoever has begun it waits for its end
         return await read_config_apart(path, auto, kubevirt, labels)
 
 

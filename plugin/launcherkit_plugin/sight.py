@@ -20,7 +20,7 @@ class Sight(NamedTuple):
     drivers: tuple[tuple[str, str | None], ...]
     """Links of functions to their drivers, with the name of the driver."""
     members: tuple[tuple[str, frozenset[str]], ...]
-    """Directories of IOMMU groups, with their entries."""
+    """Directories with their entries: of IOMMU groups, and those that name VFIO's character devices."""
 
 
 def sight_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Sight:
@@ -35,9 +35,16 @@ def sight_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Sig
             (f"{root}/sys/bus/pci/devices/{address}/driver", function.driver)
             for address, function in sorted(near.items())
         ),
-        tuple(
-            (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, mates)))
-            for group, mates in members.items()
+        (
+            *(
+                (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, mates)))
+                for group, mates in members.items()
+            ),
+            *(
+                (f"{root}/sys/bus/pci/devices/{address}/vfio-dev", frozenset({detail.vfio_dev}))
+                for address in sorted(near)
+                if (detail := host.details.get(address)) is not None and detail.vfio_dev is not None
+            ),
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from launcherkit_plugin import __version__
 from launcherkit_plugin.cluster.client import Cluster as ClusterProcess
 from launcherkit_plugin.cluster.client import ClusterFacts, command
 from tests.cluster.test_manifests import CRDS, dropped
@@ -23,10 +25,11 @@ pytestmark = pytest.mark.cluster
 
 _SECONDS = 120
 NAMESPACE = "launcherkit"
-MANIFESTS = [*BASE.glob("*.yaml"), *(path for folder in COMPONENTS.values() for path in folder.glob("podmonitor.yaml"))]
+_RESOURCES = ("podmonitor.yaml", "kubevirt-plugin.yaml")
+MANIFESTS = [*BASE.glob("*.yaml"), *(folder / name for folder in COMPONENTS.values() for name in _RESOURCES)]
 DOCUMENTS = [
     pytest.param(document, id=f"{path.name}:{document['kind']}")
-    for path in sorted(MANIFESTS)
+    for path in sorted(path for path in MANIFESTS if path.exists())
     for document in yaml.safe_load_all(path.read_text())
     if path.name not in ("kustomization.yaml", "plugin.yaml")
 ]
@@ -77,6 +80,28 @@ def test_binding_keeps_what_the_base_mounts_and_takes_no_capability_back(server:
     assert container["securityContext"]["capabilities"] == {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"], "drop": ["ALL"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/var/lib/kubelet/device-plugins", "/dev/vfio", "/host/dev/vfio", "/host/sys/bus"} <= mounted
+
+
+def test_kustomize_builds_the_base_with_every_component(cluster: Cluster, tmp_path: Path) -> None:
+    client = json.loads(cluster.kubectl("version", "--client", "-o", "json"))["clientVersion"]
+    if int(re.sub(r"\D", "", client["minor"])) < 21:
+        pytest.skip(f"components are younger than kubectl {client['gitVersion']}")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(folder, tmp_path) for folder in COMPONENTS.values()],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    built = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(tmp_path))))
+    (daemon_set,) = [document for document in built if document["kind"] == "DaemonSet"]
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/launcherkit-plugin:{__version__}"
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/var/lib/kubelet/device-plugins", "/host/sys/bus", "/var/run/cdi", "/dev/iommu"} <= mounted
+    (config_map,) = [document for document in built if document["kind"] == "ConfigMap"]
+    assert config_map["metadata"] == {"name": "launcherkit-plugin", "namespace": NAMESPACE}
+    assert {"PodMonitor", "Namespace", "ServiceAccount"} <= {document["kind"] for document in built}
 
 
 # The process

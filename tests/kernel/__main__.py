@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from tests.kernel.machine import SHARE, Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 
 _HINT = f"""\
 A machine with an IOMMU. What you see is this machine's own root, read-only below a layer in memory: the checkout and
-its .venv are there, and nothing that you change stays, but for {SHARE}. `exit` or Ctrl-A X ends it.
+its .venv are there, and nothing that you change stays, but what is in {SHARE}, which is %s out here.
+`exit` ends it, or Ctrl-A X.
 """
 
 
@@ -24,9 +23,9 @@ def main() -> int:
             kernel = fetch(cache)
             print(f"Linux {kernel.release} is in {kernel.folder}")  # noqa: T201
             return 0
-        print(_HINT, flush=True)  # noqa: T201
-        with tempfile.TemporaryDirectory(prefix="lk-machine-") as results:
-            return Machine(cache).shell(Path(results))
+        results = cache / "shell"
+        print(_HINT % results, flush=True)  # noqa: T201
+        return Machine(cache).shell(results)
     except (CannotFetch, OSError) as error:
         sys.exit(f"./dev kernel: {error}")
 

@@ -25,6 +25,8 @@ def accelerator(cache: Path, image: Path, initramfs: Path) -> tuple[str, ...]:
 
     The answer is kept in the cache till the host boots again.
     """
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return TCG
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     kept = cache / "kvm"
     try:
@@ -38,8 +40,6 @@ def accelerator(cache: Path, image: Path, initramfs: Path) -> tuple[str, ...]:
 
 
 def _runs(image: Path, initramfs: Path) -> bool:
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return False
     command = [
         *(find_program("qemu-system-x86_64") or "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"),
         *("-display", "none", "-monitor", "none", "-serial", "stdio", "-m", "256", *KVM),

@@ -8,6 +8,7 @@ ever.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, NVME
+from tests.kernel.devices import AUDIO, DISPLAY, NVME
 from tests.kernel.guests import Guests
 from tests.kernel.inside import Inside, leave_report
 from tests.kernel.machine import INSIDE, SHARE
@@ -53,8 +54,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _KEY in session.stash:
-        session.stash[_KEY].end()
+    left = session.stash[_KEY].end() if _KEY in session.stash else ""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if left and reporter is not None:
+        reporter.write_line("")
+        reporter.write_line(left)
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +67,8 @@ def pod_with_libvirt() -> Iterator[Pod]:
     with pod() as made:
         made.libvirtd()
         yield made
+        for path in (made.folder / "log" / "qemu").glob("*.log"):
+            shutil.copy(path, SHARE)
 
 
 @pytest.fixture(scope="session")
@@ -151,3 +157,15 @@ def mixed() -> Iterator[tuple[str, str]]:
     (sysfs.DEVICES / controller / "sriov_numvfs").write_text("2")
     yield controller, other
     (sysfs.DEVICES / controller / "sriov_numvfs").write_text("0")
+
+
+@pytest.fixture
+def card(sound: None) -> Iterator[sysfs.Card]:
+    """A card whose functions have drivers of the host."""
+    sysfs.modprobe("bochs")
+    found = sysfs.cards()[0]
+    sysfs.bind(found.display, "bochs-drm")
+    (sysfs.DEVICES / found.display / "driver_override").write_text("\n")
+    yield found
+    for address in sysfs.having(DISPLAY):
+        sysfs.unbind(address)

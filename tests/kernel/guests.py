@@ -40,6 +40,12 @@ class Guests:
     def serial(self, name: str) -> Path:
         return self._folder / f"{name}.serial"
 
+    def translated(self, env: Mapping[str, str]) -> bytes:
+        """What libvirt would be given for a guest with these devices: it mends some of what a document lacks."""
+        output = self._folder / "translated.xml"
+        assert run(["translate", "--domain", str(self.document("vm", "off")), "--output", str(output)], env) == 0
+        return output.read_bytes()
+
     def start(self, env: Mapping[str, str], *flags: str, name: str = "vm", does: str = "pci off") -> None:
         """Translate, define and start, by the one command that does it.
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.driver.build import CannotBuild, build
-from tests.kernel.machine import ROOT, Machine, Outcome
+from tests.kernel.machine import ROOT, Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 
 _REPORTS = "reports"
-_SECONDS = 300
+_SECONDS = 400
 """The longest time without a report before the machine is taken for dead."""
 
 
@@ -32,11 +32,7 @@ def leave_report(config: pytest.Config, report: pytest.TestReport, folder: Path)
 
 
 class Inside:
-    """One machine for the tests of one session.
-
-    Raises:
-        CannotFetch, OSError: it can't be started and the tier was asked for; else the tests are skipped.
-    """
+    """One machine for the tests of one session. Where it can't be made they are skipped, or fail if asked for."""
 
     def __init__(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
         self._config = config
@@ -45,7 +41,7 @@ class Inside:
         self._read = 0
         self._progress = time.monotonic()
         self._why_not = ""
-        self._outcome: Outcome | None = None
+        self._asked_for = bool(config.getoption("--all-tiers") or config.getoption("--tier"))
         self._told = False
         self.folder = Path(tempfile.mkdtemp(prefix="lk-machine-"))
         command = [
@@ -63,12 +59,12 @@ class Inside:
                 build(fetch(cache).headers, cache)  # in the machine it takes ten times as long
             self._running = Machine(cache).start(command, self.folder)
         except (CannotFetch, OSError) as error:
-            if config.getoption("--all-tiers") or config.getoption("--tier"):
-                raise
             self._why_not = f"the machine with an IOMMU can't be made here: {error}"
 
     def reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         """The reports of one test, once it has run; one that says why where it has not."""
+        if self._why_not and self._asked_for:
+            return [_report(item, "failed", self._why_not)]
         if self._why_not:
             return [_report(item, "skipped", (str(item.path), 0, f"Skipped: {self._why_not}"))]
         while item.nodeid not in self._complete:
@@ -81,12 +77,14 @@ class Inside:
             time.sleep(0.1)
         return self._found[item.nodeid]
 
-    def end(self) -> None:
-        """End the machine; what it left stays where a test has failed."""
+    def end(self) -> str:
+        """End the machine. What it left stays where a test has failed; then this says where."""
         if not self._why_not:
-            self._outcome = self._running.stop()
-        if self._why_not or not self._has_failed():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._running.stop()
+            if self._has_failed():
+                return f"what the machine left, its console too, is in {self.folder}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return ""
 
     def _take(self) -> None:
         """Read the reports that are new."""
@@ -117,10 +115,7 @@ class Inside:
             return "the machine had ended before: see the first test without a report"
         self._told = True
         late = f"told nothing for {_SECONDS} s" if self._running.is_up() else "ended"
-        self._outcome = self._running.stop()
-        return (
-            f"the machine {late}, with no report of this test; all it left is in {self.folder}\n{self._outcome.end()}"
-        )
+        return f"the machine {late}, with no report of this test:\n{self._running.stop().end()}"
 
 
 def _report(item: pytest.Item, outcome: str, longrepr: object) -> pytest.TestReport:

@@ -104,10 +104,13 @@ class Machine(NamedTuple):
     def shell(self, results: Path) -> int:
         """A developer's shell in the machine, on this terminal."""
         size = shutil.get_terminal_size()
-        env = {"TERM": os.environ.get("TERM", "dumb"), "VIRTUAL_ENV": sys.prefix}
-        path = f"{Path(sys.prefix) / 'bin'}:$PATH"
-        script = f'stty rows {size.lines} columns {size.columns}; PATH={path} exec "${{SHELL:-bash}}" -i'
-        self._prepare(results, ["sh", "-c", script], env)
+        lines = [
+            "[ ! -r ~/.bashrc ] || . ~/.bashrc",
+            f"PATH={shlex.quote(str(Path(sys.prefix) / 'bin'))}:$PATH",
+            f"stty rows {size.lines} columns {size.columns}",
+        ]
+        self._prepare(results, ["bash", "--rcfile", SHARE / "bashrc", "-i"], {"TERM": os.environ.get("TERM", "dumb")})
+        (results / "bashrc").write_text("\n".join(lines) + "\n")
         (results / "interactive").touch()
         # Ctrl-C is for what runs in the machine.
         terminal = ["-chardev", "stdio,id=terminal,mux=on,signal=off", "-serial", "chardev:terminal"]
@@ -163,7 +166,7 @@ class Running:
         self._reader.start()
 
     def _read(self, console: IO[bytes], tell: Callable[[str], None]) -> None:
-        with open(self._results / "console", "w") as log:
+        with console, open(self._results / "console", "w") as log:
             for line in console:
                 text = line.decode(errors="replace").rstrip("\r\n")
                 self._lines.append(text)

@@ -136,14 +136,17 @@ def _named_in(stanza: str) -> Iterator[str]:
 def _run(command: Sequence[str], folder: Path) -> None:
     if shutil.which(command[0]) is None:
         raise CannotFetch(f"no {command[0]} here: the kernel comes in Debian's or Ubuntu's packages")
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise CannotFetch(f"`{' '.join(command)}` has not ended after {_SECONDS} s") from late
     if done.returncode:
         said = done.stdout.decode(errors="replace").strip().splitlines()[-10:]
         raise CannotFetch("\n".join([f"`{' '.join(command)}` failed:", *said]))

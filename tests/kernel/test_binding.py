@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -55,18 +55,6 @@ def plugin(tmp_path: Path) -> Plugin:
     return Plugin(tmp_path)
 
 
-@pytest.fixture
-def card(sound: None) -> Iterator[sysfs.Card]:
-    """A card whose functions have drivers of the host."""
-    sysfs.modprobe("bochs")
-    found = sysfs.cards()[0]
-    sysfs.bind(found.display, "bochs-drm")
-    (sysfs.DEVICES / found.display / "driver_override").write_text("\n")
-    yield found
-    for address in sysfs.having(DISPLAY):
-        sysfs.unbind(address)
-
-
 def state(addresses: Sequence[str]) -> State:
     return {address: (sysfs.driver(address), sysfs.override(address)) for address in addresses}
 
@@ -88,6 +76,7 @@ def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
     plugin("bind", card.display)
     env = {"PCI_RESOURCE_X": card.display}
     guests.start(env, does="pci wait")
+    sysfs.until(lambda: "guest: waiting" in guests.serial("vm").read_text(), "a guest that hears the power button")
     with pytest.raises(DeviceHeld, match=f"/dev/vfio/{sysfs.group(card.display)} "):
         plugin("unbind", card.display)
     assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]

@@ -11,6 +11,7 @@ from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY, NVME
 from tests.kernel.guests import Guests, read_listing, slots_with
 from tests.libvirt.pod import pod
+from tests.support.domains import hostdevs, root_ports
 
 pytestmark = pytest.mark.kernel
 
@@ -21,6 +22,22 @@ def test_a_card_is_in_one_slot_of_the_guest_with_both_functions(bound: Callable[
     listing = guests.listing({"PCI_RESOURCE_X": card.display})
     assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
     assert list(listing.values()).count(DISPLAY) == 1
+
+
+def test_the_document_leaves_nothing_of_it_to_libvirt(bound: Callable[..., None], guests: Guests) -> None:
+    """libvirt would switch multifunction on, and add root ports, where a document forgets them (P1, P2)."""
+    card = sysfs.cards()[0]
+    bound(*card)
+    document = guests.translated({"PCI_RESOURCE_X": card.display})
+    display, audio = hostdevs(document)
+    assert (display.source, audio.source) == card
+    assert (display.multifunction, audio.multifunction) == ("on", None)
+    assert display.guest is not None
+    assert audio.guest is not None
+    assert (display.guest[-1], audio.guest[-1]) == ("0", "1")
+    assert display.guest[:-1] == audio.guest[:-1]
+    assert root_ports(document) == [int(display.guest.split(":")[1], 16)]
+    assert {hostdev.attributes["managed"] for hostdev in (display, audio)} == {"no"}
 
 
 def test_two_cards_are_in_two_slots_however_they_were_listed(bound: Callable[..., None], guests: Guests) -> None:
@@ -40,11 +57,10 @@ def test_only_the_card_that_was_allocated_is_there(bound: Callable[..., None], g
     assert sysfs.open_nodes() == {"/dev/vfio/vfio", group}
 
 
-def test_libvirt_binds_and_gives_back_what_it_manages(sound: None, kernel: Path, tmp_path: Path) -> None:
+def test_libvirt_binds_and_gives_back_what_it_manages(card: sysfs.Card, kernel: Path, tmp_path: Path) -> None:
     """At a libvirt of its own: one that has seen a card bound to vfio-pci leaves it there ever after."""
-    card = sysfs.cards()[0]
     before = [sysfs.driver(address) for address in card]
-    assert before == [None, "snd_hda_intel"]
+    assert before == ["bochs-drm", "snd_hda_intel"]
     with pod() as fresh:
         fresh.libvirtd()
         listing = Guests(fresh, kernel, tmp_path).listing({"PCI_RESOURCE_X": card.display}, "--managed", "yes")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.kubelet.host import CARDS, StandInHost, build_host, configuration
+from tests.kubelet.host import DEVICES, StandInHost, build_host, configuration
 from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 __all__ = ["cluster"]
 
 STALE = "gpus.test/STALE"
-SERVED = [resource for resource in CARDS if resource != STALE]
+SERVED = [resource for resource in DEVICES if resource != STALE]
 
 
 class Serving(NamedTuple):
@@ -59,9 +59,9 @@ def serving(
     env = {"NODE_NAME": node.name, "KUBECONFIG": cluster.environment()["KUBECONFIG"]}
     plugin.start(env=env)
     try:
-        until(lambda: not plugin.running or node.healthy().get(SERVED[-1]), "the plugin register")
+        everything = {resource: (len(DEVICES[resource]), len(DEVICES[resource])) for resource in SERVED}
+        until(lambda: not plugin.running or node.counts(*SERVED) == everything, "all devices allocatable")
         assert plugin.running, "it has ended: see what it wrote"
-        node.wait_counts({resource: (len(CARDS[resource]), len(CARDS[resource])) for resource in SERVED})
         yield Serving(plugin, host, address, env)
     finally:
         if plugin.running:

@@ -33,9 +33,15 @@ class Card(NamedTuple):
     def gpu(self) -> str:
         return f"{self.slot}.0"
 
+    @property
+    def audio(self) -> str:
+        return f"{self.slot}.1"
+
 
 VM_GPU = "nvidia.com/RTX_3090"
 """Named by its model, with an alias; the others are named in the configuration."""
+AUDIO = "gpus.test/WITH_AUDIO_ITS_AUDIO"
+"""Functions of cards that are asked for beside these."""
 
 CARDS: dict[str, tuple[Card, ...]] = {
     # No two tests give away devices of one resource.
@@ -52,9 +58,17 @@ CARDS: dict[str, tuple[Card, ...]] = {
     "gpus.test/SICK": (Card("0000:30:00", 48), Card("0000:31:00", 49)),
     "gpus.test/HELD": (Card("0000:40:00", 64), Card("0000:41:00", 65), Card("0000:42:00", 66)),
     "gpus.test/HELD_MATES": (Card("0000:43:00", 67), Card("0000:44:00", 67)),
+    "gpus.test/AGAIN": (Card("0000:45:00", 69), Card("0000:46:00", 70)),
     "gpus.test/SPARE": (Card("0000:50:00", 80),),
+    "gpus.test/WITH_AUDIO": (Card("0000:51:00", 81), Card("0000:52:00", 82), Card("0000:53:00", 83)),
     "gpus.test/STALE": (Card("0000:60:00", 96), Card("0000:61:00", 97)),
 }
+
+DEVICES = {
+    **{resource: {card.gpu for card in cards} for resource, cards in CARDS.items()},
+    AUDIO: {card.audio for card in CARDS["gpus.test/WITH_AUDIO"]},
+}
+"""IDs of all devices by resource."""
 
 
 class StandInHost(HostTree):
@@ -72,6 +86,15 @@ class StandInHost(HostTree):
     def lose_node(self, name: str) -> None:
         (self.root / "dev" / name).unlink()
 
+    def blink(self) -> None:
+        """Take a node away that no test has need of just now, or give it back."""
+        (card,) = CARDS["gpus.test/SPARE"]
+        name = f"vfio/{card.group}"
+        if (self.root / "dev" / name).exists():
+            self.lose_node(name)
+        else:
+            self.node(name)
+
 
 def build_host(root: Path) -> StandInHost:
     """A host with all of these cards."""
@@ -80,7 +103,7 @@ def build_host(root: Path) -> StandInHost:
         audio_group = card.group if card.audio_group is None else card.audio_group
         host.function(card.gpu, driver="vfio-pci", group=card.group, numa=card.numa)
         host.function(
-            f"{card.slot}.1",
+            card.audio,
             device=0x1AEF,
             class_code=0x040300,
             driver="vfio-pci",
@@ -92,13 +115,19 @@ def build_host(root: Path) -> StandInHost:
 
 def configuration(*resources: str, rescan_seconds: int) -> dict[str, Any]:
     """The plugin's configuration for some of these resources."""
-    named = [{} if name == VM_GPU else {"name": name} for name in resources]
-    selects = [{"select": [{"addresses": [f"{card.slot}.*" for card in CARDS[name]]}]} for name in resources]
     return {
         "rescanSeconds": rescan_seconds,
         "aliases": {"10de:2204": VM_GPU.partition("/")[2]},
-        "resources": [{**name, **select} for name, select in zip(named, selects, strict=True)],
+        "resources": [_rule(name) for name in sorted(resources, key=lambda name: name != AUDIO)],
     }
+
+
+def _rule(resource: str) -> dict[str, Any]:
+    """The first rule that selects a function has it: that of `AUDIO` comes before that of the cards."""
+    if resource == AUDIO:
+        return {"name": AUDIO, "companion": True, "select": [{"addresses": sorted(DEVICES[AUDIO])}]}
+    select = [{"addresses": [f"{card.slot}.*" for card in CARDS[resource]]}]
+    return {"select": select} if resource == VM_GPU else {"name": resource, "select": select}
 
 
 def nodes_of(*groups: int) -> dict[str, tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,14 +53,25 @@ class Node:
         registered = json.loads(self.checkpoint.read_text())["Data"]["RegisteredDevices"]
         return {resource: set(ids or ()) for resource, ids in registered.items()}
 
-    def wait_healthy(self, expected: Known, since: int = 0) -> None:
-        """Wait until the kubelet knows exactly these devices of some resources, by what it has written down since."""
+    def wait_healthy(self, expected: Known, *, since: int = 0, nudge: Callable[[], object] = lambda: None) -> None:
+        """Wait until the kubelet knows exactly these devices of some resources, by what it has written down.
 
-        def known() -> bool:
+        Args:
+            since: what was written before doesn't count; see `written`.
+            nudge: changes anything about any device. Several resources that register at once are written down by
+                several threads, and an older state may be the last; with the next change all is written again.
+        """
+
+        def different() -> dict[str, set[str] | None]:
             healthy = self.healthy() if self.written() != since else {}
-            return all(healthy.get(resource) == ids for resource, ids in expected.items())
+            return {name: healthy.get(name) for name, ids in expected.items() if healthy.get(name) != ids}
 
-        until(known, f"the kubelet know {dict(expected)}", self.healthy)
+        until(
+            lambda: not different(),
+            f"the kubelet know {dict(expected)}",
+            lambda: f"instead of that {different()}",
+            nudge=nudge,
+        )
 
     def holders(self) -> dict[str, dict[str, set[str]]]:
         """What PodResources says: pods (``name/container``) to resources to device IDs."""

@@ -105,6 +105,10 @@ class Pods:
         started = [one for one in status.get("containerStatuses", ()) if one["ready"]]
         return status["phase"] == "Running" and bool(started) and len(started) == len(status["containerStatuses"])
 
+    def restarts(self, name: str) -> int:
+        """How often containers of a pod have been started again."""
+        return sum(one["restartCount"] for one in self.status(name)["containerStatuses"])
+
     def wait_refused(self, name: str) -> str:
         """Wait until the kubelet has turned a pod away; gives its words."""
         until(

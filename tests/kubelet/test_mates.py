@@ -7,7 +7,7 @@ import pytest
 
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.kubelet.conftest import Serving
-from tests.kubelet.host import CARDS
+from tests.kubelet.host import AUDIO, CARDS, DEVICES, nodes_of
 from tests.kubelet.node import Node, call
 from tests.kubelet.pods import Pods, container
 from tests.support.waiting import until
@@ -27,7 +27,7 @@ def test_the_mate_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
 
     assert "Insufficient gpus.test/MATES" in pods.wait_unschedulable(second)
     with pytest.raises(grpc.RpcError) as refusal:
-        allocate(node, resource, next(card.gpu for card in CARDS[resource] if card.gpu != mine))
+        allocate(node, resource, *DEVICES[resource] - {mine})
     assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     told = refusal.value.details()
     assert told.startswith("error[LK714]")
@@ -56,8 +56,8 @@ def test_of_two_pods_that_ask_at_once_for_one_mate_each_only_one_gets_it(
 def test_a_pod_that_asks_for_two_gets_the_two_of_one_group(serving: Serving, pods: Pods) -> None:
     groups = {card.gpu: card.group for card in CARDS["gpus.test/PAIRS"]}
     names = ("pair-one", "pair-two", "pair-three")
-    for name in names:
-        pods.run(name, container("compute", PAIRS=2))
+    pods.make_all({name: (container("compute", PAIRS=2),) for name in names})
+    pods.wait_running(*names)
 
     given = [pods.look(name, "compute").env["PCI_RESOURCE_GPUS_TEST_PAIRS"].split(",") for name in names]
 
@@ -67,12 +67,29 @@ def test_a_pod_that_asks_for_two_gets_the_two_of_one_group(serving: Serving, pod
 def test_a_pod_that_asks_for_two_gets_two_of_one_numa_node(serving: Serving, pods: Pods) -> None:
     nodes = {card.gpu: card.numa for card in CARDS["gpus.test/NUMA"]}
     names = ("near", "far")
-    for name in names:
-        pods.run(name, container("compute", NUMA=2))
+    pods.make_all({name: (container("compute", NUMA=2),) for name in names})
+    pods.wait_running(*names)
 
     given = [pods.look(name, "compute").env["PCI_RESOURCE_GPUS_TEST_NUMA"].split(",") for name in names]
 
     assert [{nodes[each] for each in pair} for pair in given] in ([{0}, {1}], [{1}, {0}])
+
+
+def test_a_card_and_its_audio_as_two_resources_go_to_one_pod_and_the_audio_of_anothers_card_to_none(
+    serving: Serving, node: Node, pods: Pods
+) -> None:
+    cards = {card.gpu: card for card in CARDS["gpus.test/WITH_AUDIO"]}
+    owner = pods.run("owner", container("compute", WITH_AUDIO=1))
+    taken = cards.pop(pods.look(owner, "compute").env["PCI_RESOURCE_GPUS_TEST_WITH_AUDIO"])
+    node.wait_healthy({AUDIO: DEVICES[AUDIO] - {taken.audio}})
+
+    # The kubelet asks for the two resources of a container in any order.
+    for name in ("whole", "another"):
+        pods.run(name, container("compute", WITH_AUDIO=1, WITH_AUDIO_ITS_AUDIO=1))
+        seen = pods.look(name, "compute")
+        card = cards.pop(seen.env["PCI_RESOURCE_GPUS_TEST_WITH_AUDIO"])
+        assert seen.env["PCI_RESOURCE_GPUS_TEST_WITH_AUDIO_ITS_AUDIO"] == card.audio
+        assert seen.nodes == nodes_of(card.group)
 
 
 def allocate(node: Node, resource: str, *ids: str) -> wire.AllocateResponse:

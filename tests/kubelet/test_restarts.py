@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.kubelet.conftest import SERVED, Serving
-from tests.kubelet.host import CARDS
+from tests.kubelet.host import DEVICES
 from tests.kubelet.node import Node
 from tests.kubelet.pods import Pods, container
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubelet
 
@@ -31,7 +32,7 @@ class Running:
 
     def advertised(self) -> dict[str, set[str]]:
         """What the kubelet should know beside it: all devices, the resident's own too, and no mate of them."""
-        return {resource: {card.gpu for card in CARDS[resource]} for resource in SERVED} | {MATES: self.has[MATES]}
+        return {resource: DEVICES[resource] for resource in SERVED} | {MATES: self.has[MATES]}
 
     def is_untouched(self) -> bool:
         return self._containers() == self._started
@@ -48,15 +49,27 @@ def test_a_kubelet_that_restarts_twenty_times_has_all_devices_each_time_and_give
     for restart in range(RESTARTS):
         before = node.written()
         node.restart_kubelet()
-        node.wait_healthy(resident.advertised(), since=before)
+        node.wait_healthy(resident.advertised(), since=before, nudge=serving.host.blink)
         assert serving.plugin.running
         if restart in NEWCOMERS:
-            pair = pods.run(f"newcomer-{restart}", container("one", HELD=1), container("other", HELD=1))
-            free = {card.gpu for card in CARDS[HELD]} - resident.has[HELD]
-            assert {pods.look(pair, each).env["PCI_RESOURCE_GPUS_TEST_HELD"] for each in ("one", "other")} == free
-            pods.delete(pair)
+            newcomer = pods.run(f"newcomer-{restart}", container("compute", HELD=2), scheduled=False)
+            given = pods.look(newcomer, "compute").env["PCI_RESOURCE_GPUS_TEST_HELD"]
+            assert set(given.split(",")) == DEVICES[HELD] - resident.has[HELD]
+            pods.delete(newcomer)
     assert node.holders()[f"{resident.name}/compute"] == resident.has
     assert resident.is_untouched()
+
+
+def test_a_container_that_ends_and_is_started_again_has_the_device_that_it_had(serving: Serving, pods: Pods) -> None:
+    again = container("compute", AGAIN=1) | {"command": ["sh", "-c", "trap 'exit 1' TERM; sleep 100000 & wait"]}
+    name = pods.run("again", again, restartPolicy="Always")
+    before = pods.look(name, "compute")
+
+    pods.shell(name, "compute", "kill -TERM 1")
+
+    until(lambda: pods.restarts(name) == 1, "it started again", lambda: pods.status(name))
+    pods.wait_running(name)
+    assert pods.look(name, "compute") == before
 
 
 @pytest.mark.parametrize("from_checkpoint", [False, True], ids=["by_pod_resources", "by_the_checkpoint_alone"])
@@ -69,7 +82,7 @@ def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
     serving.plugin.kill()
     serving.plugin.start(*nowhere, env=serving.env)
     try:
-        node.wait_healthy(resident.advertised(), since=before)
+        node.wait_healthy(resident.advertised(), since=before, nudge=serving.host.blink)
 
         second = pods.make("second", container("compute", HELD_MATES=1), scheduled=False)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 KERNEL = Path(__file__).parent / "kernel"
-SECONDS = 60
+SECONDS = 180
 """The longest that anything here is waited for."""
 
 _PLACES = {

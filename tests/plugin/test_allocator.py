@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocator import Allocator, Offer
 from launcherkit_plugin.booking import PATIENCE_SECONDS, Booking
 from launcherkit_plugin.errors import DeviceUnhealthy, GroupSplit, UnknownDevice
@@ -60,13 +60,13 @@ class Desk:
         self.allocator = Allocator(Booking(), lambda: self.now)
         provider = giver or Giver()
         self.offers = {each.name: Offer(each, provider) for each in resources or (GPUS,)}
-        self.allocator.advertise(self.offers)
+        self.allocator.advertise(self.offers, NO_FACTS)
 
     def allocate(self, *ids: str, name: str = "gpu") -> Grant:
         return asyncio.run(self.allocator.allocate(name, [ids]))[0]
 
     def unhealthy(self) -> list[str]:
-        listed = self.allocator.advertise(self.offers)
+        listed = self.allocator.advertise(self.offers, NO_FACTS)
         return [each.id for offer in listed.values() for each in offer.resource.devices.values() if not each.healthy]
 
     def saw(self, pods: dict[str, dict[str, str]]) -> None:
@@ -138,6 +138,38 @@ def test_a_card_and_its_audio_go_to_one_container_in_either_order() -> None:
         desk.now += 10
         desk.saw({"gpu": {"a": "default/vm"}, "audio": {"x": "default/vm"}})
         assert desk.unhealthy() == []
+
+
+def test_a_group_is_not_split_between_two_pods_after_its_pod_has_ended() -> None:
+    """Whoever is given one of two mates first has the group, though the kubelet's last word names the old pod."""
+    desk = Desk()
+    desk.saw({"gpu": {"a": "default/old", "b": "default/old"}})
+    desk.allocate("b")
+    with pytest.raises(GroupSplit):
+        desk.allocate("a")
+
+
+def test_a_group_is_not_split_between_two_pods_after_theirs_was_turned_away() -> None:
+    desk = Desk()
+    desk.allocate("a", "b")
+    desk.allocate("a")
+    with pytest.raises(GroupSplit):
+        desk.allocate("b")
+
+
+def test_the_companion_of_what_was_given_last_comes_first() -> None:
+    cards = resource("gpu", *(device(f"0{number}", number) for number in range(4)))
+    audio = resource("audio", *(device(f"1{number}", number) for number in range(4)), companion=True)
+    desk = Desk(None, cards, audio)
+    free = sorted(audio.devices)
+    desk.allocate("02", name="gpu")
+    assert desk.allocator.prefer("audio", free, [], 1) == ["12"]
+    desk.now += 1
+    desk.allocate("01", name="gpu")
+    assert desk.allocator.prefer("audio", free, [], 1) == ["11"]
+    assert desk.allocator.prefer("audio", free, [], 2) == ["11", "12"]
+    desk.now += 10
+    assert desk.allocator.prefer("audio", free, [], 1) == ["10"]
 
 
 def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:

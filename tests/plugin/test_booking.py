@@ -33,7 +33,8 @@ def test_the_word_of_before_does_not_count() -> None:
     """A slot is handed out again while its last holder is still listed."""
     booking = Booking()
     booking.reserve("r", ["a"], 10.0)
-    assert held(booking.merged(usage({"r": {"a": "default/old"}}), 10.5, read_at=9.9)) == {"r": {"a"}}
+    merged = booking.merged(usage({"r": {"a": "default/old"}}), 10.5, read_at=9.9)
+    assert str(merged.held["r"]["a"]) == "a pod that is being started"
     assert held(booking.merged(NOBODY, 11.0, read_at=10.9)) == {"r": {"a"}}
 
 
@@ -63,9 +64,9 @@ def test_fresh_is_what_was_given_away_a_moment_ago_seen_or_not() -> None:
     booking = Booking()
     booking.reserve("r", ["a"], 10.0)
     booking.merged(usage({"r": {"a": "default/vm"}}), 11.0, read_at=10.5)
-    assert booking.is_fresh("r", "a", 10.0 + FRESH_SECONDS)
-    assert not booking.is_fresh("r", "a", 10.1 + FRESH_SECONDS)
-    assert not booking.is_fresh("r", "b", 10.0)
+    assert booking.fresh_since("r", "a", 10.0 + FRESH_SECONDS) == 10.0
+    assert booking.fresh_since("r", "a", 10.1 + FRESH_SECONDS) is None
+    assert booking.fresh_since("r", "b", 10.0) is None
 
 
 def test_nothing_is_kept_of_what_is_over() -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ class Stage:
         self.scan: Callable[[], HostFacts] = lambda: NO_FACTS
         self.usage = NO_USAGE
         self.next_setup: Callable[[], Setup | None] = lambda: None
-        self.check: Callable[[Sequence[Resource]], None] = len
+        self.check: Callable[[Sequence[Resource]], object] = len
         self.published: list[Resource] = []
-        self.waiting = "not asked"
+        self.rounds = 0
         self.stop = loop.call(asyncio.Event)
         self.hints = loop.call(Hints, 0.01)
         allocator = loop.call(Allocator, Booking(), time.monotonic)
@@ -120,9 +120,15 @@ class Stage:
         self.running: Future[None] | None = None
 
     def setup(self, *providers: Provider, rescan: float = LONG) -> Setup:
-        return Setup(providers, False, rescan, lambda facts: None, lambda resources: self.check(resources))
+        return Setup(providers, False, rescan, lambda facts: None, self._check)
+
+    def _check(self, resources: Sequence[Resource]) -> None:
+        self.check(resources)
 
     def turned(self) -> None:
+        self.rounds += 1
+
+    def waiting(self, for_what: str) -> None:
         pass
 
     def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
@@ -138,11 +144,18 @@ class Stage:
     def hint(self, news: News = News.HOST) -> None:
         self.loop.call(self.hints.give, news)
 
-    def turn(self) -> None:
-        """A hint, and the look that it brings."""
+    def look(self) -> None:
+        """A hint, and the beginning of the look that it brings."""
         before = self.scans
         self.hint()
         until(lambda: self.scans > before)
+
+    def turn(self) -> None:
+        """A hint, and the whole turn that it brings."""
+        until(lambda: self.rounds)
+        before = self.rounds
+        self.hint()
+        until(lambda: self.rounds > before)
 
     def start(self) -> None:
         self.running = self.loop.start(self.daemon.run(self.advertiser, self.stop))
@@ -251,7 +264,7 @@ def test_a_look_that_hangs_is_waited_for_once_and_the_last_one_counts(
             return NO_FACTS
 
         stage.scan = hang
-        stage.turn()
+        stage.look()
         shelf.has = [resource("a", sick=["a"])]
         stage.hint()
         kubelet.wait_for(NAME, {"a": False})
@@ -284,7 +297,7 @@ def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet:
         stage.usage = Usage("pod-resources", {})
         kubelet.call_allocate(NAME, ["a"])
         stage.hint()
-        until(lambda: shelf.reconciled[-1].holder(NAME, "a") == Holder(""))
+        until(lambda: (holder := shelf.reconciled[-1].holder(NAME, "a")) is not None and not holder.pod)
 
 
 def test_nothing_is_taken_away_while_something_is_given_away(kubelet: Kubelet) -> None:
@@ -296,10 +309,34 @@ def test_nothing_is_taken_away_while_something_is_given_away(kubelet: Kubelet) -
         caller = threading.Thread(target=kubelet.call_allocate, args=(NAME, ["a"]))
         caller.start()
         shelf.allocating.wait(60)
-        stage.turn()
+        stage.look()
         assert len(shelf.reconciled) == 1
         shelf.may_allocate.set()
         caller.join(60)
+        until(lambda: len(shelf.reconciled) > 1)
+        assert shelf.reconciled[1].holder(NAME, "a") is not None
+
+
+def test_nor_where_the_kubelet_has_hung_up_meanwhile(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    shelf.may_allocate.clear()
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+        until(lambda: stage.rounds)
+
+        def ask() -> None:
+            with suppress(NotAdmitted):
+                kubelet.call_allocate(NAME, ["a"])
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        shelf.allocating.wait(60)
+        kubelet.restart()
+        caller.join(60)
+        kubelet.wait_for(NAME)
+        stage.look()
+        assert len(shelf.reconciled) == 1
+        shelf.may_allocate.set()
         until(lambda: len(shelf.reconciled) > 1)
         assert shelf.reconciled[1].holder(NAME, "a") is not None
 

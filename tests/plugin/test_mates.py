@@ -4,38 +4,54 @@ from __future__ import annotations
 
 import pytest
 
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.errors import GroupSplit
-from launcherkit_plugin.mates import IsFresh, refuse_split, with_mates
+from launcherkit_plugin.mates import FreshSince, Mates, refuse_split, with_mates
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.usage import Holder, Usage
 from tests.plugin.devices import device, resource, usage
+from tests.support.facts import card, facts
 
 GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2))
 NIC = resource("nic", device("n", 2))
 AUDIO = resource("audio", device("x", 1), device("y", 2), companion=True)
 
 
-def settled(_name: str, _device: str) -> bool:
-    return False
+def settled(_name: str, _device: str) -> float | None:
+    return None
 
 
-def fresh(_name: str, _device: str) -> bool:
-    return True
+def fresh(_name: str, _device: str) -> float | None:
+    return 0.0
 
 
-def unhealthy(resources: list[Resource], used: Usage, is_fresh: IsFresh = settled) -> dict[str, str]:
+def mates(
+    resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
+) -> Mates:
+    return Mates({each.name: each for each in resources}, used, fresh_since, host)
+
+
+def unhealthy(
+    resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
+) -> dict[str, str]:
     return {
         each.id: each.problem.text
-        for found in with_mates(resources, used, is_fresh)
+        for found in with_mates(mates(resources, used, fresh_since, host), resources, used)
         for each in found.devices.values()
         if each.problem is not None
     }
 
 
-def refused(resources: list[Resource], ids: list[str], used: Usage, is_fresh: IsFresh = settled) -> bool:
+def refused(
+    resources: list[Resource],
+    ids: list[str],
+    used: Usage,
+    fresh_since: FreshSince = settled,
+    host: HostFacts = NO_FACTS,
+) -> bool:
     """Whether the first resource's devices can't go to a pod that has none yet."""
     try:
-        refuse_split(resources[0], ids, {each.name: each for each in resources}, used, is_fresh)
+        refuse_split(mates(resources, used, fresh_since, host), resources[0], ids)
     except GroupSplit:
         return True
     return False
@@ -64,7 +80,7 @@ def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
 def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
     used = usage({"gpu": {"a": "default/vm"}})
     with pytest.raises(GroupSplit, match=r"gpu: b can't be given away: pod default/vm has a, .* IOMMU group 1"):
-        refuse_split(GPUS, ["c", "b"], {"gpu": GPUS}, used, settled)
+        refuse_split(mates([GPUS], used), GPUS, ["c", "b"])
 
 
 def test_a_whole_group_goes_to_one_container() -> None:
@@ -99,5 +115,34 @@ def test_two_cards_of_one_group_are_no_companions_however_fresh() -> None:
     assert list(unhealthy([GPUS], usage({"gpu": {"a": "default/vm"}}), fresh)) == ["b"]
 
 
-def test_a_resource_that_is_not_advertised_any_more_is_in_nobodys_way() -> None:
-    assert unhealthy([GPUS], usage({"old": {"a": "default/vm"}})) == {}
+def test_what_a_pod_has_counts_by_whatever_name_it_was_given() -> None:
+    """After a change of names, or from another device plugin."""
+    used = usage({"old": {"a": "default/vm"}})
+    assert unhealthy([GPUS], used) == {
+        "a": "a: pod default/vm has it, which shares IOMMU group 1",
+        "b": "b: pod default/vm has a, which shares IOMMU group 1",
+    }
+    assert refused([GPUS], ["a"], used)
+    assert refused([GPUS], ["b"], used)
+    assert not refused([GPUS], ["c"], used)
+
+
+def test_what_a_pod_has_counts_though_nobody_advertises_it_any_more() -> None:
+    host = facts(*card("0000:01:00", 7))
+    gpus = resource("gpu", device("0000:02:00.0", 7), device("0000:03:00.0", 8))
+    used = usage({"old": {"0000:01:00.0": "default/vm", "no address": "default/other"}})
+    assert list(unhealthy([gpus], used, host=host)) == ["0000:02:00.0"]
+    assert refused([gpus], ["0000:02:00.0"], used, host=host)
+
+
+def test_two_pods_that_have_no_name_yet_are_two() -> None:
+    one, other = Holder("", "of call 1"), Holder("", "of call 2")
+    assert not refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": one}}))
+    assert refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": other}}))
+
+
+def test_a_companion_tells_when_its_card_was_given_away() -> None:
+    used = usage({"gpu": {"c": ""}})
+    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
+    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None
+    assert mates([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None

@@ -246,6 +246,14 @@ def test_two_models_of_one_name_are_an_error_that_names_both(table: str) -> None
     )
 
 
+def test_a_clash_is_over_when_one_of_the_two_has_been_unplugged(table: str) -> None:
+    namer = Namer(Config(pci=(ANY,)), (table,))
+    for plugged in ([0x2204], [0x2204, 0x2203], [0x2204]):
+        for device in plugged:
+            namer.function(function("01:00.0", device=device), ANY)
+        assert len(told(namer)) == len(plugged) - 1
+
+
 def test_an_alias_takes_two_models_of_one_name_apart(table: str) -> None:
     namer = Namer(Config(pci=(ANY,), aliases={"10de:2203": "OTHER"}), (table,))
     for device in (0x2204, 0x2203):
@@ -283,7 +291,8 @@ def test_two_vgpu_types_of_one_name_are_a_clash() -> None:
     namer = Namer(Config())
     assert namer.vgpu("GRID T4-1Q", 0x10DE) == namer.vgpu("GRID_T4-1Q", 0x10DE)
     assert told(namer) == []
-    namer.vgpu("GRID T4-1Q()", 0x10DE)
+    for name in ("GRID T4-1Q", "GRID T4-1Q()"):
+        namer.vgpu(name, 0x10DE)
     assert "vGPU type GRID_T4-1Q and vGPU type GRID_T4-1Q() are both called" in told(namer)[0]
 
 

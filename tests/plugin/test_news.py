@@ -16,7 +16,7 @@ def test_hints_that_come_together_are_told_together_and_once() -> None:
             hints.give(news)
         return await waiting, await hints.wait(0.01)
 
-    assert asyncio.run(run()) == ({News.HOST, News.PODS}, frozenset())
+    assert asyncio.run(run()) == (frozenset({News.HOST, News.PODS}), frozenset())
 
 
 def test_one_that_came_while_nobody_waited_is_not_lost() -> None:

@@ -226,6 +226,18 @@ def test_where_the_group_nodes_are_missing_the_character_devices_are_handed_over
     assert Node(tree, nodes="group").reasons() == {CARD: "node"}
 
 
+def test_character_devices_that_have_changed_places_are_seen(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path, nodes=False)
+    tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
+    tree.function(CARD2, driver="vfio-pci", group=44, vfio_dev="vfio1")
+    tree.node("iommu")
+    node = looked_at(tree)
+    for address, old, new in ((CARD, 0, 1), (CARD2, 1, 0)):
+        folder = tree.path(address) / "vfio-dev"
+        (folder / f"vfio{old}").rename(folder / f"vfio{new}")
+    assert node.grant(CARD).nodes == ("/dev/iommu", "/dev/vfio/devices/vfio1")
+
+
 def test_two_cards_never_get_a_mix_of_nodes(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.card("0000:01:00", group=12)

@@ -84,6 +84,18 @@ def test_the_answer_is_the_same_every_time() -> None:
     assert len({many[name].numa_node for name in first}) <= 4
 
 
+def test_thousands_of_devices_are_no_trouble() -> None:
+    many = known(
+        *(
+            device(f"{number:05}", number, numa=number % 4, path=("pci", f"{number % 64}", f"{number}"))
+            for number in range(4096)
+        )
+    )
+    chosen = prefer(many, sorted(many), [], 64)
+    assert len(chosen) == 64
+    assert len({many[name].path[:-1] for name in chosen}) == 1
+
+
 DEVICES = st.lists(
     st.tuples(st.frozensets(st.integers(0, 5), max_size=2), st.sampled_from([None, 0, 1])), min_size=1, max_size=12
 ).map(lambda rows: known(*(device(f"d{n:02}", *groups, numa=numa) for n, (groups, numa) in enumerate(rows))))

@@ -9,16 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.plugin.devices import rebind, regroup
 from tests.plugin.kubelet.parts import until
+from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
@@ -28,7 +31,7 @@ AUTO = "nvidia.com/2204"
 """What a machine without pci.ids calls the cards of `HostTree.card`."""
 ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugin'}", "PATH": os.defpath}
 NEVER = {"pydantic", "yaml", "kubernetes", "jinja2", "lxml", "libvirt", "grpc", "aiohttp"}
-RULES = {"resources": [{"name": GPU, "select": [{"vendor": "10de", "class": "03"}]}], "rescanSeconds": 1}
+RULES = {"resources": [{"name": GPU, "select": [{"vendors": ["10de"], "classes": ["03"]}]}], "rescanSeconds": 1}
 
 
 class Node:
@@ -175,6 +178,21 @@ def test_it_ends_too_while_it_waits_for_a_kubelet(node: Node) -> None:
         assert process.end() == 0
 
 
+@pytest.mark.parametrize("milliseconds", range(20, 320, 60))
+def test_it_ends_when_it_is_told_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
+    with node.serving() as process:
+        time.sleep(milliseconds / 1000)  # wherever that is: before or after its handlers are there
+        assert process.end() in (0, -signal.SIGTERM)
+        assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
+
+
+def test_a_second_signal_does_not_wait(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+
+
 def test_a_kubelet_that_starts_later_is_found(node: Node) -> None:
     with node.serving() as process:
         process.wait_for("waiting")
@@ -208,28 +226,14 @@ def test_it_serves_while_the_kubelet_is_restarted_again_and_again(node: Node, ku
 
 
 def test_what_takes_memory_is_not_in_its_process() -> None:
-    program = """
-import pkgutil, sys, launcherkit_plugin
-from importlib import import_module
-for module in pkgutil.walk_packages(launcherkit_plugin.__path__, "launcherkit_plugin."):
-    parts = module.name.split(".")
-    # Commands, and what they and the two other processes have for themselves.
-    if parts[1] in ("cli", "__main__") or module.name in OTHERS:
-        continue
-    import_module(module.name)
-print(*sys.modules)
-"""
-    others = [
-        *("config.base", "config.fields", "config.schema", "config.kubevirt", "config.reading", "config.__main__"),
-        *("cluster.api", "cluster.follow", "cluster.teller", "cluster.__main__"),
+    needed_later = [
+        *("binding.assemble", "metrics.prometheus", "metrics.server", "nodehook.service"),
+        *("kernel_files", "vgpu.changes", "vgpu.granted", "vgpu.maker", "vgpu.providers"),
     ]
-    names = repr([f"launcherkit_plugin.{name}" for name in others])
-    done = subprocess.run(
-        [sys.executable, "-c", program.replace("OTHERS", names)], env=ENV, capture_output=True, text=True, check=True
-    )
-    loaded = done.stdout.split()
-    assert "launcherkit_plugin.serving" in loaded
-    assert {name.partition(".")[0] for name in loaded} & NEVER == set()
+    names = [f"launcherkit_plugin.{name}" for name in ("cli.main", "cli.serve", "serving", *needed_later)]
+    program = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], env=ENV, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()} & NEVER == set()
 
 
 # The configuration
@@ -238,7 +242,7 @@ print(*sys.modules)
 def test_a_new_configuration_is_in_force_without_a_restart(node: Node, kubelet: Kubelet) -> None:
     with node.serving():
         kubelet.wait_for(GPU, BOTH)
-        node.configure({"resources": [{"name": "nvidia.com/FIRST", "select": [{"address": "0000:01:00.*"}]}]})
+        node.configure({"resources": [{"name": "nvidia.com/FIRST", "select": [{"addresses": ["0000:01:00.*"]}]}]})
         kubelet.wait_for("nvidia.com/FIRST", {"0000:01:00.0": True})
         kubelet.wait(lambda: GPU not in kubelet.resources())
 
@@ -249,7 +253,9 @@ def test_a_wrong_one_is_told_and_the_old_one_kept(node: Node, kubelet: Kubelet) 
         node.configure({"resources": [{"name": "no name"}]})
         process.wait_for("LK701")
         kubelet.admit("vm", [("compute", GPU, 2)])
-        node.configure({"resources": [{"name": "nvidia.com/OTHER", "select": [{"vendor": "10de", "class": "03"}]}]})
+        node.configure(
+            {"resources": [{"name": "nvidia.com/OTHER", "select": [{"vendors": ["10de"], "classes": ["03"]}]}]}
+        )
         kubelet.wait_for("nvidia.com/OTHER", BOTH)
 
 
@@ -258,7 +264,7 @@ def test_a_config_map_is_followed(node: Node, kubelet: Kubelet) -> None:
     mounted = node.folder / "mounted"
     for version, name in (("..1", GPU), ("..2", "nvidia.com/SECOND")):
         (mounted / version).mkdir(parents=True)
-        values = {"resources": [{"name": name, "select": [{"vendor": "10de", "class": "03"}]}]}
+        values = {"resources": [{"name": name, "select": [{"vendors": ["10de"], "classes": ["03"]}]}]}
         (mounted / version / "plugin.yaml").write_text(json.dumps(values))
     (mounted / "..data").symlink_to("..1")
     (mounted / "plugin.yaml").symlink_to("..data/plugin.yaml")
@@ -324,13 +330,21 @@ def test_mates_of_a_group_never_go_to_two_pods(node: Node, kubelet: Kubelet) -> 
     every = BOTH | {"0000:04:00.0": True, "0000:05:00.0": True}
     with node.serving():
         kubelet.wait_for(GPU, every)
-        (pair,) = kubelet.admit("pair", [("compute", GPU, 2)])
-        assert set(pair.ids) in ({"0000:04:00.0", "0000:05:00.0"}, {"0000:01:00.0", "0000:02:00.0"})
-        kubelet.delete("pair")
         kubelet.call_allocate(GPU, ["0000:04:00.0"])
         kubelet.wait_for(GPU, every | {"0000:05:00.0": False})
         with pytest.raises(NotAdmitted, match=r"FAILED_PRECONDITION: error\[LK71[34]\].*0000:04:00.0"):
             kubelet.call_allocate(GPU, ["0000:05:00.0"])
+
+
+def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kubelet: Kubelet) -> None:
+    node.tree.function("0000:04:00.0", driver="vfio-pci", group=20)
+    node.tree.function("0000:05:00.0", driver="vfio-pci", group=20)
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH | {"0000:04:00.0": True, "0000:05:00.0": True})
+        (single,) = kubelet.admit("single", [("compute", GPU, 1)])
+        (pair,) = kubelet.admit("pair", [("compute", GPU, 2)])
+        assert single.ids[0] in BOTH
+        assert set(pair.ids) == {"0000:04:00.0", "0000:05:00.0"}
 
 
 # What it tells
@@ -379,6 +393,68 @@ def test_options_can_be_variables(node: Node, kubelet: Kubelet) -> None:
         kubelet.wait_for(GPU, BOTH)
         line = json.loads(process.wait_for(f"registered {GPU}"))
         assert line["level"] == "info"
+
+
+# The cluster
+
+
+def kubevirt(*resources: str) -> dict[str, Any]:
+    """KubeVirt's resource, which leaves these to another device plugin: one has each model."""
+    models = ("10DE:2204", "10DE:2230")
+    devices = [
+        {"pciVendorSelector": model, "resourceName": name, "externalResourceProvider": True}
+        for model, name in zip(models, resources, strict=False)
+    ]
+    configuration = {"permittedHostDevices": {"pciHostDevices": devices}}
+    return {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "spec": {"configuration": configuration}}
+
+
+@pytest.fixture
+def cluster() -> ApiServer:
+    made = ApiServer()
+    made.put(NODES, {"metadata": {"name": "node-1", "labels": {}}})
+    made.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT"))
+    return made
+
+
+@pytest.fixture
+def in_cluster(cluster: ApiServer, node: Node) -> Iterator[dict[str, str]]:
+    """The environment of a pod that talks to it."""
+    with cluster.running(node.folder) as kubeconfig:
+        yield {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "node-1"}
+
+
+def test_what_kubevirt_permits_is_advertised_and_followed(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+) -> None:
+    node.tree.function("0000:04:00.0", device=0x2230, driver="vfio-pci", group=20)
+    node.configure({"kubevirt": {"cluster": True}})
+    with node.serving(env=in_cluster):
+        kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
+        cluster.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT", "nvidia.com/ANOTHER"))
+        kubelet.wait_for("nvidia.com/ANOTHER", {"0000:04:00.0": True})
+        cluster.put(KUBEVIRTS, kubevirt())
+        kubelet.wait(lambda: kubelet.resources() == set())
+
+
+def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: dict[str, str]) -> None:
+    with node.serving(env=in_cluster):
+        kubelet.wait_for(GPU, BOTH)
+        node.configure({"kubevirt": {"cluster": True}})
+        kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
+
+
+def test_a_device_that_falls_ill_is_an_event_on_the_node(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+) -> None:
+    with node.serving(env=in_cluster):
+        kubelet.wait_for(GPU, BOTH)
+        (node.tree.root / "dev/vfio/10").unlink()
+        cluster.wait_for("an Event", lambda: cluster.events)
+    (event,) = cluster.events.values()
+    assert (event["type"], event["reason"]) == ("Warning", "DeviceUnhealthy")
+    assert event["message"].startswith(f"{GPU}: ")
+    assert "0000:01:00.0" in event["message"]
 
 
 # Memory

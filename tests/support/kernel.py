@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 class FakeKernel:
-    """The drivers of a host. ``read`` and ``write`` stand in for those of `launcherkit_plugin.binding.apart`.
+    """The drivers of a host, and the `launcherkit_plugin.binding.apart.Hand` by which a process reaches them.
 
     Args:
         tree: is changed as sysfs and ``/dev/vfio`` would be.
@@ -47,13 +47,13 @@ class FakeKernel:
 
     # What a process sees
 
-    def read(self, path: str, seconds: float, keep: Sequence[int]) -> bytes:
+    def read(self, path: str, seconds: float = 1) -> bytes:
         """Read a file."""
         with self._step():
             self._wait_for_lock(Path(path).parent.name)
             return Path(path).read_bytes()
 
-    def write(self, path: str, text: str, seconds: float, keep: Sequence[int]) -> None:
+    def write(self, path: str, text: str, seconds: float = 1) -> None:
         """Write to a file."""
         with self._step():
             directory, name = os.path.split(path)
@@ -93,6 +93,13 @@ class FakeKernel:
         """Another one starts."""
         self.moments = 0
         self.die_at = die_at
+
+    def close(self) -> None:
+        """A hand is closed."""
+
+    def hand(self, keep: Sequence[int]) -> FakeKernel:
+        """A new hand."""
+        return self
 
     # What it does
 

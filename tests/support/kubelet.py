@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -63,6 +63,8 @@ class Kubelet:
         self.holdings: list[Holding] = []
         self.registrations: list[str] = []
         """Every resource name that was taken, in order, over all restarts."""
+        self.forgetful = False
+        """Takes registrations, and does nothing with them."""
         self.complaints: list[str] = []
         """What a plugin has done that the real kubelet would choke on."""
         self.last_lists: dict[str, dict[str, bool]] = {}
@@ -259,6 +261,10 @@ class Kubelet:
         endpoint = _Endpoint(self, request)
         with self._change:
             self.registrations.append(request.resource_name)
+            self._change.notify_all()
+            if self.forgetful:
+                endpoint.close()
+                return wire.Empty()
             self._endpoints[request.resource_name] = endpoint  # the old one's stream goes on, and counts no more
             self._change.notify_all()
         endpoint.thread.start()

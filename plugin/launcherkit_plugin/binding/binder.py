@@ -6,8 +6,8 @@ is on the way to one of two ends: all bound, or all as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from launcherkit.errors import LauncherkitError
@@ -80,7 +80,7 @@ class Binder:
         Args:
             members: all of the group, but bridges.
             change: those to be bound; which of them have that driver by now stay as they are.
-            driver: ``vfio-pci``.
+            driver: ``vfio-pci``; where some of the group are on record, theirs.
             asked: those for whose sake it is done.
             by: who asks for it.
 
@@ -89,9 +89,9 @@ class Binder:
             StepFailed, StepHangs: a step did; the others are undone, or stay on record to be undone later.
             UnwritableFile, BadRecord: it can't be put on record; nothing was done.
         """
-        with self._ledger.locked(members) as locks:
-            self._sysfs.keep = locks
+        with self._alone_with(members):
             record = self._ledger.find(members) or Record(min(members), driver, by, (), ())
+            driver = record.driver  # one for all of a group
             # What an earlier process has left half done is done now.
             known = {entry.address: entry for entry in record.entries if self._sysfs.exists(entry.address)}
             pending = {entry.address for entry in known.values() if entry.state != "bound"}
@@ -110,6 +110,12 @@ class Binder:
             self._forward_all(record, todo)
             self._ledger.write(_with_state(record, "bound"))
             return [Changed(address, before[address], driver) for address in todo]
+
+    @contextmanager
+    def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[None]:
+        """Nobody else changes these functions, as long as this or what it has begun goes on."""
+        with self._ledger.locked(addresses, seconds) as locks, self._sysfs.holding(locks):
+            yield
 
     def _forward_all(self, record: Record, todo: Sequence[PciAddress]) -> None:
         """Bind all of these, or undo all that is under way."""
@@ -135,8 +141,7 @@ class Binder:
             StepFailed, StepHangs: a step did; the rest is given back, this stays on record.
         """
         addresses = [entry.address for entry in record.entries]
-        with self._ledger.locked([record.leader, *addresses]) as locks:
-            self._sysfs.keep = locks
+        with self._alone_with([record.leader, *addresses]):
             present = self._ledger.find(addresses)
             if present is None:
                 return []  # somebody else has just done it
@@ -166,10 +171,9 @@ class Binder:
         addresses = [record.leader, *(entry.address for entry in record.entries)]
         with ExitStack() as stack:
             try:
-                locks = stack.enter_context(self._ledger.locked(addresses, LOCK_SECONDS if wait else 0.0))
+                stack.enter_context(self._alone_with(addresses, LOCK_SECONDS if wait else 0.0))
             except StepHangs as busy:
                 return Settled(record, "restoring", busy) if wait else None
-            self._sysfs.keep = locks
             present = self._ledger.find(addresses)
             if present is None or present.is_settled:
                 return None  # whoever was at it has ended it

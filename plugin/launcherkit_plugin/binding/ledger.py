@@ -19,8 +19,6 @@ from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.errors import BadRecord, StepHangs
 
-FOLDER = "/run/launcherkit-plugin/binding"
-
 State: TypeAlias = Literal["binding", "bound", "restoring"]
 """What was going on with a function when the record was written: on the way to VFIO, there, on the way back."""
 

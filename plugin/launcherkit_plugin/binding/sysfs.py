@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.identity import text
-from launcherkit_plugin.binding.apart import Late, read_apart, write_apart
+from launcherkit_plugin.binding.apart import Hand, Late, ProcessHand
 from launcherkit_plugin.errors import StepFailed, StepHangs
 
 T = TypeVar("T")
-Read = Callable[[str, float, Sequence[int]], bytes]
-Write = Callable[[str, str, float, Sequence[int]], None]
 
 STEP_SECONDS = 30.0
 """A large GPU takes some ten seconds to be shut down by its driver."""
 
 
 class Sysfs:
-    """PCI devices and drivers below ``<root>/sys``; every method but `driver`, `exists` and `has_driver` may wait.
+    """PCI devices and drivers below ``<root>/sys``.
 
-    Raises, all of those: `StepFailed` where the kernel says no, `StepHangs` where it says nothing.
+    Methods that say so may wait, and are called within `holding`. They raise `StepFailed` where the kernel says no, and
+    `StepHangs` where it says nothing.
     """
 
     def __init__(
-        self, root: str = "/", seconds: float = STEP_SECONDS, *, read: Read = read_apart, write: Write = write_apart
+        self, root: str = "/", seconds: float = STEP_SECONDS, *, hands: Callable[[Sequence[int]], Hand] = ProcessHand
     ) -> None:
         """Use the files below a root.
 
         Args:
             root: where ``sys/`` is.
             seconds: the longest that one step may take.
-            read: as `read_apart`.
-            write: as `write_apart`.
+            hands: makes what does the steps, from open files that it is to keep.
         """
         self._bus = os.path.join(root, "sys/bus/pci")
         self._seconds = seconds
-        self._read = read
-        self._write = write
-        self.keep: tuple[int, ...] = ()
-        """Open files that processes which are left behind keep: locks."""
+        self._hands = hands
+        self._hand: Hand | None = None
+
+    @contextmanager
+    def holding(self, locks: Sequence[int]) -> Iterator[None]:
+        """Have what does the steps keep these open files: a step that is left behind keeps the locks."""
+        assert self._hand is None
+        self._hand = self._hands(locks)
+        try:
+            yield
+        finally:
+            self._hand.close()
+            self._hand = None
 
     def exists(self, address: PciAddress) -> bool:
         """Whether the function is there."""
@@ -64,34 +72,35 @@ class Sysfs:
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
 
     def override(self, address: PciAddress) -> str | None:
-        """The driver that alone may take the function."""
+        """The driver that alone may take the function. May wait: the kernel takes the device's lock to tell it."""
         path = f"{self._bus}/devices/{address}/driver_override"
-        return text(self._step(f"reading {path}", lambda: self._read(path, self._seconds, self.keep)))
+        return text(self._step(f"reading {path}", lambda hand: hand.read(path, self._seconds)))
 
     def set_override(self, address: PciAddress, name: str | None) -> None:
-        """Let one driver alone take the function, or again any that knows it."""
+        """Let one driver alone take the function, or again any that knows it. May wait."""
         self._put(f"devices/{address}/driver_override", name or "\n")
 
     def unbind(self, address: PciAddress, name: str) -> None:
-        """Take the function from its driver."""
+        """Take the function from its driver. May wait."""
         self._put(f"drivers/{name}/unbind", str(address))
 
     def bind(self, address: PciAddress, name: str) -> None:
-        """Give the function, which has no driver, to this one."""
+        """Give the function, which has no driver, to this one. May wait."""
         self._put(f"drivers/{name}/bind", str(address))
 
     def probe(self, address: PciAddress) -> None:
-        """Let the kernel find a driver for the function."""
+        """Let the kernel find a driver for the function. May wait."""
         self._put("drivers_probe", str(address))
 
     def _put(self, name: str, content: str) -> None:
         path = f"{self._bus}/{name}"
         what = f"writing {content.strip() or 'an empty line'} to {path}"
-        self._step(what, lambda: self._write(path, content, self._seconds, self.keep))
+        self._step(what, lambda hand: hand.write(path, content, self._seconds))
 
-    def _step(self, what: str, do: Callable[[], T]) -> T:
+    def _step(self, what: str, do: Callable[[Hand], T]) -> T:
+        assert self._hand is not None
         try:
-            return do()
+            return do(self._hand)
         except OSError as problem:
             raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem)) from problem
         except Late as late:

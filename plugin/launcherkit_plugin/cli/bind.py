@@ -15,7 +15,6 @@ from launcherkit_plugin.binding.plan import VFIO_PCI, GroupPlan, check_free, pla
 from launcherkit_plugin.cli.binding_inputs import (
     Parts,
     add_change_arguments,
-    add_place_arguments,
     collected,
     open_parts,
     prepare,
@@ -23,6 +22,7 @@ from launcherkit_plugin.cli.binding_inputs import (
 )
 from launcherkit_plugin.cli.binding_output import write_changes
 from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
 
 DESCRIPTION = """\
 Bind PCI functions to vfio-pci, each with all of its IOMMU group but bridges: a whole group, or nothing of it. What was
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     )
     add_change_arguments(parser, env)
     add_place_arguments(parser, env)
+    add_output_argument(parser, env)
 
 
 def _vfio_driver(name: str) -> str:

@@ -15,9 +15,10 @@ from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.held import Holders
-from launcherkit_plugin.binding.ledger import FOLDER, Ledger, boot_id
+from launcherkit_plugin.binding.ledger import Ledger, boot_id
 from launcherkit_plugin.binding.sysfs import STEP_SECONDS, Sysfs
 from launcherkit_plugin.cli.options import switch_from, text_from
+from launcherkit_plugin.cli.places import pod_resources_of, proc_of
 from launcherkit_plugin.errors import StepFailed
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.usage.checkpoint import CHECKPOINT
@@ -26,45 +27,6 @@ from launcherkit_plugin.usage.read import read_usage
 
 _NOBODY = Usage("checkpoint", {})
 """On a machine that has no kubelet no pod holds anything."""
-
-
-def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, ledger: bool = True) -> None:
-    """Declare where everything is, and the form of the output."""
-    group = parser.add_argument_group("places")
-    group.add_argument(
-        "--host",
-        metavar="DIR",
-        default=text_from("--host", env) or "/",
-        help="root of the file system with the host's sys/, dev/ and proc/ (default: /)",
-    )
-    group.add_argument(
-        "--proc", metavar="DIR", default=text_from("--proc", env), help="the host's proc (default: proc below --host)"
-    )
-    if ledger:
-        group.add_argument(
-            "--ledger",
-            metavar="DIR",
-            default=text_from("--ledger", env) or FOLDER,
-            help=f"where it is kept what was bound to what before (default: {FOLDER})",
-        )
-    group.add_argument(
-        "--kubelet-dir",
-        metavar="DIR",
-        default=text_from("--kubelet-dir", env) or "/var/lib/kubelet",
-        help="the kubelet's folder (default: /var/lib/kubelet); a machine without it has no pods",
-    )
-    group.add_argument(
-        "--pod-resources",
-        metavar="SOCKET",
-        default=text_from("--pod-resources", env),
-        help="the kubelet's PodResources (default: pod-resources/kubelet.sock in its folder)",
-    )
-    parser.add_argument(
-        "--output",
-        choices=("table", "json"),
-        default=text_from("--output", env) or "table",
-        help="form of the output (default: table)",
-    )
 
 
 def add_change_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -114,7 +76,7 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
     Raises:
         NoSysfs: there is no host at that place.
     """
-    proc = args.proc or os.path.join(args.host, "proc")
+    proc = proc_of(args)
     host = Host.from_sysfs(args.host)
 
     told: set[str] = set()
@@ -139,9 +101,10 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | 
     told = set() if told is None else told
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
         return _NOBODY
-    socket = args.pod_resources or os.path.join(args.kubelet_dir, "pod-resources/kubelet.sock")
     problems: list[LauncherkitError] = []
-    usage = asyncio.run(read_usage(socket, os.path.join(args.kubelet_dir, CHECKPOINT), tell=problems.append))
+    usage = asyncio.run(
+        read_usage(pod_resources_of(args), os.path.join(args.kubelet_dir, CHECKPOINT), tell=problems.append)
+    )
     for problem in problems:
         if not usage.known and problem.message not in told:
             told.add(problem.message)

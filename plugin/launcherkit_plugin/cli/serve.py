@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit_plugin.cli.options import switch_from, text_from
+from launcherkit_plugin.cli.places import add_place_arguments, pod_resources_of, proc_of
 from launcherkit_plugin.model.config import AUTO
 
-KUBELET_DIR = "/var/lib/kubelet"
-LEDGER = "/run/launcherkit-plugin/binding"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
 DESCRIPTION = """\
@@ -45,24 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="say what is wrong with the configuration, and end",
     )
     parser.add_argument(
-        "--kubelet-dir",
-        metavar="DIR",
-        default=text_from("--kubelet-dir", env) or KUBELET_DIR,
-        help=f"where the kubelet's device-plugins and pod-resources are (default: {KUBELET_DIR})",
-    )
-    parser.add_argument(
-        "--pod-resources",
-        metavar="SOCKET",
-        default=text_from("--pod-resources", env),
-        help="the kubelet's PodResources (default: pod-resources/kubelet.sock in --kubelet-dir)",
-    )
-    parser.add_argument(
-        "--host",
-        metavar="DIR",
-        default=text_from("--host", env) or "/",
-        help="where the host's sys/ and dev/ are (default: /)",
-    )
-    parser.add_argument(
         "--dev-root",
         metavar="DIR",
         default=text_from("--dev-root", env) or "",
@@ -81,20 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="where KubeVirt's virt-handler calls the node hook of a plugin, for vGPUs (default: nowhere)",
     )
     parser.add_argument(
-        "--ledger",
-        metavar="DIR",
-        default=text_from("--ledger", env) or LEDGER,
-        help=f"where it is kept what was bound to what before (default: {LEDGER})",
-    )
-    parser.add_argument(
-        "--proc", metavar="DIR", default=text_from("--proc", env), help="the host's proc (default: proc below --host)"
-    )
-    parser.add_argument(
         "--features-dir",
         metavar="DIR",
         default=text_from("--features-dir", env) or FEATURES,
         help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
     )
+    add_place_arguments(parser, env)
     parser.set_defaults(usage_error=parser.error)
 
 
@@ -131,16 +104,22 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         config=args.config,
         auto=args.auto,
         kubelet_dir=kubelet_dir,
-        pod_resources=args.pod_resources or f"{kubelet_dir}/pod-resources/kubelet.sock",
+        pod_resources=pod_resources_of(args),
         host=args.host,
         dev_root=args.dev_root.rstrip("/"),
         metrics_address=args.metrics_address,
         node_hook=args.node_hook,
         ledger=args.ledger,
-        proc=args.proc or f"{args.host.rstrip('/')}/proc",
+        proc=proc_of(args),
         features_dir=args.features_dir,
     )
-    await serve(options, env, first)
+    try:
+        await serve(options, env, first)
+    finally:
+        if first is not None:
+            # asyncio can't abandon a process that is just being started: its end is waited for for ever then.
+            await asyncio.wait({first})
+            first.cancelled() or first.exception()  # told already, or no longer of interest
 
 
 def _check_config(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -18,7 +18,8 @@ from launcherkit.words.layout import columns, visible
 from launcherkit_plugin.binding.held import holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
 from launcherkit_plugin.binding.plan import not_on_host
-from launcherkit_plugin.cli.binding_inputs import Parts, add_place_arguments, open_parts, read_addresses
+from launcherkit_plugin.cli.binding_inputs import Parts, open_parts, read_addresses
+from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.usage.open_nodes import OpenNodes
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     parser.add_argument("addresses", metavar="BDF", nargs="*", help="a PCI function: 0000:e1:00.0")
     add_place_arguments(parser, env)
+    add_output_argument(parser, env)
 
 
 class _Line(NamedTuple):

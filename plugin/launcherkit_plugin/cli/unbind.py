@@ -16,13 +16,13 @@ from launcherkit_plugin.binding.plan import not_on_host
 from launcherkit_plugin.cli.binding_inputs import (
     Parts,
     add_change_arguments,
-    add_place_arguments,
     collected,
     open_parts,
     prepare,
     read_addresses,
 )
 from launcherkit_plugin.cli.binding_output import write_changes
+from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
 from launcherkit_plugin.errors import NotBoundByUs
 
 DESCRIPTION = """\
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
     add_change_arguments(parser, env)
     add_place_arguments(parser, env)
+    add_output_argument(parser, env)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -13,7 +13,8 @@ from launcherkit.edge import tell, write_stdout
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import open_host
-from launcherkit_plugin.cli.binding_inputs import add_place_arguments, usage_of
+from launcherkit_plugin.cli.binding_inputs import usage_of
+from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
 from launcherkit_plugin.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.kernel_files import DiskFiles
 from launcherkit_plugin.model.usage import Usage
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     shared = argparse.ArgumentParser(add_help=False)
     add_place_arguments(shared, env, ledger=False)
+    add_output_argument(shared, env)
     changing = argparse.ArgumentParser(add_help=False)
     changing.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from launcherkit.errors import shown
 from launcherkit_plugin.cluster import EventType
 from launcherkit_plugin.errors import NoCluster
 from launcherkit_plugin.log import Log
@@ -145,7 +146,10 @@ class Cluster:
             self._some.clear()
 
     def _hear(self, line: bytes) -> None:
-        ((name, value),) = json.loads(line).items()
+        message = json.loads(line)
+        if not isinstance(message, dict) or len(message) != 1:
+            raise ValueError(f"it said {shown(message)}")
+        ((name, value),) = message.items()
         if name == "pod":
             self._pod_gone(str(value))
             return

@@ -13,6 +13,7 @@ EVENTS_PATH = "/api/v1/namespaces/default/events"
 """Events of objects that have no namespace lie in this one."""
 
 _SECTIONS = ("permittedHostDevices", "mediatedDevicesConfiguration")
+_NOT_KUBEVIRT = "DisableMDEVConfiguration"
 _ENDED = {"Succeeded", "Failed"}
 
 
@@ -25,7 +26,10 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
     if not ordered:
         return None
     configuration = (ordered[0].get("spec") or {}).get("configuration") or {}
-    return {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
+    found = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
+    gates = (configuration.get("developerConfiguration") or {}).get("featureGates") or []
+    # The only gate that says who makes mediated devices, KubeVirt or we.
+    return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if _NOT_KUBEVIRT in gates else {})
 
 
 def node_labels(objects: Iterable[Json]) -> dict[str, str]:

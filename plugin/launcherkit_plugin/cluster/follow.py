@@ -29,7 +29,7 @@ def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]
         server: where.
         path: of a list: ``/api/v1/pods``.
         fields: a field selector; empty for all.
-        wait: called with seconds between two watches: some proxies end one at once.
+        wait: called with seconds between two watches: a server or a proxy may end one at once, again and again.
 
     Raises:
         ApiProblem: the caller decides when to come again.
@@ -53,6 +53,7 @@ def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]
         except ApiProblem as problem:
             if problem.status != _GONE:
                 raise
+            wait(_PAUSE)
 
 
 def _applied(event: Json, objects: Objects, path: str) -> str:

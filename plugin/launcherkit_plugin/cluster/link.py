@@ -27,7 +27,7 @@ class Link:
         self._running: asyncio.Task[None] | None = None
         self._kubevirt = False
         self.facts: tuple[Mapping[str, Any] | None, Mapping[str, str]] = None, {}
-        """KubeVirt's settings, and the node's labels."""
+        """KubeVirt's settings, None as long as they are not known, and the node's labels."""
 
     def open(self, *, kubevirt: bool) -> None:
         """Talk to the cluster, about KubeVirt's settings too if they are wanted."""
@@ -67,7 +67,8 @@ class Link:
             self._cluster.event(type, reason, message)
 
     def _changed(self, facts: ClusterFacts) -> None:
-        self.facts = facts.kubevirt, facts.labels
+        # A cluster without KubeVirt has settings that say nothing, unlike one that has not been asked for them.
+        self.facts = (facts.kubevirt or {}) if self._kubevirt else None, facts.labels
         self._hints.give(News.CONFIG)
 
     async def close(self) -> None:

@@ -64,7 +64,16 @@ class WrittenNodeTypes(_WrittenTypes):
 class WrittenMediatedDevices(_WrittenTypes):
     """As in the KubeVirt resource."""
 
+    enabled: bool = Field(
+        True, description="Whether KubeVirt makes them itself; of no account where it is written here."
+    )
     nodes: list[WrittenNodeTypes] = Field([], alias="nodeMediatedDeviceTypes")
+
+
+class WrittenDeveloper(Written):
+    """As in the KubeVirt resource."""
+
+    gates: list[str] = Field([], alias="featureGates")
 
 
 class WrittenSettings(Written):
@@ -72,6 +81,17 @@ class WrittenSettings(Written):
 
     permitted: WrittenPermitted | None = Field(None, alias="permittedHostDevices")
     mediated: WrittenMediatedDevices | None = Field(None, alias="mediatedDevicesConfiguration")
+    developer: WrittenDeveloper | None = Field(None, alias="developerConfiguration")
+
+    @property
+    def makes_vgpus(self) -> bool:
+        """Whether a KubeVirt with these settings makes and removes mediated devices itself."""
+        gates = self.developer.gates if self.developer else []
+        return self.mediated is not None and self.mediated.enabled and DISABLE_GATE not in gates
+
+
+DISABLE_GATE = "DisableMDEVConfiguration"
+"""The gate by which KubeVirt was told to leave mediated devices alone before it had ``enabled: false``."""
 
 
 class KubevirtRules(NamedTuple):
@@ -87,13 +107,14 @@ class KubevirtRules(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str]) -> KubevirtRules:
+def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *, in_force: bool) -> KubevirtRules:
     """Translate KubeVirt's settings.
 
     Args:
         settings: as they were read.
         name: what messages call the place that they are from.
         labels: of this node.
+        in_force: whether there is a KubeVirt that goes by them too. Two must not make vGPUs on one card.
 
     Raises:
         BadPluginConfig, SeveralErrors: an entry that is ours can't be understood.
@@ -118,6 +139,12 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str]) ->
     errors.raise_if_any()
 
     spread = types_of_node(settings.mediated, labels)
+    if spread and in_force and settings.makes_vgpus:
+        spread = ()
+        text = (
+            f"KubeVirt makes these vGPUs itself; ours to make they are with enabled: false, or the gate {DISABLE_GATE}"
+        )
+        notes.append(Note("left-alone", f"{name}, mediatedDevicesConfiguration: {text}"))
     mdevs = tuple(MdevRule(tuple(selectors), resource) for resource, selectors in types.items())
     if spread and not permitted.mediated:
         mdevs = (MdevRule(spread),)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from launcherkit.errors import Collector, shown
 from launcherkit.sources.files import read_file
 from launcherkit.sources.written import LARGE, parse_written, validate_written
+from launcherkit_plugin.config.base import Written
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
 from launcherkit_plugin.config.result import Reading
@@ -36,25 +37,27 @@ def read_config(
     Args:
         path: YAML or JSON; ``-`` is standard input.
         auto: in the place of the file's.
-        kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; None where
-            it isn't known yet.
+        kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; empty
+            where there is no KubeVirt, None where that isn't known yet: then ``auto`` has to wait.
         labels: of this node.
 
     Raises:
         UnreadableFile: it, or what it refers to, can't be read.
         BadPluginConfig, NameClash, SeveralErrors: all that is wrong in it.
     """
-    values = parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, _REMEDY, LARGE, numbers=False)
-    written = validate_written(WrittenConfig, values, path, BadPluginConfig, _REMEDY)
+    written = _read(path, WrittenConfig)
     if auto is not None:
         written = written.model_copy(update={"auto": auto})
     wanted = written.kubevirt or WrittenKubevirt.model_validate({})
-    settings, name, files = _settings(wanted, path, kubevirt)
-    rules = rules_of(settings, name, labels or {})
+    found = _settings(wanted, path, kubevirt)
+    rules = rules_of(found.settings, found.name, labels or {}, in_force=found.in_force)
     config = _config(written, rules, path)
     _check_names(config, path)
+    if wanted.cluster and kubevirt is None:
+        # What is KubeVirt's own isn't known yet, so nothing can be taken for nobody's.
+        return Reading(config, (), found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
-    return Reading(config, rules.notes, files, wanted.cluster)
+    return Reading(config, rules.notes, found.files, wanted.cluster)
 
 
 def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
@@ -64,9 +67,20 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
         UnreadableFile: it can't be read.
         BadPluginConfig, SeveralErrors: all that is wrong in it.
     """
-    values = parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, _REMEDY, LARGE, numbers=False)
-    written = validate_written(WrittenLayout, values, path, BadPluginConfig, _REMEDY)
+    written = _read(path, WrittenLayout)
     return tuple(entry.value() for entry in written.layout), tuple(written.spread)
+
+
+_Model = TypeVar("_Model", bound=Written)
+
+
+def _read(path: str, model: type[_Model]) -> _Model:
+    return validate_written(model, _parse(path, _REMEDY), path, BadPluginConfig, _REMEDY)
+
+
+def _parse(path: str, remedy: str) -> Any:
+    # IDs are hex and classes begin with zeros, so what looks like a number is left as it is.
+    return parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
 
 
 def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
@@ -100,20 +114,27 @@ def _check_names(config: Config, path: str) -> None:
     errors.raise_if_any()
 
 
-def _settings(
-    wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None
-) -> tuple[WrittenSettings, str, tuple[str, ...]]:
-    """KubeVirt's settings, what messages call the place that they are from, and the files that were read."""
+class _Found(NamedTuple):
+    """KubeVirt's settings, and where they are from."""
+
+    settings: WrittenSettings
+    name: str
+    """What messages call the place."""
+    files: tuple[str, ...]
+    """All that was read."""
+    in_force: bool
+    """A KubeVirt goes by them too: they are its resource, and not only in its words."""
+
+
+def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None) -> _Found:
     if wanted.file is not None:
         file = _beside(path, wanted.file)
-        document = parse_written(
-            read_file(file, LARGE + 1), file, BadPluginConfig, KUBEVIRT_REMEDY, LARGE, numbers=False
-        )
-        return _known(_configuration(document, file), file), file, (path, file)
+        configuration, is_resource = _configuration(_parse(file, KUBEVIRT_REMEDY), file)
+        return _Found(_known(configuration, file), file, (path, file), is_resource)
     if wanted.cluster:
-        return _known(cluster or {}, _CLUSTER), _CLUSTER, (path,)
+        return _Found(_known(cluster or {}, _CLUSTER), _CLUSTER, (path,), in_force=True)
     inline = WrittenSettings.model_construct(permitted=wanted.permitted, mediated=wanted.mediated)
-    return inline, f"{path}, kubevirt", (path,)
+    return _Found(inline, f"{path}, kubevirt", (path,), in_force=False)
 
 
 def _beside(path: str, name: str) -> str:
@@ -121,8 +142,8 @@ def _beside(path: str, name: str) -> str:
     return os.path.join(os.path.dirname(path), name)
 
 
-def _configuration(document: Any, name: str) -> Any:
-    """``spec.configuration`` of the KubeVirt resource in a document, or the document where it is that already.
+def _configuration(document: Any, name: str) -> tuple[Any, bool]:
+    """``spec.configuration`` of the KubeVirt resource in a document, or the document; and whether it is of a resource.
 
     Raises:
         BadPluginConfig: a list with none or several of them.
@@ -133,11 +154,11 @@ def _configuration(document: Any, name: str) -> Any:
             raise BadPluginConfig(f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY)
         document = found[0]
     if not isinstance(document, dict) or "kind" not in document:
-        return document
+        return document, False
     if document["kind"] != "KubeVirt":
         raise BadPluginConfig(f"{name}, kind: {shown(document['kind'])} is not 'KubeVirt'", KUBEVIRT_REMEDY)
     spec = document.get("spec") or {}
-    return (spec.get("configuration") or {}) if isinstance(spec, dict) else spec
+    return ((spec.get("configuration") or {}) if isinstance(spec, dict) else spec), True
 
 
 def _known(values: Any, name: str) -> WrittenSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
+from launcherkit.errors import UnreadableFile
 from launcherkit_plugin.config.files import Version, folders, versions
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.errors import ConfigNotRead
@@ -25,7 +26,7 @@ class Source:
             read: see `Read`.
         """
         self._read = read
-        self._files = () if path is None else (path,)
+        self._files: tuple[str, ...] = () if path is None else (path,)
         self._settings: tuple[Mapping[str, Any] | None, Mapping[str, str]] = None, {}
         self._seen: tuple[object, dict[str, Version | None]] | None = None
         self._config: Config | None = None
@@ -63,8 +64,8 @@ class Source:
         self._seen = self._sight()
         try:
             reading = await self._read(*self._settings)
-        except ConfigNotRead:
-            self._seen = None  # not its own fault: to be tried again
+        except (ConfigNotRead, UnreadableFile):
+            self._seen = None  # not the text's fault: to be tried again
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files

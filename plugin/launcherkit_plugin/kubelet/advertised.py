@@ -6,6 +6,7 @@ Nothing is deduced from events: each look compares what is there with what shoul
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -90,6 +91,8 @@ class Advertised:
 
     async def _tend(self, kubelet: Identity | None) -> None:
         server = self._server
+        if not os.path.isdir(self._around.folder):
+            raise no_kubelet(self._kubelet, "there is no such folder")
         if not server.in_place():
             # The old streams end before the new registration: a kubelet that sees them in the other order drops both.
             await server.stop()

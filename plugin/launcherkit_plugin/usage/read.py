@@ -20,6 +20,10 @@ from launcherkit_plugin.usage.pod_resources import PodDevices, list_pod_devices
 SETTLE_SECONDS = 60.0
 """For how long after the kubelet's start, or after an allocation, what the checkpoint alone has counts as held."""
 
+SYNCED_SECONDS = 10.0
+"""The same, once the kubelet names our own pod: it has its pods from the API server then, and takes in one after the
+other."""
+
 
 async def read_usage(
     pod_resources: str,
@@ -65,7 +69,9 @@ def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> dict[st
 
 def _has_settled(listed: PodDevices, own_pod: str | None, age: float, settle: float) -> bool:
     """``age`` is in seconds; below 0 the clock has been set back, and says nothing."""
-    return age >= settle and (own_pod is None or own_pod in listed.pods)
+    if own_pod is None:
+        return age >= settle
+    return own_pod in listed.pods and age >= min(settle, SYNCED_SECONDS)
 
 
 def _changed(path: str) -> float:

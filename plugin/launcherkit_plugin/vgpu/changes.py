@@ -103,7 +103,10 @@ class Changes:
             raise
         if changed:
             self._metrics.vgpu(action, "done")
-            self._log("info", f"{'made' if action == 'create' else 'removed'} {what}", action=action)
+            verb = "made" if action == "create" else "removed"
+            self._log("info", f"{verb} {what}", action=action)
+            if self._recorder is not None:
+                self._recorder.event("Normal", f"Vgpu{verb.capitalize()}", f"{verb} {what}")
             self._told.clear()
         return changed
 

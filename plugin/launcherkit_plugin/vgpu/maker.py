@@ -58,7 +58,7 @@ class Maker:
         made = False
         if not self._is_there(parent, type_id, uuid):
             try:
-                self.files.write(f"{_type_folder(parent, type_id)}/create", uuid)
+                self.files.write(f"{_type_folder(parent, type_id)}/create", f"{uuid}\n")
                 made = True
             except FileExistsError:
                 pass  # somebody was quicker; it is looked at below
@@ -82,7 +82,7 @@ class Maker:
             if not tree.exists(f"{_MDEVS}/{uuid}"):
                 return False
         try:
-            self.files.write(f"{_MDEVS}/{uuid}/remove", "1")
+            self.files.write(f"{_MDEVS}/{uuid}/remove", "1\n")
         except OSError as problem:
             if not self._is_gone(uuid):
                 raise VgpuNotRemoved(f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY) from problem
@@ -158,7 +158,7 @@ class Maker:
                 "It has to be given back first: `launcherkit-plugin vgpu list` shows who has it.",
             )
         try:
-            self.files.write(f"sys/bus/pci/devices/{address}/nvidia/current_vgpu_type", str(type_number))
+            self.files.write(f"sys/bus/pci/devices/{address}/nvidia/current_vgpu_type", f"{type_number}\n")
         except OSError as problem:
             raise self._not_set(address, type_number, problem) from problem
         if not self._seen(lambda _: (now := self.vf(address)) is not None and now.current_type == type_number):

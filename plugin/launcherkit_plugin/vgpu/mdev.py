@@ -130,8 +130,7 @@ class MdevProvider:
         problem = None if why is None else Problem("failed", why)
         if not self._knows_usage:
             problem = UNKNOWN_USAGE
-        for device in slot_devices(place, slots, held, host, room, problem):
-            yield device, slot_of(device.id, *place.key)
+        yield from slot_devices(place, slots, held, host, room, problem)
 
     def _keep_held(self, devices: dict[str, dict[str, Device]], variables: dict[str, str], usage: Usage) -> None:
         """What a pod has stays listed, whatever became of it (K4)."""

@@ -92,7 +92,7 @@ def own_slots(place: Place) -> dict[str, Slot]:
 
 def slot_devices(
     place: Place, slots: int, held: Collection[str], host: HostFacts, room: int, no_more: Problem | None
-) -> Iterator[Device]:
+) -> Iterator[tuple[Device, Slot]]:
     """The devices of a place in dynamic mode: its slots, whether their mdevs are there or not (G1).
 
     Args:
@@ -109,13 +109,14 @@ def slot_devices(
     missing: list[Slot] = []
     for slot in (Slot(*place.key, number) for number in sorted(numbers)):
         if slot.uuid in made:
-            yield device_of(made[slot.uuid], place, host, f", slot {slot.number}")
+            yield device_of(made[slot.uuid], place, host, f", slot {slot.number}"), slot
         else:
             missing.append(slot)
     missing.sort(key=lambda slot: (slot.uuid not in held, slot.number))
     for position, slot in enumerate(missing):
         problem = no_more if position < room else _no_room(place)
-        yield Device(slot.uuid, _numa_node(place, host), problem, description=_shown(place, f", slot {slot.number}"))
+        text = _shown(place, f", slot {slot.number}")
+        yield Device(slot.uuid, _numa_node(place, host), problem, description=text), slot
 
 
 def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Device:

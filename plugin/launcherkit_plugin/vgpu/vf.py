@@ -40,8 +40,8 @@ class _Seat(NamedTuple):
 class VgpuVfProvider:
     """See `launcherkit_plugin.provider.Provider`.
 
-    In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. The types of all
-    VFs that a dynamic rule is about are its own business then: a type that nobody uses is taken back (G4).
+    In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. A type that a
+    dynamic rule permits and nobody uses is taken back, whoever set it (G4).
 
     Args:
         rules: the first that a type falls under counts.
@@ -272,24 +272,26 @@ class VgpuVfProvider:
         usage, at_once = self._stopped.without(usage)
         self._seats = seats = self._look(host, usage)
         held = held_devices(usage)
-        dynamic = {str(seat.vf): seat for seat in seats.values() if seat.rule.mode == "dynamic"}
-        dynamic = {str(seat.vf): seat for seat in self._nameless(host)} | dynamic
+        ours = {str(seat.vf): seat for seat in (*seats.values(), *self._nameless(host)) if self._is_ours(seat, host)}
         changed = False
         if usage.known:
-            typed = [device for device, seat in dynamic.items() if seat.state.current_type]
-            gone = [device for device in typed if not self._kept(dynamic[device].card, host)]
-            self._idle = idle_since(self._idle, gone, held, now)
+            self._idle = idle_since(self._idle, ours, held, now)
             for device in due(self._idle, self._grace, now, at_once):
-                changed |= self._clear(dynamic[device])
+                changed |= self._clear(ours[device])
         for name, devices in sorted(usage.held.items()):
             for device in sorted(devices):
                 seat = seats.get((name, device))
                 if seat is not None and seat.rule.mode == "dynamic" and seat.types != (0,):
-                    changed |= self._restore(seat, [dynamic[idle] for idle in self._idle if idle in dynamic], usage)
+                    changed |= self._restore(seat, [ours[idle] for idle in self._idle if idle in ours], usage)
         typed_ones = {device: seat.vf for (_, device), seat in seats.items() if seat.state.current_type}
         nodes = {device: needed_nodes([vf], host, iommufd=self._iommufd).nodes for device, vf in typed_ones.items()}
         self._changes.try_to(lambda: self._handed.refresh(nodes, held))
         return changed
+
+    def _is_ours(self, seat: _Seat, host: HostFacts) -> bool:
+        """Whether a VF has a type that is taken back when nobody uses it."""
+        permitted = seat.state.current_type != 0 and seat.state.current_type in seat.types
+        return permitted and seat.rule.mode == "dynamic" and not self._kept(seat.card, host)
 
     def _nameless(self, host: HostFacts) -> Iterator[_Seat]:
         """VFs with a type that no table names, on cards that only dynamic rules are about.

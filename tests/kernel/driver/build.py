@@ -42,7 +42,8 @@ def build(headers: Path, cache: Path) -> Path:
 def _make(headers: Path, folder: Path) -> Path:
     shutil.copy(SOURCE, folder)
     (folder / "Kbuild").write_text(f"obj-m := {NAME}.o\nccflags-y := -Wall -Werror\n")
-    command = ["make", "-C", str(headers), "-f", str(_makefile(headers)), "CC=gcc", f"M={folder}", "modules"]
+    settings = ["CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES=", f"M={folder}"]  # BTF would need one more program
+    command = ["make", "-C", str(headers), "-f", str(_makefile(headers)), *settings, "modules"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
     except FileNotFoundError as error:

@@ -63,7 +63,10 @@ def launcher(name: str, kernel: Path, *, raises_limit: bool = True) -> list[dict
     configuration["data"]["domain.xml"] = _DOMAIN.format(name=name)
     configuration["binaryData"] = {"kernel": base64.b64encode(kernel.read_bytes()).decode()}
     [container] = pod["spec"]["containers"]
-    container["resources"]["limits"] = {RESOURCE: "1", "cpu": "250m", "memory": "512Mi"}
+    container["resources"]["limits"] |= {"memory": "512Mi"}
+    del container["resources"]["limits"][values["kvmResource"]]
+    # The next pod is to wait for the card, not for a processor.
+    container["resources"]["requests"] = {"cpu": "100m"}
     if not raises_limit:
         container["securityContext"]["capabilities"]["add"].remove("SYS_RESOURCE")
     [disks] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "disks"]

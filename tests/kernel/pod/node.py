@@ -18,7 +18,7 @@ from tests.kernel.sysfs import modprobe
 
 _STATE = Path("/run/cluster")
 _CGROUPS = Path("/sys/fs/cgroup")
-_SECONDS = 300
+SECONDS = 300
 """The longest that anything here is waited for."""
 
 
@@ -138,10 +138,10 @@ def _do(*command: str, given: str | None = None) -> str:
             stdin=subprocess.DEVNULL if given is None else None,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=SECONDS + 30,
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"`{shlex.join(command)}` did nothing for {_SECONDS} s") from None
+        raise Failed(f"`{shlex.join(command)}` did nothing for {SECONDS} s") from None
     if done.returncode:
         raise Failed(f"`{shlex.join(command)}`: {(done.stderr or done.stdout).strip()}")
     return done.stdout
@@ -155,10 +155,10 @@ def until(
     Raises:
         Failed: it took too long, or one of the processes that should see to it has ended.
     """
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + SECONDS
     while not holds():
         if any(process.poll() is not None for process in alive):
             raise Failed(f"{what}: never seen; {os.path.basename(str(alive[0].args))} has ended")
         if time.monotonic() > deadline:
-            raise Failed(f"{what}: not seen in {_SECONDS} s")
+            raise Failed(f"{what}: not seen in {SECONDS} s")
         time.sleep(pause)

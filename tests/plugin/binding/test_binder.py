@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
-from launcherkit_plugin.binding.ledger import Ledger, Record
+from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.errors import BadRecord, DeviceHeld, StepFailed, StepHangs
 from tests.support.hosttree import HostTree
@@ -77,7 +77,7 @@ class Machine:
             if self.held:
                 raise DeviceHeld("held", "wait")
 
-        sysfs = Sysfs(str(self.kernel.tree.root), read=self.kernel.read, write=self.kernel.write)
+        sysfs = Sysfs(str(self.kernel.tree.root), hands=self.kernel.hand)
         return Binder(sysfs, self.ledger, check_free)
 
     def bind(self) -> list[Changed]:
@@ -116,9 +116,9 @@ def test_binding_what_is_bound_does_nothing(machine: Machine) -> None:
 
 
 def test_a_member_that_was_on_vfio_before_is_not_given_back(machine: Machine) -> None:
-    machine.kernel.write(f"{machine.kernel.tree.path(AUDIO)}/driver_override", VFIO, 1, ())
-    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO, 1, ())
-    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers_probe", AUDIO, 1, ())
+    machine.kernel.write(f"{machine.kernel.tree.path(AUDIO)}/driver_override", VFIO)
+    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO)
+    machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers_probe", AUDIO)
     before = machine.state()
     machine.bind()
     assert machine.all_bound
@@ -194,9 +194,9 @@ def test_what_can_not_be_given_back_stays_on_record_and_is_tried_again(machine: 
 def test_what_others_have_bound_since_stays_theirs(machine: Machine) -> None:
     machine.bind()
     root = machine.kernel.tree.root
-    machine.kernel.write(f"{machine.kernel.tree.path(GPU)}/driver_override", "nouveau", 1, ())
-    machine.kernel.write(f"{root}/sys/bus/pci/drivers/vfio-pci/unbind", GPU, 1, ())
-    machine.kernel.write(f"{root}/sys/bus/pci/drivers_probe", GPU, 1, ())
+    machine.kernel.write(f"{machine.kernel.tree.path(GPU)}/driver_override", "nouveau")
+    machine.kernel.write(f"{root}/sys/bus/pci/drivers/vfio-pci/unbind", GPU)
+    machine.kernel.write(f"{root}/sys/bus/pci/drivers_probe", GPU)
     machine.restore()
     assert machine.state() == [("nouveau", "nouveau"), *machine.before[1:]]
 
@@ -341,3 +341,29 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
     with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is no record"):
         machine.ledger.records()
+
+
+_addresses = st.builds(
+    PciAddress, st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7)
+)
+_letters = st.characters(exclude_characters="/\0\n", exclude_categories=["Cs"])
+_drivers = st.none() | st.text(_letters, min_size=1).filter(lambda name: name not in (".", ".."))
+_entries = st.builds(Entry, _addresses, _drivers, _drivers, st.sampled_from(["binding", "bound", "restoring"]))
+_records = st.builds(
+    Record,
+    _addresses,
+    _drivers.filter(bool),
+    st.sampled_from(["command", "configuration"]),
+    st.lists(_addresses).map(tuple),
+    st.lists(_entries, min_size=1).map(tuple),
+)
+
+
+@settings(deadline=None)
+@given(record=_records)
+def test_a_record_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, record: Record) -> None:
+    ledger = Ledger(str(tmp_path_factory.mktemp("ledger") / "folder"), "boot-1")
+    ledger.write(record)
+    assert ledger.records() == [record]
+    ledger.remove(record)
+    assert ledger.records() == []

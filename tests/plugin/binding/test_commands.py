@@ -42,7 +42,7 @@ class Node:
         (root / "proc/1/fd").mkdir()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
         self.hold({})
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, read=self.kernel.read, write=self.kernel.write))
+        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, hands=self.kernel.hand))
 
     def hold(self, devices: dict[str, list[str]]) -> None:
         """Let a pod have devices, by resource."""

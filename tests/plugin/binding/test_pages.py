@@ -32,11 +32,11 @@ class Node:
         self.kernel = FakeKernel(self.tree, ids)
         self.tree.card("0000:01:00", group=44, driver=None)
         for path, driver in ((GPU, "nvidia"), (AUDIO, "snd_hda_intel")):
-            self.kernel.write(f"{root}/sys/bus/pci/drivers/{driver}/bind", path, 1, ())
+            self.kernel.write(f"{root}/sys/bus/pci/drivers/{driver}/bind", path)
         (root / "proc/1/ns").mkdir(parents=True)
         (root / "proc/1/fd").mkdir()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, read=self.kernel.read, write=self.kernel.write))
+        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, hands=self.kernel.hand))
 
     def run(self, command: str) -> None:
         """Run it for the card."""

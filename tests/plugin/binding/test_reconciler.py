@@ -66,7 +66,7 @@ class Node:
 
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
-        sysfs = Sysfs(str(self.tree.root), read=self.kernel.read, write=self.kernel.write)
+        sysfs = Sysfs(str(self.tree.root), hands=self.kernel.hand)
         root = str(self.tree.root)
         machine = Machine(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
         self.reconciler = BindingReconciler(self._match, machine, self._tell, self.metrics, self)
@@ -195,7 +195,7 @@ def test_it_is_tried_again_at_once_where_a_driver_has_changed(node: Node) -> Non
     node.kernel.refuses.clear()
     node.turn(1)
     assert node.drivers() == FREE
-    node.kernel.write(f"{node.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO, 1, ())
+    node.kernel.write(f"{node.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO)
     node.turn(1)
     assert node.drivers() == BOUND
 
@@ -268,11 +268,11 @@ def test_the_daemon_goes_on_while_something_is_being_bound(node: Node, monkeypat
     async def scene() -> None:
         loop, gate = asyncio.get_running_loop(), asyncio.Event()
 
-        def slow(path: str, text: str, seconds: float, keep: object) -> None:
+        def slow(path: str, text: str, seconds: float = 1) -> None:
             if not began:
                 began.append(path)
                 asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(60)
-            write(path, text, seconds, ())
+            write(path, text, seconds)
 
         node.kernel.write = slow  # type: ignore[method-assign]
         node.restart()

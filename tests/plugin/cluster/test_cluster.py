@@ -189,11 +189,12 @@ def children_of(pid: int) -> list[int]:
     return [child for child in found if b"launcherkit_plugin.cluster" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def test_an_odd_line_from_the_process_is_survived() -> None:
-    program = 'import sys; print(\'{"a": 1, "b": 2}\', flush=True); sys.stdin.read()'
+@pytest.mark.parametrize("line", [b'{"a": 1, "b": 2}', b"[]", b"null", b"{", b"", b"\xff"])
+def test_an_odd_line_from_the_process_is_survived(line: bytes) -> None:
+    program = f"import sys; sys.stdout.buffer.write({line + bytes([10])!r}); sys.stdout.flush(); sys.stdin.read()"
 
     async def scenario(cluster: Cluster, told: Told) -> None:
-        await told.until(lambda: told.lines)
+        await told.until(lambda: any("has ended" in each for each in told.lines))
 
     attended([sys.executable, "-c", program], dict(os.environ), scenario)
 

@@ -99,6 +99,13 @@ def test_of_kubevirt_the_host_devices_are_taken_and_nothing_else() -> None:
     }
 
 
+def test_of_kubevirts_gates_the_one_about_mediated_devices_is_taken() -> None:
+    gates = {"developerConfiguration": {"featureGates": ["Sidecar", "DisableMDEVConfiguration"]}}
+    assert kubevirt_configuration([item("kubevirt", spec={"configuration": gates})]) == {
+        "developerConfiguration": {"featureGates": ["DisableMDEVConfiguration"]}
+    }
+
+
 @pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {"configuration": None}}])
 def test_a_kubevirt_that_configures_nothing_is_there_all_the_same(spec: Json) -> None:
     assert kubevirt_configuration([item("kubevirt", **spec)]) == {}

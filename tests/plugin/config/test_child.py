@@ -103,7 +103,7 @@ def test_a_kind_of_field_that_can_not_come_over_is_an_error_and_not_a_guess() ->
 
 
 def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
-    kubevirt = {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-1"]}}
+    kubevirt = {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-1"], "enabled": False}}
     apart = asyncio.run(read_config_apart(path, "gpu", kubevirt, {"zone": "a"}))
     assert apart == read_config(path, "gpu", kubevirt, {"zone": "a"})
     assert apart.cluster

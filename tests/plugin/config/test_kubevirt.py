@@ -154,6 +154,40 @@ def test_a_spread_of_our_own_comes_before_kubevirts(tmp_path: Path) -> None:
     assert read(tmp_path, settings, vgpu={"spread": ["nvidia-9"]}).config.vgpu.spread == ("nvidia-9",)
 
 
+# Who makes vGPUs, KubeVirt or we
+
+
+MADE: dict[str, Any] = {"mediatedDeviceTypes": ["nvidia-222"]}
+GATE = {"featureGates": ["HostDevices", "DisableMDEVConfiguration"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "made"),
+    [
+        ({"mediatedDevicesConfiguration": MADE}, ()),
+        ({"mediatedDevicesConfiguration": {**MADE, "enabled": True}}, ()),
+        ({"mediatedDevicesConfiguration": {**MADE, "enabled": False}}, ("nvidia-222",)),
+        ({"mediatedDevicesConfiguration": MADE, "developerConfiguration": GATE}, ("nvidia-222",)),
+        ({"mediatedDevicesConfiguration": MADE, "developerConfiguration": {"featureGates": []}}, ()),
+    ],
+)
+def test_what_kubevirt_makes_is_not_made_a_second_time(
+    tmp_path: Path, settings: dict[str, Any], made: tuple[str, ...]
+) -> None:
+    (tmp_path / "kubevirt.yaml").write_text(yaml.safe_dump(resource({**settings, "permittedHostDevices": PERMITTED})))
+    reading = read(tmp_path, {"file": "kubevirt.yaml"})
+    assert reading.config.vgpu.spread == made
+    assert reading.config.vgpu.mdevs[0].name == "nvidia.com/GRID_T4-1Q"
+    told = [note.text for note in reading.notes if "mediatedDevicesConfiguration" in note.text]
+    assert bool(told) == (not made)
+
+
+def test_settings_that_are_written_for_us_are_ours_to_follow(tmp_path: Path) -> None:
+    (tmp_path / "kubevirt.yaml").write_text(yaml.safe_dump({"mediatedDevicesConfiguration": MADE}))
+    assert read(tmp_path, {"file": "kubevirt.yaml"}).config.vgpu.spread == ("nvidia-222",)
+    assert read(tmp_path, {"mediatedDevicesConfiguration": MADE}).config.vgpu.spread == ("nvidia-222",)
+
+
 # Where the settings come from
 
 
@@ -225,14 +259,24 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_clusters_settings_are_handed_in(tmp_path: Path) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("kubevirt: {cluster: true}")
-    before = read_config(str(path))
-    assert before.cluster
-    assert before.config.pci == ()
-    settings = resource({"permittedHostDevices": PERMITTED, "mediatedDevicesConfiguration": TYPES})
+    mediated = TYPES | {"enabled": False}
+    settings = resource({"permittedHostDevices": PERMITTED, "mediatedDevicesConfiguration": mediated})
     after = read_config(str(path), kubevirt=settings["spec"]["configuration"], labels={"zone": "a"})
     assert after.config.pci[0].name == "nvidia.com/TU104GL_Tesla_T4"
     assert after.config.vgpu.spread == ("nvidia-228",)
     assert after.notes[0].text.startswith("the cluster's KubeVirt resource, permittedHostDevices")
+
+
+def test_before_the_cluster_has_told_its_settings_auto_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("auto: all\nkubevirt: {cluster: true}\nresources: [{select: [{vendors: [10de]}]}]")
+    before = read_config(str(path))
+    assert before.cluster
+    assert len(before.config.pci) == 1
+    assert before.config.vgpu.mdevs == ()
+    without = read_config(str(path), kubevirt={})
+    assert len(without.config.pci) == 2
+    assert without.config.vgpu.mdevs
 
 
 def test_a_configuration_of_its_own_does_not_ask_for_the_cluster(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_plugin.kubelet import advertised
 from tests.plugin.kubelet.parts import NAME, Plugin, provoked, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop
@@ -163,6 +164,24 @@ def test_a_stream_that_the_kubelet_closes_is_taken_for_its_having_forgotten_us(
     kubelet.wait_for(NAME)
     kubelet.drop_streams()
     kubelet.wait(lambda: len(kubelet.registrations) > 1)
+    kubelet.wait_for(NAME, {"a": True})
+
+
+def test_one_that_is_replaced_before_it_has_dialled_is_told_of_too(kubelet: Kubelet, plugin: Plugin) -> None:
+    kubelet.forgetful = True
+    plugin.advertise(resource("a"))
+    kubelet.wait(lambda: kubelet.registrations)
+    kubelet.forgetful = False
+    kubelet.restart()
+    kubelet.wait_for(NAME, {"a": True})
+
+
+def test_one_that_never_dials_is_told_again(kubelet: Kubelet, plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advertised, "UNWATCHED_SECONDS", 0.01)
+    kubelet.forgetful = True
+    plugin.advertise(resource("a"))
+    kubelet.wait(lambda: len(kubelet.registrations) > 1)
+    kubelet.forgetful = False
     kubelet.wait_for(NAME, {"a": True})
 
 

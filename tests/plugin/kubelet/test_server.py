@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import pytest
 
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire

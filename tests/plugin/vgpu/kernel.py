@@ -63,6 +63,8 @@ class Kernel:
         self._groups: dict[str, int] = {}
         self.open: set[str] = set()
         """Nodes that a process has open."""
+        self.taken: list[str] = []
+        """What was removed, or lost its type, by a write."""
         self.touched: Callable[[str], None] = lambda _: None
         """Called before each write and after it, with its path; may raise."""
         self.read: Callable[[], None] = lambda: None
@@ -171,9 +173,10 @@ class Kernel:
         self.touched(path)
         parts = path.split("/")
         if parts[-1] == "create" and parts[3] in self._gpus and parts[5] in self._gpus[parts[3]].kinds:
-            self.make(parts[3], parts[5], text)
+            self.make(parts[3], parts[5], text.removesuffix("\n"))
         elif parts[-1] == "remove" and parts[:3] == ["sys", "bus", "mdev"] and parts[4] in self._made:
             self._refuse_open(self._groups[parts[4]])
+            self.taken.append(parts[4])
             self.unmake(parts[4])
         elif parts[-1] == "current_vgpu_type" and parts[4] in self._groups:
             self._set_type(parts[4], int(text))
@@ -228,6 +231,7 @@ class Kernel:
         gpu = self._gpus[vf]
         self._refuse_open(self._groups[vf])
         if number == 0:
+            self.taken.append(vf)
             gpu.given.pop(vf, None)
         else:
             kind = next((kind for kind in gpu.kinds.values() if _number(kind) == number), None)

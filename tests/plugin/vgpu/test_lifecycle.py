@@ -59,7 +59,10 @@ class Cluster:
     def look(self) -> None:
         """The plugin's loop turns, and the kubelet hears what there is."""
         self.node.usage = self.usage()
+        self.kernel.taken.clear()
         self.node.turn()
+        needed = {device for _, devices in self.pods.values() for device in devices}
+        assert needed.isdisjoint(self.kernel.taken), "what a live pod has was taken away, if only for a moment"
         if self.readable:
             booked = self.node.booking.merged(self.usage(), self.node.clock.now, self.node.clock.now + 0.001)
             held = {device for devices in booked.held.values() for device in devices}

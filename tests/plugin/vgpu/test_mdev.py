@@ -264,6 +264,7 @@ def test_one_that_no_pod_has_goes_after_the_grace_time(node: Node) -> None:
     node.turn()
     assert node.kernel.mdevs == {}
     assert node.told.counted == [("create", "done"), ("remove", "done")]
+    assert [event[:2] for event in node.told.events] == [("Normal", "VgpuMade"), ("Normal", "VgpuRemoved")]
 
 
 def test_a_pod_that_the_kubelet_turned_away_leaves_nothing_behind(node: Node) -> None:
@@ -284,6 +285,7 @@ def test_one_that_a_pod_has_stays_whatever_was_restarted_and_whatever_it_is_call
         node.clock.now += 1000
         node.turn()
     assert first in node.kernel.mdevs
+    assert node.kernel.taken == []
 
 
 def test_with_no_source_readable_nothing_is_removed(node: Node) -> None:

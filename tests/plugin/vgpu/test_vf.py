@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from launcherkit.model.address import PciAddress
+from launcherkit.sources.host import Host
 from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
-from launcherkit_plugin.model.config import VgpuVfRule
+from launcherkit_plugin.kernel_files import DiskFiles
+from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from launcherkit_plugin.reading import read_node
+from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.vf import VgpuVfProvider
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
-from tests.plugin.vgpu.node import Node
+from tests.plugin.vgpu.node import Clock, Node, name_of
+from tests.support.hosttree import HostTree
 
 CARD = "0000:41:00.0"
 FOUR, EIGHT = "nvidia.com/NVIDIA_A2-4Q", "nvidia.com/NVIDIA_A2-8Q"
@@ -193,3 +203,46 @@ def test_usage_of_a_vf_by_another_type_keeps_it_from_this_one(node: Node, card: 
     node.usage = Usage("none", node.usage.held)
     node.turn()
     assert card.types() == {VF0: "NVIDIA A2-8Q"}
+
+
+def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function(CARD, device=0x25B6, class_code=0x030200, driver="nvidia", group=40, numa=1)
+    for number in range(16):
+        vf = f"0000:41:{number // 8 + 1:02x}.{number % 8}"
+        kind = "557" if number < 3 else "558" if number == 3 else "0"
+        tree.vf(CARD, vf, vgpu=kind, device=0x25B6, class_code=0x030200, driver="nvidia", group=50 + number, numa=1)
+        tree.node(f"vfio/{50 + number}")
+    clock, files = Clock(), DiskFiles(str(tmp_path))
+    changes = Changes(Maker(files, clock, clock.sleep), lambda _: False)
+    provider = VgpuVfProvider((VgpuVfRule(("*",)),), name_of, changes)
+    facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
+    resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
+    assert {resource.name: list(resource.devices) for resource in resources} == {
+        "nvidia.com/NVIDIA_A40-1B": [VF0, VF1, "0000:41:01.2"],
+        "nvidia.com/NVIDIA_A40-2B": ["0000:41:01.3"],
+    }
+    assert all(device.healthy for resource in resources for device in resource.devices.values())
+    grant = asyncio.run(provider.allocate(resources[1], ["0000:41:01.3"]))
+    assert grant.nodes == ("/dev/vfio/vfio", "/dev/vfio/53")
+    assert provider.resources(facts._replace(nodes=frozenset()), NO_USAGE, clock.now)[1].devices["0000:41:01.3"].problem
+
+
+def test_a_type_that_only_a_static_rule_permits_is_not_taken_back(card: Card) -> None:
+    rules = (VgpuVfRule(("NVIDIA A2-8Q",)), VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"))
+    node = Node(card.kernel, vfs=rules)
+    card.set(VF0, 743)
+    for _ in range(3):
+        node.turn()
+        node.clock.now += 1000
+    assert card.types() == {VF0: "NVIDIA A2-8Q"}
+    assert node.healthy(EIGHT) == [VF0]
+
+
+def test_a_cards_layout_stays_though_a_dynamic_rule_permits_its_types(card: Card) -> None:
+    node = Node(card.kernel, vfs=DYNAMIC, layout=(LayoutEntry(CARD, "NVIDIA A2-4Q", 2),))
+    for _ in range(3):
+        node.turn()
+        node.clock.now += 1000
+    assert list(card.types().values()) == ["NVIDIA A2-4Q"] * 2
+    assert card.kernel.taken == []

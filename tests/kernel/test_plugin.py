@@ -1,0 +1,141 @@
+"""The device plugin on a real kernel: what it hands over is what QEMU opens, its health is the kernel's (K2, K5)."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pytest
+
+from tests.kernel import sysfs
+from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.guests import read_listing, slots_with
+from tests.kubelet.plugin import Plugin
+from tests.libvirt.pod import Pod, pod
+from tests.support import kubelet as kubelet_module
+from tests.support.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
+
+pytestmark = pytest.mark.kernel
+
+GPU = "example.com/GPU"
+_SECONDS = 120.0
+
+
+class Node(NamedTuple):
+    """The kubelet of this machine, and its plugin."""
+
+    kubelet: Kubelet
+    plugin: Plugin
+
+
+Serving: TypeAlias = Callable[..., AbstractContextManager[Node]]
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
+    """Starts a kubelet, and the plugin for the graphics cards with audio."""
+    monkeypatch.setattr(kubelet_module, "PATIENCE", _SECONDS)
+
+    @contextmanager
+    def serve(**rule: object) -> Iterator[Node]:
+        models = [{"addresses": [card.display for card in sysfs.cards()]}]
+        with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder)) as kubelet:
+            options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
+            places = (*options, "--features-dir", str(tmp_path / "features.d"))
+            resource = {"name": GPU, "select": models, **rule}
+            plugin = Plugin({"resources": [resource], "rescanSeconds": 5}, tmp_path, *places)
+            plugin.start()
+            try:
+                yield Node(kubelet, plugin)
+            finally:
+                plugin.end()
+
+    return serve
+
+
+@pytest.fixture
+def empty_pod() -> Iterator[Pod]:
+    with pod() as made:
+        yield made
+
+
+# What the runtime does with Allocate's answer, and nothing else: of VFIO's nodes the container has these alone.
+_WITH_NODES = """
+for node in $NODES; do printf 'mknod -m 666 %s c 0x%s 0x%s\\n' $node $(stat -c '%t %T' $node); done >/tmp/nodes
+mount -t tmpfs vfio /dev/vfio
+. /tmp/nodes
+exec "$@"
+"""
+_LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
+
+
+def run_guest(place: Pod, holding: Holding, kernel: Path, folder: Path) -> str:
+    """Be a container with these devices, whose entrypoint is `launcherkit run`; gives the guest's console."""
+    variables = folder / "env"
+    variables.write_text("".join(f"{name}={value}\n" for name, value in holding.answer.envs.items()))
+    settings = {"name": "vm", "type": "qemu", "memory_mib": "64", "vcpus": "1", "kernel": str(kernel)}
+    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    nodes = " ".join(device.container_path for device in holding.answer.devices)
+    process = place.start(
+        *("env", f"NODES={nodes}", "sh", "-ec", _WITH_NODES, "sh", sys.executable, "-c", _LAUNCHERKIT, "run"),
+        *("--template", "q35", *values, "--set", "cmdline=pci off", "--env-file", str(variables), "--console"),
+    )
+    assert process.ends() == 0, process.told
+    return process.printed
+
+
+def test_what_allocate_hands_over_is_all_that_a_guest_needs(
+    serving: Serving, card: sysfs.Card, empty_pod: Pod, kernel: Path, tmp_path: Path
+) -> None:
+    """From a card that the host has to the guest that lists it: bound by configuration, advertised, allocated."""
+    everything = {found.display: True for found in sysfs.cards()}
+    assert {sysfs.driver(address) for address in card} == {"bochs-drm", "snd_hda_intel"}
+    with serving(bind=True) as node:
+        node.kubelet.wait_for(GPU, everything)
+        assert {sysfs.driver(address) for address in card} == {"vfio-pci"}
+        (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
+        group = sysfs.group(holding.ids[0])
+        assert [device.host_path for device in holding.answer.devices] == ["/dev/vfio/vfio", f"/dev/vfio/{group}"]
+        assert dict(holding.answer.envs) == {"PCI_RESOURCE_EXAMPLE_COM_GPU": holding.ids[0]}
+        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+
+
+def test_each_pod_has_a_card_of_its_own(serving: Serving, bound: Callable[..., None]) -> None:
+    cards = sysfs.cards()
+    for card in cards:
+        bound(*card)
+    with serving() as node:
+        node.kubelet.wait_for(GPU, {card.display: True for card in cards})
+        held = [node.kubelet.admit(f"pod-{card.display}", [("compute", GPU, 1)])[0] for card in cards]
+        assert sorted(holding.ids[0] for holding in held) == [card.display for card in cards]
+        nodes = [{device.host_path for device in holding.answer.devices} for holding in held]
+        assert set.intersection(*nodes) == {"/dev/vfio/vfio"}
+        with pytest.raises(NotAdmitted):
+            node.kubelet.admit("one-too-many", [("compute", GPU, 1)])
+
+
+def test_health_follows_the_kernel(serving: Serving, bound: Callable[..., None]) -> None:
+    first, second, *_ = sysfs.cards()
+    bound(*first, *second)
+    with serving() as node:
+        node.kubelet.wait_for(GPU, {first.display: True, second.display: True})
+        sysfs.unbind(first.display)
+        node.kubelet.wait_for(GPU, {first.display: False, second.display: True})
+        bound(first.display)
+        node.kubelet.wait_for(GPU, {first.display: True, second.display: True})
+        for address in second:
+            (sysfs.DEVICES / address / "remove").write_text("1")
+        try:
+            node.kubelet.wait(lambda: not node.kubelet.devices(GPU).get(second.display), "the card gone")
+            with pytest.raises(NotAdmitted):
+                node.kubelet.call_allocate(GPU, [second.display])
+        finally:
+            (sysfs.PCI / "rescan").write_text("1")
+        sysfs.until(lambda: second in sysfs.cards(), "the card back after a rescan")
+        bound(*second)
+        node.kubelet.wait_for(GPU, {first.display: True, second.display: True})

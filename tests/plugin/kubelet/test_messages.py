@@ -1,0 +1,106 @@
+"""What goes over the wire to the kubelet, byte by byte where it matters."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcherkit_plugin.errors import BadKubeletRequest
+from launcherkit_plugin.kubelet import messages
+from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from launcherkit_plugin.model.device import Device, Grant
+from tests.plugin.kubelet.parts import NAME, resource
+
+NODES = wire.TopologyInfo(nodes=[wire.NUMANode(ID=1), wire.NUMANode()])
+IDS = st.lists(st.text(min_size=1, max_size=5), max_size=5)
+
+
+@pytest.mark.parametrize(
+    ("message", "bytes_"),
+    [
+        (
+            wire.RegisterRequest(version="v", endpoint="e", resource_name="r", options=messages.options()),
+            b'\n\x01v\x12\x01e\x1a\x01r"\x04\x08\x01\x10\x01',
+        ),
+        (
+            wire.ListAndWatchResponse(devices=[wire.Device(ID="d", health="h", topology=NODES)]),
+            b"\n\x0e\n\x01d\x12\x01h\x1a\x06\n\x02\x08\x01\n\x00",
+        ),
+        (
+            wire.PreferredAllocationRequest(
+                container_requests=[
+                    wire.ContainerPreferredAllocationRequest(
+                        available_deviceIDs=["a"], must_include_deviceIDs=["m"], allocation_size=2
+                    )
+                ]
+            ),
+            b"\n\x08\n\x01a\x12\x01m\x18\x02",
+        ),
+        (
+            wire.PreferredAllocationResponse(
+                container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=["a"])]
+            ),
+            b"\n\x03\n\x01a",
+        ),
+        (wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=["a"])]), b"\n\x03\n\x01a"),
+        (
+            wire.ContainerAllocateResponse(
+                envs={"k": "v"},
+                mounts=[wire.Mount(container_path="c", host_path="h", read_only=True)],
+                devices=[wire.DeviceSpec(container_path="c", host_path="h", permissions="p")],
+                annotations={"a": "b"},
+                cdi_devices=[wire.CDIDevice(name="n")],
+            ),
+            b'\n\x06\n\x01k\x12\x01v\x12\x08\n\x01c\x12\x01h\x18\x01\x1a\t\n\x01c\x12\x01h\x1a\x01p"\x06\n\x01a\x12\x01b*\x03\n\x01n',
+        ),
+        (wire.PreStartContainerRequest(devices_ids=["a"]), b"\n\x01a"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Message) else "",
+)
+def test_a_message_is_these_bytes_on_the_wire(message: Message, bytes_: bytes) -> None:
+    assert message.SerializeToString(deterministic=True) == bytes_
+
+
+def test_devices_are_told_in_one_order_with_their_health_and_node() -> None:
+    one, other = messages.device_list(resource("b", "a", sick=["a"])).devices
+    assert [(one.ID, one.health), (other.ID, other.health)] == [("a", "Unhealthy"), ("b", "Healthy")]
+    assert not one.HasField("topology")
+
+
+def test_node_0_is_a_node_and_no_node_is_none() -> None:
+    known = resource("a")._replace(devices={"a": Device("a", numa_node=0), "b": Device("b")})
+    one, other = messages.device_list(known).devices
+    assert ([node.ID for node in one.topology.nodes], other.HasField("topology")) == ([0], False)
+
+
+def test_a_prefix_stands_before_the_path_on_the_host_alone() -> None:
+    answer = messages.allocation(Grant({"A": "b"}, ("/dev/vfio/7",)), "/host")
+    assert [(node.host_path, node.container_path) for node in answer.devices] == [("/host/dev/vfio/7", "/dev/vfio/7")]
+
+
+@given(st.lists(IDS, max_size=4))
+def test_an_allocate_is_taken_if_it_names_each_device_once_and_one_for_each_container(
+    containers: list[list[str]],
+) -> None:
+    asked = [wire.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    request = wire.AllocateRequest(container_requests=asked)
+    every = [device for ids in containers for device in ids]
+    if containers and all(containers) and len(set(every)) == len(every):
+        assert messages.wanted(NAME, request) == containers
+    else:
+        with pytest.raises(BadKubeletRequest):
+            messages.wanted(NAME, request)
+
+
+@given(IDS, IDS, st.integers(-1, 8))
+def test_a_preference_is_taken_if_it_can_be_had(available: list[str], must: list[str], size: int) -> None:
+    asked = wire.ContainerPreferredAllocationRequest(
+        available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+    )
+    if len(must) <= size <= len(available) and set(must) <= set(available):
+        assert messages.preference(NAME, asked) == (available, must, size)
+    else:
+        with pytest.raises(BadKubeletRequest):
+            messages.preference(NAME, asked)

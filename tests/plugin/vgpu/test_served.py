@@ -1,0 +1,103 @@
+"""vGPUs by ``launcherkit-plugin serve`` as a process, on a built host, with a strict kubelet and a virt-handler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcherkit_plugin.channel import unix_channel
+from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
+from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
+from tests.plugin.nodehook.test_service import vmi
+from tests.plugin.test_serve import Node
+from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
+from tests.support.waiting import until
+
+CARD, FIRST, SECOND = "0000:41:00.0", "0000:41:01.0", "0000:41:01.1"
+ONE, TWO = "nvidia.com/NVIDIA_A40-1B", "nvidia.com/NVIDIA_A40-2B"
+CONFIGURATION = {
+    "rescanSeconds": 1,
+    "vgpu": {"virtualFunctions": [{"types": ["NVIDIA A40-*"], "mode": "dynamic"}]},
+}
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """With a card of two VFs, whose files take a type as the driver's do."""
+    with tempfile.TemporaryDirectory(prefix="node-") as folder:
+        node = Node(Path(folder))
+        node.tree.function(CARD, class_code=0x030200, driver="nvidia", group=40)
+        for number, vf in enumerate((FIRST, SECOND)):
+            node.tree.vf(CARD, vf, vgpu="0", class_code=0x030200, driver="nvidia", group=41 + number)
+            node.tree.node(f"vfio/{41 + number}")
+        node.configure(CONFIGURATION)
+        yield node
+
+
+@pytest.fixture
+def kubelet(node: Node) -> Iterator[Kubelet]:
+    with running_kubelet(node.kubelet_dir) as kubelet:
+        yield kubelet
+
+
+def kind(node: Node, vf: str) -> str:
+    return (node.tree.path(vf) / "nvidia/current_vgpu_type").read_text().strip()
+
+
+def test_a_pod_gets_a_vf_with_the_type_that_it_asked_for(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(ONE, {FIRST: True, SECOND: True})
+        kubelet.wait_for(TWO, {FIRST: True, SECOND: True})
+        (holding,) = kubelet.admit("vm", [("compute", TWO, 1)])
+        given = holding.answer.envs["PCI_RESOURCE_NVIDIA_COM_NVIDIA_A40-2B"]
+        other = ({FIRST, SECOND} - {given}).pop()
+        assert (kind(node, given), kind(node, other)) == ("558", "0")
+        paths = {device.container_path for device in holding.answer.devices}
+        assert paths == {"/dev/vfio/vfio", f"/dev/vfio/{41 if given == FIRST else 42}"}
+        kubelet.wait_for(ONE, {given: False, other: True})
+        with pytest.raises(NotAdmitted):
+            kubelet.admit("vm-2", [("compute", ONE, 2)])
+
+
+def test_what_a_pod_was_given_stays_through_the_plugins_restart(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(TWO, {FIRST: True, SECOND: True})
+        (holding,) = kubelet.admit("vm", [("compute", TWO, 2)])
+    assert {kind(node, FIRST), kind(node, SECOND)} == {"558"}
+    with node.serving():
+        kubelet.wait_for(TWO, {FIRST: True, SECOND: True})
+        kubelet.wait_for(ONE, {FIRST: False, SECOND: False})
+    assert holding.answer.envs
+    assert {kind(node, FIRST), kind(node, SECOND)} == {"558"}
+
+
+def test_virt_handler_is_answered_where_it_was_told(node: Node, kubelet: Kubelet) -> None:
+    path = node.folder / "hook.sock"
+
+    async def before_start() -> None:
+        channel = unix_channel(str(path))
+        try:
+            request = ExecuteNodeHookRequest(hookPoint="PreVMStart", vmi=vmi())
+            await NodeHookServiceStub(channel).ExecuteNodeHook(request)
+        finally:
+            channel.close()
+
+    with node.serving("--config", node.config, "--node-hook", path) as process:
+        until(path.exists, "the socket of the node hook")
+        kubelet.wait_for(ONE, {FIRST: True, SECOND: True})
+        asyncio.run(before_start())
+        assert process.end() == 0
+    assert not path.exists()
+
+
+def test_discover_shows_the_same_without_a_kubelet(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["discover", "--config", str(node.config), "-o", "json", "--host", str(node.tree.root)], {}) == 0
+    document = json.loads(capfd.readouterr().out)
+    found = {each["name"]: [device["id"] for device in each["devices"]] for each in document["resources"]}
+    assert found == {ONE: [FIRST, SECOND], TWO: [FIRST, SECOND]}
