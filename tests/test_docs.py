@@ -34,7 +34,7 @@ from tests.support.pages import (
     sections,
     steps,
 )
-from tests.tiers import CLUSTER
+from tests.tiers import CLUSTER, KERNEL_CACHE
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
@@ -242,7 +242,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
     codes = set(LauncherkitError.codes())
-    variables = known_variables() | plugin_variables() | {CLUSTER.variable}
+    variables = known_variables() | plugin_variables() | {CLUSTER.variable, KERNEL_CACHE}
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)

@@ -100,6 +100,9 @@ GUEST = Tier(
     ),
 )
 
+KERNEL_CACHE = "LAUNCHERKIT_KERNEL_CACHE"
+"""Names the folder in which the kernel tier's kernel is kept."""
+
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(
     "kernel",

@@ -21,6 +21,9 @@ MODE = 0o660
 
 DIAL_SECONDS = 1.0
 
+PATH_BYTES = 107
+"""Linux's limit."""
+
 Identity: TypeAlias = tuple[int, int, int]
 """Device, inode and change time: an inode's number is given to the next file at once."""
 
@@ -33,10 +36,12 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
     """A socket at a path, not listening yet; gone again afterwards, where it is still ours.
 
     Args:
-        path: of at most 107 bytes, which is Linux's limit.
+        path: of at most `PATH_BYTES`.
         in_use: the error where another process answers at the path.
         not_made: the error where the folder is not there or can't be written, or something else is in the way.
     """
+    if len(os.fsencode(path)) > PATH_BYTES:
+        raise not_made(path, f"AF_UNIX path too long: a socket's has {PATH_BYTES} bytes at most")
     _make_way(path, in_use, not_made)
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f".{crc32(name.encode()):08x}")  # short: a path that can be bound can be bound beside

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.booking import Booking
 from launcherkit_plugin.errors import DeviceUnhealthy, UnknownDevice
-from launcherkit_plugin.mates import Mates, refuse_split, with_mates
+from launcherkit_plugin.mates import Mates, footprints_of, refuse_split, with_mates
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.prefer import prefer
@@ -32,6 +32,8 @@ class Allocator:
         self._booking = booking
         self._clock = clock
         self._offers: Mapping[str, Offer] = {}
+        self._resources: Mapping[str, Resource] = {}
+        self._footprints: Mapping[str, frozenset[int]] = {}
         self._host = NO_FACTS
         self._usage = NO_USAGE
         self._read_at = clock()
@@ -65,7 +67,9 @@ class Allocator:
             host: by which that was found.
         """
         self._offers, self._host = offers, host
-        overlaid = with_mates(self._mates(), (offer.resource for offer in offers.values()), self.usage())
+        self._resources = {name: offer.resource for name, offer in offers.items()}
+        self._footprints = footprints_of(self._resources.values())
+        overlaid = with_mates(self._mates(), self._resources.values(), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -124,8 +128,7 @@ class Allocator:
         return prefer(devices, available, list(dict.fromkeys(first))[: max(size, len(must_include))], size)
 
     def _mates(self) -> Mates:
-        resources = {name: offer.resource for name, offer in self._offers.items()}
-        return Mates(resources, self.usage(), self._fresh_since, self._host)
+        return Mates(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)
 
     def _fresh_since(self, resource: str, device: str) -> float | None:
         return self._booking.fresh_since(resource, device, self._clock())

@@ -85,6 +85,9 @@ class Daemon:
         self._facts: HostFacts | None = None
         self._told: dict[str, Resource] = {}
         self._learned = False
+        self._due = 0.0
+        self._before: tuple[Setup, Apart[HostFacts], dict[Provider, tuple[Resource, ...]]] | None = None
+        """What was in force before a new configuration, until a whole turn with that has gone well."""
         self._wrong: dict[str, str] = {}
         """What is wrong at the moment, by what it is about: each is told once."""
         self._offers: dict[str, Offer] = {}
@@ -108,6 +111,7 @@ class Daemon:
 
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
         await self._turn(advertiser)
+        self._due = self._world.clock() + self._setup.rescan_seconds
         while news := await self._next_news(stop):
             try:
                 if News.CONFIG in news or News.TIME in news:
@@ -116,18 +120,20 @@ class Daemon:
                     self._list(self._facts, advertiser)  # nothing but the mates of what was given has changed
                 else:
                     await self._turn(advertiser)
+                self._take_for_good()
             except LauncherkitError as error:
-                log_error(self._world.log, error)
+                if not self._put_back(error):
+                    log_error(self._world.log, error)
             except Exception as bug:
                 self._world.log("error", f"internal error: {type(bug).__name__}: {bug}")
 
     async def _next_news(self, stop: asyncio.Event) -> frozenset[News]:
         """What there is to look for; nothing where it is time to end."""
-        due = self._world.clock() + self._setup.rescan_seconds
         while not stop.is_set():
             self._world.health.turned()
-            left = due - self._world.clock()
-            if left <= 0:
+            left = self._due - self._world.clock()
+            if left <= 0:  # whatever else there is: hints may come again and again
+                self._due = self._world.clock() + self._setup.rescan_seconds
                 return frozenset({News.TIME})
             waiting = asyncio.create_task(self._hints.wait(min(left, BREATH_SECONDS)))
             await _first_of(waiting, stop)
@@ -202,7 +208,7 @@ class Daemon:
         try:
             self._setup.check([offer.resource for offer in offered])
         except LauncherkitError as error:
-            if self._facts is None:
+            if self._facts is None or self._before is not None:
                 raise
             if self._is_new("names", error):
                 log_error(self._world.log, error)
@@ -233,18 +239,39 @@ class Daemon:
         try:
             setup = await self._world.reload()
         except LauncherkitError as error:
-            if self._is_new("configuration", error):
-                self._world.metrics.reloaded("refused")
-                log_error(self._world.log, error)
-                self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
+            self._refuse(error)
             return
-        self._is_new("configuration", None)
         if setup is None:
             return
+        self._before = self._setup, self._scan, self._found
         self._setup, self._scan, self._learned, self._found = setup, self._scan_of(setup), False, {}
+        self._due = min(self._due, self._world.clock() + setup.rescan_seconds)
+
+    def _take_for_good(self) -> None:
+        """A turn has gone well; with a new configuration that is the proof of it."""
+        if self._before is None:
+            return
+        self._before = None
+        self._is_new("configuration", None)
         self._world.metrics.reloaded("done")
         self._world.log("info", "the configuration has changed; the new one is in force")
         self._world.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
+
+    def _put_back(self, error: LauncherkitError) -> bool:
+        """Back to the configuration before, where a new one shows only on the host that it is wrong."""
+        if self._before is None:
+            return False
+        (self._setup, self._scan, self._found), self._before = self._before, None
+        self._learned = True
+        self._refuse(error)
+        self._hints.give(News.HOST)
+        return True
+
+    def _refuse(self, error: LauncherkitError) -> None:
+        if self._is_new("configuration", error):
+            self._world.metrics.reloaded("refused")
+            log_error(self._world.log, error)
+            self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
 
     def _is_new(self, about: str, error: LauncherkitError | None) -> bool:
         """Whether something else is wrong than at the last time; None: nothing is any more."""
@@ -267,7 +294,6 @@ class Hinting:
     def __init__(self, allocator: Allocator, hints: Hints) -> None:
         self._allocator = allocator
         self._hints = hints
-        self.check = allocator.check
         self.prefer = allocator.prefer
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -276,6 +302,10 @@ class Hinting:
         Who has asked may hang up in the middle; what has been begun comes to its end, and nothing else is done before.
         """
         return await asyncio.shield(asyncio.create_task(self._allocate(resource, containers)))
+
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
+        """See `launcherkit_plugin.allocator.Allocator.check`; it may make vGPUs again, so the same holds."""
+        await asyncio.shield(asyncio.create_task(self._allocator.check(resource, ids)))
 
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         grants = await self._allocator.allocate(resource, containers)

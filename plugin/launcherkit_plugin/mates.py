@@ -23,11 +23,21 @@ class _Taker(NamedTuple):
     holder: Holder
 
 
+def footprints_of(resources: Iterable[Resource]) -> dict[str, frozenset[int]]:
+    """The IOMMU groups of each device that is advertised, by ID."""
+    found: dict[str, frozenset[int]] = {}
+    for resource in resources:
+        for key, device in resource.devices.items():
+            found[key] = found[key] | device.groups if key in found else device.groups
+    return found
+
+
 class Mates:
     """Who has what, by IOMMU group, for one look at usage.
 
     Args:
         resources: all that are advertised, by name.
+        footprints: of these (`footprints_of`).
         usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
             away: after a change of names, or by another device plugin.
         fresh_since: see `FreshSince`.
@@ -35,16 +45,17 @@ class Mates:
     """
 
     def __init__(
-        self, resources: Mapping[str, Resource], usage: Usage, fresh_since: FreshSince, host: HostFacts
+        self,
+        resources: Mapping[str, Resource],
+        footprints: Mapping[str, frozenset[int]],
+        usage: Usage,
+        fresh_since: FreshSince,
+        host: HostFacts,
     ) -> None:
         self._resources = resources
         self._usage = usage
         self._fresh_since = fresh_since
         self._takers: dict[int, list[_Taker]] = {}
-        footprints: dict[str, frozenset[int]] = {}
-        for resource in resources.values():
-            for key, device in resource.devices.items():
-                footprints[key] = footprints.get(key, frozenset()) | device.groups
         for name, holders in usage.held.items():
             for key, holder in holders.items():
                 for group in footprints.get(key) or _group_of(key, host):
@@ -64,7 +75,7 @@ class Mates:
                 continue
             if own is not None and _one_pod(own, taker.holder):
                 continue
-            if self._goes_with(resource, taker) and self._fresh_since(taker.resource, taker.device) is not None:
+            if self._goes_with(resource, device, taker) and self._fresh_since(taker.resource, taker.device) is not None:
                 continue
             what = "it" if taker.device == device.id else taker.device
             return f"{taker.holder} has {what}, which shares IOMMU group {group}"
@@ -75,7 +86,7 @@ class Mates:
         since = [
             self._fresh_since(taker.resource, taker.device)
             for _, taker in self._others(resource, device)
-            if self._goes_with(resource, taker)
+            if self._goes_with(resource, device, taker)
         ]
         return max((moment for moment in since if moment is not None), default=None)
 
@@ -86,10 +97,16 @@ class Mates:
                 if (taker.resource, taker.device) != (resource.name, device.id):
                     yield group, taker
 
-    def _goes_with(self, resource: Resource, taker: _Taker) -> bool:
-        """Whether one of the two is a companion, which is asked for beside the card that it is a function of."""
+    def _goes_with(self, resource: Resource, device: Device, taker: _Taker) -> bool:
+        """Whether the two are functions of one card, of which one is asked for beside the other."""
         other = self._resources.get(taker.resource)
-        return other is not None and other.name != resource.name and (resource.companion or other.companion)
+        beside = other is not None and other.name != resource.name and (resource.companion or other.companion)
+        return beside and _slot(device.id) == _slot(taker.device)
+
+
+def _slot(key: str) -> str:
+    """``0000:e1:00`` of ``0000:e1:00.1``."""
+    return key.rpartition(".")[0]
 
 
 def _group_of(key: str, host: HostFacts) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -102,18 +103,35 @@ class PciProvider:
         """See `launcherkit_plugin.provider.Provider.resources`."""
         found: dict[str, dict[str, Device]] = {}
         plans: dict[str, _Plan] = {}
-        for function, rule in self._primaries(host):
-            name = self._name_of(function, rule)
+        named = self._named(host, usage)
+        for function, rule, name in named:
             self._rules[name] = rule
             plan = self._plan(function.address, rule, host)
             plans[str(function.address)] = plan
             found.setdefault(name, {})[str(function.address)] = self._device(function, rule, plan, host)
         self._keep_gone(found, usage, now)
         self._plans, self._devices = plans, found
+        companions = _companions(named)
         return tuple(
-            Resource(name, _variable(name, self._rules[name]), devices, self._rules[name].companion)
+            Resource(name, _variable(name, self._rules[name]), devices, name in companions)
             for name, devices in sorted(found.items())
         )
+
+    def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:
+        """The functions that are devices, each with its rule and the name of its resource."""
+        named = []
+        for function, rule in self._primaries(host):
+            name = self._name_of(function, rule)
+            if bound_to_vfio(function, host.details.get(function.address)):
+                self._had_vfio.add(function.address)
+            elif (
+                rule.only_vfio
+                and function.address not in self._had_vfio
+                and usage.holder(name, str(function.address)) is None
+            ):
+                continue
+            named.append((function, rule, name))
+        return named
 
     def _primaries(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
         """The functions that are devices (K1), each with its rule, by address."""
@@ -133,12 +151,7 @@ class PciProvider:
             for function, rule in mates
             if function.model == best[0].model
         ]
-        for function, rule in sorted(chosen, key=lambda pair: pair[0].address):
-            if bound_to_vfio(function, host.details.get(function.address)):
-                self._had_vfio.add(function.address)
-            elif rule.only_vfio and function.address not in self._had_vfio:
-                continue
-            yield function, rule
+        yield from sorted(chosen, key=lambda pair: pair[0].address)
 
     def _device(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
@@ -191,12 +204,12 @@ class PciProvider:
         """See `launcherkit_plugin.provider.Provider.allocate`."""
         plans = [self._plans.get(key) for key in ids]
         if not all(plan is not None and is_still_so(plan.sight) for plan in plans):
-            plans = list(self._look_again(resource, ids))
+            plans = list(await self._look_again(resource, ids))
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
             # What is missing is told by a new look.
-            chosen = self._look_again(resource, ids)
+            chosen = await self._look_again(resource, ids)
             nodes = self._chosen_nodes(chosen)
         if nodes is None:
             raise DeviceUnhealthy(
@@ -214,14 +227,15 @@ class PciProvider:
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.provider.Provider.check`."""
-        self._look_again(resource, ids)
+        await self._look_again(resource, ids)
 
     async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
         """See `launcherkit_plugin.provider.Provider.reconcile`."""
+        changed = await self._binder.reconcile(host, usage, now) if self._binder is not None else False
         if self._cdi is not None:
             well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
             self._cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
-        return await self._binder.reconcile(host, usage, now) if self._binder is not None else False
+        return changed
 
     def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
         """The names by which the container runtime finds devices, once their nodes are written down for it."""
@@ -230,14 +244,14 @@ class PciProvider:
         self._cdi.add({key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, plans, strict=True)})
         return tuple(map(cdi_name, ids))
 
-    def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
-        """Plans by what is on the host now.
+    async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
+        """Plans by what is on the host now, which is read in a thread: a device in trouble makes its reader wait.
 
         Raises:
             DeviceUnhealthy: the first device that can't be had.
         """
         addresses = [PciAddress.parse(key) for key in ids]
-        host, rule = self._host.facts(addresses), self._rules[resource.name]
+        host, rule = await asyncio.to_thread(self._host.facts, addresses), self._rules[resource.name]
         plans = []
         for address in addresses:
             function = host.functions.get(address)
@@ -282,6 +296,24 @@ class PciProvider:
             node = cdev_node(host.details.get(mate)) if cdev else group_node(host.functions[mate].iommu_group)
             wanted.append(node or f"the character device of {mate} below /dev/vfio/devices")
         return next((node for node in wanted if node not in (host.nodes or ())), wanted[0])
+
+
+def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
+    """The resources that have functions of cards of which others have the best: those are asked for beside the card.
+
+    NVIDIA's device plugin makes each function of a card a resource of its own, and so may KubeVirt's own list (K7).
+    """
+    found = {name for _, rule, name in named if rule.companion}
+    slots: dict[object, list[tuple[PciFunction, str]]] = {}
+    for function, _, name in named:
+        if not function.is_vf:
+            slots.setdefault(function.address.slot, []).append((function, name))
+    for mates in slots.values():
+        if len(mates) > 1:
+            best = min(primary_rank(function) for function, _ in mates)
+            first = {name for function, name in mates if primary_rank(function) == best}
+            found |= {name for function, name in mates if primary_rank(function) > best and name not in first}
+    return found
 
 
 def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciAddress, ...]:

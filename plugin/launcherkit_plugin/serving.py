@@ -27,6 +27,7 @@ from launcherkit_plugin.config.child import read_config_apart
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import Source
 from launcherkit_plugin.daemon import Daemon, Hinting, Setup, World
+from launcherkit_plugin.errors import NoCluster
 from launcherkit_plugin.features import FeatureFile, features
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
@@ -152,6 +153,9 @@ async def _serve(
             if reading is None:
                 return None
             link.open(kubevirt=reading.cluster)
+            if reading.cluster and link.facts[0] is None:  # its word is a hint; until then the old one is in force
+                source.forget()
+                return None
             return in_force(reading)
 
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
@@ -162,7 +166,12 @@ async def _serve(
         reading = await source.first()
         link.open(kubevirt=reading.cluster)
         if reading.cluster:
-            source.tell(*await link.first(CLUSTER_SECONDS))
+            try:
+                source.tell(*await link.first(CLUSTER_SECONDS))
+            except NoCluster as silent:
+                if not link.is_open:
+                    raise
+                log_error(log, silent)  # what the file says by itself has not to wait for an API server that is down
             reading = await source.again() or reading
         world = World(
             scan=partial(_scan, parts.host),

@@ -18,10 +18,10 @@ class Plugin:
     """A plugin that can be started, ended and killed, over and over."""
 
     def __init__(self, configuration: Mapping[str, Any], folder: Path, *options: str) -> None:
-        """``folder`` is where the configuration goes; ``options`` are those of every start."""
+        """``folder`` is where its files go, none to this machine's places; ``options`` are those of every start."""
         self._config = folder / "plugin.yaml"
         self._config.write_text(json.dumps(configuration))  # which is YAML too
-        self._options = options
+        self._options = [*options, "--ledger", str(folder / "ledger"), "--features-dir", str(folder)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, env: Mapping[str, str] = {}) -> None:

@@ -404,6 +404,30 @@ def test_a_card_that_clashes_later_takes_nothing_away(kubelet: Kubelet) -> None:
         assert any("LK702: two resources have one socket" in line for line in stage.log.lines)
 
 
+def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf, start=False) as stage:
+        stage.check = clash
+        stage.start()
+        kubelet.wait_for(NAME, {"a": True})
+        setups = [stage.setup(Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD")))]
+        stage.next_setup = lambda: setups.pop() if setups else None
+        stage.hint(News.CONFIG)
+        event = ("Warning", "ConfigurationRefused", "the old one is kept: two resources have one socket")
+        until(lambda: event in stage.events.told)
+        shelf.has = [resource("a", sick=["a"])]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": False})
+        assert kubelet.resources() == {NAME}
+
+
+def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a")), rescan=0.2) as stage:
+        kubelet.wait_for(NAME)
+        before = stage.scans
+        until(lambda: stage.hint(News.GIVEN) or stage.scans > before)
+
+
 # What is told, and the end
 
 

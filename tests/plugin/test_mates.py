@@ -6,7 +6,7 @@ import pytest
 
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.errors import GroupSplit
-from launcherkit_plugin.mates import FreshSince, Mates, refuse_split, with_mates
+from launcherkit_plugin.mates import FreshSince, Mates, footprints_of, refuse_split, with_mates
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 from tests.plugin.devices import device, resource, usage
@@ -28,7 +28,7 @@ def fresh(_name: str, _device: str) -> float | None:
 def mates(
     resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
 ) -> Mates:
-    return Mates({each.name: each for each in resources}, used, fresh_since, host)
+    return Mates({each.name: each for each in resources}, footprints_of(resources), used, fresh_since, host)
 
 
 def unhealthy(
@@ -139,6 +139,14 @@ def test_two_pods_that_have_no_name_yet_are_two() -> None:
     one, other = Holder("", "of call 1"), Holder("", "of call 2")
     assert not refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": one}}))
     assert refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": other}}))
+
+
+def test_a_companion_is_of_the_same_card_not_of_another_in_the_group() -> None:
+    gpus = resource("gpu", device("0000:01:00.0", 1), device("0000:02:00.0", 1))
+    audio = resource("audio", device("0000:01:00.1", 1), device("0000:02:00.1", 1), companion=True)
+    used = usage({"gpu": {"0000:01:00.0": ""}})
+    assert not refused([audio, gpus], ["0000:01:00.1"], used, fresh)
+    assert refused([audio, gpus], ["0000:02:00.1"], used, fresh)
 
 
 def test_a_companion_tells_when_its_card_was_given_away() -> None:

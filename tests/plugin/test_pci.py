@@ -68,6 +68,19 @@ def test_a_companion_resource_has_functions_of_cards_that_another_resource_has(t
     assert list(seen[GPU].devices) == [CARD, CARD2]
 
 
+def test_whoever_lists_the_functions_of_a_card_one_by_one_has_companions(tree: HostTree) -> None:
+    """As NVIDIA's device plugin does, and KubeVirt's own list may."""
+    seen = looked_at(tree, {0x03: RULE, 0x04: RULE._replace(name="nvidia.com/AUDIO")}).seen
+    assert (seen[GPU].companion, seen["nvidia.com/AUDIO"].companion) == (False, True)
+    assert not looked_at(tree, {0x04: RULE._replace(name="nvidia.com/AUDIO")}).seen["nvidia.com/AUDIO"].companion
+
+
+def test_what_a_pod_holds_is_listed_after_a_restart_too_whatever_became_of_its_driver(tree: HostTree) -> None:
+    rebind(tree, CARD2, "nvidia")
+    held = usage({GPU: {CARD2: "default/vm"}})
+    assert Node(tree, {0x03: RULE._replace(only_vfio=True)}).reasons(held) == {CARD: None, CARD2: "driver"}
+
+
 def test_both_ports_of_a_nic_are_devices_and_so_is_each_vf(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     nic = {"vendor": 0x15B3, "device": 0x1017, "class_code": 0x020000, "driver": "vfio-pci"}

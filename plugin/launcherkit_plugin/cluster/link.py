@@ -46,6 +46,11 @@ class Link:
         )
         self._running = asyncio.create_task(self._cluster.run())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a cluster to talk to; it may not answer."""
+        return self._cluster is not None
+
     async def first(self, seconds: float) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         """The first word of the cluster.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from launcherkit.errors import UnreadableFile
+from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.config.files import Version, folders, versions
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.errors import ConfigNotRead
 from launcherkit_plugin.model.config import Config
 
 Read: TypeAlias = Callable[[Mapping[str, Any] | None, Mapping[str, str]], Awaitable[Reading]]
@@ -49,7 +48,7 @@ class Source:
         self._settings = kubevirt, labels
 
     async def again(self) -> Reading | None:
-        """What it says now; None where that is what it said. A wrong one is told once, until it changes.
+        """What it says now; None where that is what it said. A wrong one is read each time.
 
         Raises:
             LauncherkitError: what is wrong with it; the old one stays in force.
@@ -60,12 +59,16 @@ class Source:
         reading = await self._take()
         return None if reading.config == before else reading
 
+    def forget(self) -> None:
+        """What was read last has not come into force."""
+        self._seen = self._config = None
+
     async def _take(self) -> Reading:
         self._seen = self._sight()
         try:
             reading = await self._read(*self._settings)
-        except (ConfigNotRead, UnreadableFile):
-            self._seen = None  # not the text's fault: to be tried again
+        except LauncherkitError:
+            self._seen = None  # what is wrong may be in a file that it refers to, which nobody has told of
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files

@@ -6,7 +6,8 @@ still holds by the kubelet's word is needed no more.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
@@ -40,7 +41,7 @@ class Answers(Protocol):
         """Of the resources that are advertised."""
         ...
 
-    async def check(self, resource: str, ids: Sequence[str]) -> None: ...
+    def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
 
 
 class Node(NamedTuple):
@@ -100,7 +101,8 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
                     f"{vm} asks for {number} of {resource}, and its pod {had.pod} has {len(devices)}",
                     "Start the VM again, so that it gets a new pod; the kubelet's log says what became of this one's.",
                 )
-            await self._node.answers.check(resource, devices)
+            # virt-handler may hang up in the middle; what has been begun comes to its end, under the allocator's lock.
+            await asyncio.shield(asyncio.create_task(self._node.answers.check(resource, devices)))
         if len(self._started) >= MOST_VMS:
             self._started.pop(next(iter(self._started)))
         mine = {resource: had.devices[resource] for resource in ours}

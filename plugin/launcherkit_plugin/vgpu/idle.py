@@ -17,6 +17,14 @@ def held_devices(usage: Usage) -> frozenset[str]:
     return frozenset(device for devices in usage.held.values() for device in devices)
 
 
+def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
+    """Why a device isn't this resource's to give: somebody has had it since it was another's, before a rename."""
+    for name, devices in usage.held.items():
+        if name != resource and device in devices:
+            return Problem("mate-in-use", f"{devices[device]} has {device} as {name}")
+    return None
+
+
 def idle_since(
     before: Mapping[str, float], there: Iterable[str], held: Collection[str], now: float
 ) -> dict[str, float]:

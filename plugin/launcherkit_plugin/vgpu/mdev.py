@@ -23,7 +23,7 @@ from launcherkit_plugin.vgpu.changes import Changes, with_room
 from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
 from launcherkit_plugin.vgpu.identity import Slot, find_slot, slot_of
-from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, held_devices, idle_since
+from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, elsewhere, held_devices, idle_since
 from launcherkit_plugin.vgpu.places import Place, capacity, device_of, places, slot_devices
 from launcherkit_plugin.vgpu.rules import NameOf, resource_name, rule_for, variable
 from launcherkit_plugin.vgpu.stopped import Stopped
@@ -93,7 +93,7 @@ class MdevProvider:
             variables.setdefault(name, variable(rule, name))
             found = devices.setdefault(name, {})
             for device, slot in self._devices(place, rule, host, held, rooms, now):
-                found[device.id] = device
+                found[device.id] = device._replace(problem=device.problem or elsewhere(usage, name, device.id))
                 targets[name, device.id] = _Target(*place.key, place.what, slot)
         self._keep_held(devices, variables, usage)
         self._targets = targets

@@ -22,7 +22,7 @@ from launcherkit_plugin.vgpu.cards import is_vgpu_class, parent_name, rank_of
 from launcherkit_plugin.vgpu.changes import Changes, with_room
 from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, held_devices, idle_since
+from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, elsewhere, held_devices, idle_since
 from launcherkit_plugin.vgpu.rules import NameOf, is_from, resource_name, rule_for, variable
 from launcherkit_plugin.vgpu.stopped import Stopped
 
@@ -95,10 +95,10 @@ class VgpuVfProvider:
         """See `Provider.resources`."""
         self._knows_usage |= usage.known
         self._seats = seats = self._look(host, usage)
-        held = {device: resource for resource, devices in usage.held.items() for device in devices}
         found: dict[str, dict[str, Device]] = {}
         for (name, device), seat in seats.items():
-            found.setdefault(name, {})[device] = self._device(seat, held.get(device) in (None, name), host, now)
+            problem = self._problem(seat, host, now) or elsewhere(usage, name, device)
+            found.setdefault(name, {})[device] = self._device(seat, problem, host)
         self._keep_held(found, usage)
         rules = {name: seat.rule for (name, _), seat in seats.items()}
         rules |= {rule.name: rule for rule in self._rules if rule.name is not None}
@@ -149,7 +149,7 @@ class VgpuVfProvider:
         """The rule by which a VF can have been given away under a name: one with that name, or one without any."""
         return next((rule for rule in self._rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 
-    def _device(self, seat: _Seat, is_free_for_it: bool, host: HostFacts, now: float) -> Device:
+    def _device(self, seat: _Seat, problem: Problem | None, host: HostFacts) -> Device:
         function = host.functions[seat.vf]
         detail = host.details.get(seat.vf)
         groups = frozenset(() if function.iommu_group is None else (function.iommu_group,))
@@ -157,21 +157,19 @@ class VgpuVfProvider:
         return Device(
             str(seat.vf),
             function.numa_node,
-            self._problem(seat, is_free_for_it, host, now),
+            problem,
             groups,
             (seat.vf,),
             detail.parents if detail else (),
             f"{names} on {seat.vf} of {seat.card}",
         )
 
-    def _problem(self, seat: _Seat, is_free_for_it: bool, host: HostFacts, now: float) -> Problem | None:
+    def _problem(self, seat: _Seat, host: HostFacts, now: float) -> Problem | None:
         current = seat.state.current_type
         if current in seat.types and current:
             return self._node_problem(seat, host)
         if current:
             return Problem("other-type", f"{seat.vf} has vGPU type {self._what(seat.card, current)}")
-        if not is_free_for_it:
-            return Problem("other-type", f"{seat.vf} is a pod's, as a vGPU of another type")
         if host.functions[seat.vf].iommu_group is None:
             return Problem("no-group", f"{seat.vf} has no IOMMU group")
         if not set(seat.types).intersection(dict(seat.state.creatable)):

@@ -208,11 +208,11 @@ def main(node: Node, kills: int, seed: int) -> Seen:
 
 def live(plugin: Plugin, pods: Pods, watch: Watch, chance: random.Random) -> bool:
     """A life of the plugin, with pods coming and going. It ends while it is on its way, or some time after."""
-    end = time.monotonic() + chance.uniform(0, plugin.longest_start) if chance.random() < 0.4 else None
+    end = time.monotonic() + chance.uniform(0, plugin.longest_start) if chance.random() < 0.6 else None
     while end is None or time.monotonic() < end:
         time.sleep(chance.uniform(0.1, 1.0))
         if plugin.registered() and end is None:
-            end = time.monotonic() + chance.uniform(0, 6)
+            end = time.monotonic() + chance.uniform(0, 4)
         if pods.there and (len(pods.there) >= MOST_PODS or chance.random() < 0.4):
             pods.remove(chance.choice(pods.there))
         elif plugin.registered():  # the kubelet runs a pod whose resource it doesn't know, without a device

@@ -92,23 +92,11 @@ def test_what_the_cluster_says_counts_too(reader: Reader) -> None:
     assert reader.times == 2
 
 
-def test_a_wrong_one_is_read_once_until_it_changes(reader: Reader) -> None:
-    source = source_of(reader)
-    reader.path.write_text("wrong")
-    reader.fails = BadPluginConfig("wrong", "Mend it.")
-    with pytest.raises(BadPluginConfig):
-        again(source)
-    assert again(source) is None
-    reader.fails = None
-    reader.path.write_text("7")
-    assert again(source) == 7
-
-
-@pytest.mark.parametrize("failure", [ConfigNotRead, UnreadableFile])
-def test_one_that_could_not_be_read_is_tried_again(reader: Reader, failure: type[LauncherkitError]) -> None:
+@pytest.mark.parametrize("failure", [ConfigNotRead, UnreadableFile, BadPluginConfig])
+def test_one_that_is_wrong_or_could_not_be_read_is_read_again(reader: Reader, failure: type[LauncherkitError]) -> None:
     source = source_of(reader)
     reader.path.write_text("7")
-    reader.fails = failure("no memory", "Try again.")
+    reader.fails = failure("in another file", "Try again.")
     with pytest.raises(failure):
         again(source)
     reader.fails = None
@@ -120,3 +108,11 @@ def test_without_a_file_nothing_ever_changes(reader: Reader) -> None:
     assert asyncio.run(source.first()).config.rescan_seconds == 30
     assert again(source) is None
     assert source.folders == ()
+
+
+def test_one_that_did_not_come_into_force_is_read_again(reader: Reader) -> None:
+    source = source_of(reader)
+    reader.path.write_text("7")
+    assert again(source) == 7
+    source.forget()
+    assert again(source) == 7

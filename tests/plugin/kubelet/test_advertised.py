@@ -241,6 +241,12 @@ def test_what_is_in_the_way_of_one_is_not_in_that_of_the_others(kubelet: Kubelet
     kubelet.wait_for(NAME, {"a": True})
 
 
+def test_a_path_that_is_too_long_to_be_dialled_is_told_as_such(kubelet: Kubelet, plugin: Plugin) -> None:
+    plugin.advertise(resource("a", name=f"nvidia.com/{'X' * 100}"))
+    until(lambda: any("LK717" in line and "path too long" in line for line in plugin.log.lines))
+    assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
+
+
 def test_in_the_end_the_sockets_are_gone_and_nobody_elses(folder: Path, kubelet: Kubelet, loop: Loop) -> None:
     plugin = Plugin(loop, kubelet.plugins)
     plugin.advertise(resource("a"), resource("d", name=OTHER))

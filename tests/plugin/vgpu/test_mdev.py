@@ -401,3 +401,12 @@ def test_uuids_depend_on_parent_type_slot_and_purpose_alone() -> None:
         Slot(CARD, T4_1Q.id, 0, "layout"),
     ]
     assert len({Slot(CARD, T4_1Q.id, 0).uuid, *(slot.uuid for slot in others)}) == 5
+
+
+def test_a_slot_that_a_pod_has_under_another_name_is_not_given_again(node: Node) -> None:
+    first, second = node.healthy(ONE)[:2]
+    node.hold("example.com/OLD-NAME", first)
+    node.turn()
+    assert first not in node.healthy(ONE)
+    assert second in node.healthy(ONE)
+    assert node.reasons(ONE) == {"mate-in-use"}

@@ -246,3 +246,11 @@ def test_a_cards_layout_stays_though_a_dynamic_rule_permits_its_types(card: Card
         node.clock.now += 1000
     assert list(card.types().values()) == ["NVIDIA A2-4Q"] * 2
     assert card.kernel.taken == []
+
+
+def test_a_vf_that_a_pod_has_under_another_name_is_not_given_again(node: Node) -> None:
+    node.allocate(FOUR, VF0)
+    node.hold("example.com/OLD-NAME", VF0)
+    node.turn()
+    assert VF0 not in node.healthy(FOUR)
+    assert VF1 in node.healthy(FOUR)
