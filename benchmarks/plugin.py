@@ -1,8 +1,8 @@
 """The device plugin: its scan, its start, Allocate, what a restarted kubelet waits for, and memory.
 
-Each is set against a floor of the same run: the scan against five small files a function by ``open()``, the rest against
-the least that is a device plugin in Python (benchmarks/_bare_plugin.py), which looks at no host. The kubelet is the
-tests' own, in a process of its own thread; its client costs the same on both sides.
+Each is set against a floor of the same run: the scan against five small files a function by ``open()``, the rest
+against the least that is a device plugin in Python (benchmarks/_bare_plugin.py), which looks at no host. The kubelet is
+the tests' own; its client costs the same on both sides.
 
     python benchmarks/plugin.py [--functions 4096] [--rounds 7] [--calls 10000]
 """

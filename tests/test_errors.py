@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
 import pytest
 
+import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.errors import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, Collector, LauncherkitError, SeveralErrors
 
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,7 @@ from tests.kernel.accelerator import accelerator
 from tests.kernel.devices import DEVICES, options
 from tests.kernel.initramfs import initramfs
 from tests.kernel.packages import CannotFetch, Kernel, fetch
-from tests.tiers import find_program
+from tests.tiers import KERNEL_CACHE, find_program
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "LAUNCHERKIT_IN_MACHINE"
@@ -121,7 +121,7 @@ class Machine(NamedTuple):
         results.mkdir(parents=True, exist_ok=True)
         for name in ("exit", "interactive"):
             (results / name).unlink(missing_ok=True)
-        variables = {INSIDE: "1", "LAUNCHERKIT_KERNEL_CACHE": str(self.cache), **env}
+        variables = {INSIDE: "1", KERNEL_CACHE: str(self.cache), **env}
         exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         lines = [f"cd {shlex.quote(str(ROOT))}", *exports, "exec " + shlex.join(map(str, command))]
         (results / "command").write_text("\n".join(lines) + "\n")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.tiers import find_program
+from tests.tiers import KERNEL_CACHE, find_program
 
 _WANTED = (
     # Debian's names, then Ubuntu's. Headers too, for the driver that the tests build.
@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
 
 def cache_folder(env: Mapping[str, str]) -> Path:
     """Where fetched and built things are kept; may be lost at any time."""
-    if own := env.get("LAUNCHERKIT_KERNEL_CACHE"):
+    if own := env.get(KERNEL_CACHE):
         return Path(own).absolute()
     base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base, "launcherkit", "kernel")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.initramfs import Entry, archive, in_order, unpacked
 from tests.kernel.packages import CannotFetch, cache_folder
+from tests.tiers import KERNEL_CACHE
 
 NAMES = st.text("abcdefgh/._-", min_size=1, max_size=20)
 
@@ -78,7 +79,7 @@ def test_a_module_in_an_unknown_packing_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"LAUNCHERKIT_KERNEL_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({KERNEL_CACHE: "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
         ({"XDG_CACHE_HOME": "/b"}, "/b/launcherkit/kernel"),
         ({}, str(Path.home() / ".cache/launcherkit/kernel")),
     ],

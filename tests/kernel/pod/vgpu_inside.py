@@ -229,6 +229,7 @@ def settle(watch: Watch, pods: Pods, foreign: str) -> None:
     for name in list(pods.there):
         pods.remove(name)
     until(lambda: watch.there() == {foreign}, f"all vGPUs of pods gone, but for {watch.there()}")
+    watch.look()
 
 
 def say(line: str) -> None:
