@@ -75,7 +75,8 @@ def scan(root: Path, args: argparse.Namespace) -> None:
     def look() -> None:
         read_node(host, lambda function: function.class_code >> 16 == 0x03, vgpu=False)
 
-    five_files(root), look()
+    five_files(root)
+    look()
     taken = [(_seconds(lambda: five_files(root)), _seconds(look)) for _ in range(args.rounds)]
     _tell(f"scan of {args.functions} functions, five files a function by open()", taken)
 

@@ -73,7 +73,8 @@ class FeatureFile:
         Raises:
             UnwritableFile: names the file and the reason.
         """
-        if labels == self._written or not os.path.isdir(os.path.dirname(self.path)):
+        written = labels == self._written and os.path.exists(self.path)
+        if written or not os.path.isdir(os.path.dirname(self.path)):
             return False
         write_atomically(self.path, "".join(f"{key}={value}\n" for key, value in sorted(labels.items())).encode())
         self._written = dict(labels)
@@ -81,6 +82,6 @@ class FeatureFile:
 
     def remove(self) -> None:
         """Nothing is offered any more: the worker takes the labels away."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is the end, and nothing else can be done
             os.unlink(self.path)
         self._written = None

@@ -159,11 +159,11 @@ def test_a_program_that_fails_or_is_not_there_is_passed_over(tmp_path: Path) -> 
 
 
 def test_the_other_modules_of_the_room_have_no_way_to_the_world() -> None:
-    from tests.test_imports import WORLD, imported_by, modules, source_of
+    from tests.test_imports import PACKAGE, WORLD
 
-    for module in modules():
+    for module in PACKAGE.modules:
         if module.startswith("doctor.") and module != "doctor.gather":
-            assert {name.partition(".")[0] for name in imported_by(source_of(module))} & WORLD == set(), module
+            assert PACKAGE.packages_imported_by(module) & WORLD == set(), module
 
 
 GARBAGE = (b"", b"\xff\xfe\0", b"9" * 5000, b"0x\n", b"Max locked memory  - -\n")

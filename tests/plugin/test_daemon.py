@@ -425,7 +425,12 @@ def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Ku
     with on_stage(kubelet, Shelf(resource("a")), rescan=0.2) as stage:
         kubelet.wait_for(NAME)
         before = stage.scans
-        until(lambda: stage.hint(News.GIVEN) or stage.scans > before)
+
+        def looked_meanwhile() -> bool:
+            stage.hint(News.GIVEN)
+            return stage.scans > before
+
+        until(looked_meanwhile)
 
 
 # What is told, and the end

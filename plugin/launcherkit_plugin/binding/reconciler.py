@@ -112,8 +112,8 @@ class BindingReconciler:
 
     async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
         """See `launcherkit_plugin.provider.Provider.reconcile`. Work that takes long goes on behind later calls."""
+        self._usage = usage  # what is at work goes by the newest, too
         if self._at_work is None:
-            self._usage = usage
             self._at_work = self._work(host, now)
         if self._at_work is None:
             return False
@@ -125,6 +125,9 @@ class BindingReconciler:
             self._at_work = None
             self._tell_error(_Done("unbind", (), error=error))
             return False
+        except Exception:
+            self._at_work = None  # the next call begins anew, by what it is told then
+            raise
         self._at_work = None
         self._conclude(done)
         return any(each.changed for each in done)

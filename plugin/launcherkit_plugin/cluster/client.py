@@ -43,7 +43,7 @@ def has_credentials(env: Mapping[str, str], token: str = TOKEN) -> bool:
 
 def command(node: str, kubevirt: bool) -> list[str]:
     """The process."""
-    return [sys.executable, "-m", "launcherkit_plugin.cluster", node, *(["--kubevirt"] if kubevirt else [])]
+    return [sys.executable, "-P", "-m", "launcherkit_plugin.cluster", node, *(["--kubevirt"] if kubevirt else [])]
 
 
 def _ignored(_told: object) -> None:

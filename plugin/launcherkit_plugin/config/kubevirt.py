@@ -149,7 +149,11 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     if spread and not permitted.mediated:
         mdevs = (MdevRule(spread),)
     return KubevirtRules(
-        tuple(PciRule((Selector(models=frozenset(pairs)),), name=resource) for resource, pairs in models.items()),
+        # As in KubeVirt, what a driver of the host has is none of it.
+        tuple(
+            PciRule((Selector(models=frozenset(pairs)),), name=resource, only_vfio=True)
+            for resource, pairs in models.items()
+        ),
         mdevs,
         spread if mdevs else (),
         tuple(_others(permitted)),

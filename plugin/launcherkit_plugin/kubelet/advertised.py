@@ -221,4 +221,5 @@ class Advertiser:
         except Exception as bug:
             self._around.log("error", f"{name}: internal error while ending: {type(bug).__name__}: {bug}")
         finally:
-            self._ending.pop(name, None)
+            if self._ending.get(name) is asyncio.current_task():
+                del self._ending[name]

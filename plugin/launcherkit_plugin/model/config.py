@@ -90,7 +90,7 @@ class LayoutEntry(NamedTuple):
     parent: str
     """Glob over parents' names or BDFs, or ``#N``: the Nth parent by address."""
     type: str
-    count: int | None = None
+    count: int | None = None  # type: ignore[assignment]  # the word of the file; nobody counts in an entry
     """None: as many as there is room for."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
@@ -35,8 +36,10 @@ def read_uevents(source: socket.socket) -> bool:
             data, (sender, _) = source.recvfrom(65536)
         except BlockingIOError:
             return concerns_us
-        except OSError:  # ENOBUFS: more came than was read
-            concerns_us = True
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                return True
+            concerns_us = True  # more came than was read
             continue
         if sender == 0:  # the kernel; processes may send too
             concerns_us = concerns_us or subsystem_of(data) in SUBSYSTEMS

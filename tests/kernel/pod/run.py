@@ -76,12 +76,19 @@ def binaries_of(program: Path) -> Path:
     return binaries
 
 
+def show(line: str) -> None:
+    """Print a line of the run, and none of the kernel's own."""
+    if not line.startswith("["):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
 def main() -> int:
     """The demonstration."""
     with tempfile.TemporaryDirectory(prefix="lk-pod-to-guest-") as folder:
         began = time.monotonic()
         try:
-            outcome = pod_to_guest(Path(folder), os.environ, print)
+            outcome = pod_to_guest(Path(folder), os.environ, show)
         except (NoCluster, CannotFetch, CannotBuild, OSError, subprocess.SubprocessError) as error:
             sys.stderr.write(f"this can't be shown here: {error}\n")
             return 69
