@@ -108,7 +108,9 @@ def test_where_the_kernel_refuses_one_all_get_back_what_they_had(
 
 def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin: Plugin, card: sysfs.Card) -> None:
     before = state(card)
-    control = next((sysfs.DEVICES / card.audio / "sound").glob("card*/controlC*"))
+    sound = sysfs.DEVICES / card.audio / "sound"
+    sysfs.until(lambda: list(sound.glob("card*/controlC*")), "the card's control")  # its codecs are looked for aside
+    control = next(sound.glob("card*/controlC*"))
     with open(Path("/dev/snd", control.name), "rb"):
         with pytest.raises(StepHangs, match=card.audio):
             plugin("bind", card.display, "--step-timeout", "2")
