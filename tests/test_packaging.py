@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError
+from tests.tiers import TIERS
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -113,3 +114,9 @@ def test_what_users_install_is_what_is_tested() -> None:
     tested = pins(ROOT / "requirements" / "dev.txt")
     for name in ("runtime.txt", "build.txt"):
         assert pins(ROOT / "requirements" / name).items() <= tested.items()
+
+
+def test_ci_runs_every_tier() -> None:
+    markers = re.search(r"--all -- -m '(.*)'", (ROOT / ".ci" / "run").read_text())
+    assert markers is not None
+    assert set(markers.group(1).split(" or ")) == {tier.name for tier in TIERS}
