@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -31,6 +32,17 @@ def leave_report(config: pytest.Config, report: pytest.TestReport, folder: Path)
         file.write(json.dumps(data) + "\n")
 
 
+def was_asked_for(config: pytest.Config) -> bool:
+    """Whether the tier has to run: where the machine can't be made then, that is a failure and no skip."""
+    return bool(config.getoption("--all-tiers") or config.getoption("--tier"))
+
+
+def cannot_be_made(config: pytest.Config, error: Exception) -> NoReturn:
+    """Skip a test for want of the machine, or fail it where the tier was asked for."""
+    end = pytest.fail if was_asked_for(config) else pytest.skip
+    end(f"the machine with an IOMMU can't be made here: {error}")
+
+
 class Inside:
     """One machine for the tests of one session. Where it can't be made they are skipped, or fail if asked for."""
 
@@ -41,7 +53,7 @@ class Inside:
         self._read = 0
         self._progress = time.monotonic()
         self._why_not = ""
-        self._asked_for = bool(config.getoption("--all-tiers") or config.getoption("--tier"))
+        self._asked_for = was_asked_for(config)
         self._told = False
         self.folder = Path(tempfile.mkdtemp(prefix="lk-machine-"))
         command = [

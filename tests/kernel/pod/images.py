@@ -32,7 +32,6 @@ from tests.kernel.pod.files import (
 from tests.tiers import find_program
 
 LAUNCHER = "registry.example/launcherkit-launcher:test"
-PLUGIN = "registry.example/launcherkit-plugin:test"
 
 _HOME = "/opt/launcherkit"
 _SITE = f"{_HOME}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -64,7 +63,7 @@ def write_launcher(archive: Path) -> None:
     """
     files = merged(
         _base(),
-        _python("runtime.txt", "launcherkit", ["libvirt-python"]),
+        _python("runtime.txt", ["libvirt-python"]),
         [(f"/etc/libvirt/{path.name}", path) for path in (ROOT / "deploy/images/libvirt").iterdir()],
         at_their_paths(*map(_program, ("libvirtd", "virtlogd", "qemu-system-x86_64"))),
         at_their_paths(_library(_LIBVIRT_DRIVER), _library("qemu/accel-tcg-x86_64.so")),
@@ -79,12 +78,6 @@ def write_launcher(archive: Path) -> None:
     write_archive(archive, LAUNCHER, with_libraries(files), ["launcherkit", "run"], _ENV)
 
 
-def write_plugin(archive: Path) -> None:
-    """The device plugin's image."""
-    files = merged(_base(), _python("plugin.txt", "launcherkit_plugin", []))
-    write_archive(archive, PLUGIN, with_libraries(files), ["launcherkit-plugin", "serve"], _ENV)
-
-
 def _base() -> Iterator[tuple[str, Content]]:
     yield from busybox()
     yield "/etc/passwd", Text(_USERS)
@@ -96,7 +89,7 @@ def _base() -> Iterator[tuple[str, Content]]:
     yield "/var/lock", Link("/run/lock")
 
 
-def _python(requirements: str, package: str, more: Sequence[str]) -> Iterator[tuple[str, Content]]:
+def _python(requirements: str, more: Sequence[str]) -> Iterator[tuple[str, Content]]:
     """An environment like that of the Containerfile: the packages that are pinned in a file, and some more."""
     interpreter = Path(sys.executable).resolve()
     yield str(interpreter), interpreter
@@ -109,12 +102,10 @@ def _python(requirements: str, package: str, more: Sequence[str]) -> Iterator[tu
             path = Path(os.path.normpath(file.locate()))
             if ".." not in file.parts and path.is_file():
                 yield f"{_SITE}/{file}", path
-    for source in {ROOT / "launcherkit", ROOT / "plugin" / "launcherkit_plugin"}:
-        if source.name in ("launcherkit", package):
-            compileall.compile_dir(source, quiet=2)
-            yield from tree(source, f"{_SITE}/{source.name}")
-    start = f"#!{_HOME}/bin/python\nimport sys\nfrom {package}.cli.main import main\nsys.exit(main())\n"
-    yield f"{_HOME}/bin/{package.replace('_', '-')}", Text(start, 0o755)
+    compileall.compile_dir(ROOT / "launcherkit", quiet=2)
+    yield from tree(ROOT / "launcherkit", f"{_SITE}/launcherkit")
+    start = f"#!{_HOME}/bin/python\nimport sys\nfrom launcherkit.cli.main import main\nsys.exit(main())\n"
+    yield f"{_HOME}/bin/launcherkit", Text(start, 0o755)
 
 
 def _program(name: str) -> str:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.driver.build import CannotBuild
 from tests.kernel.guests import slots_with
+from tests.kernel.inside import cannot_be_made
+from tests.kernel.packages import CannotFetch
 from tests.kernel.pod.inside import FIRST, SECOND
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE
 from tests.kernel.pod.observed import Observed, PodSeen, read
@@ -30,9 +33,12 @@ SYS_RESOURCE = 24
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Observed:
     results: Path = tmp_path_factory.mktemp("pod-to-guest")
-    outcome = pod_to_guest(results, os.environ, lambda line: None)
+    try:
+        outcome = pod_to_guest(results, os.environ, lambda line: None)
+    except (CannotFetch, CannotBuild) as error:
+        cannot_be_made(request.config, error)
     assert outcome.code == 0, f"{outcome.end(80)}\nall it left is in {results}"
     return read(results)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kernel.devices import port
 from tests.kernel.driver.build import CannotBuild, build
+from tests.kernel.inside import cannot_be_made
 from tests.kernel.machine import Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.pod.run import binaries_of
@@ -23,7 +24,7 @@ _SECONDS = 1500
 
 
 @pytest.mark.skipif(CLUSTER.program() is None, reason=f"{CLUSTER.variable} is not set: there is no kubelet")
-def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(tmp_path: Path) -> None:
+def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program, cache = CLUSTER.program(), cache_folder(os.environ)
     assert program is not None
     seed = int(os.environ.get("LAUNCHERKIT_TEST_SEED", "1"))
@@ -34,7 +35,7 @@ def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(tmp_path: Path) -> 
         command = [sys.executable, "-m", "tests.kernel.pod.vgpu_inside", *places, str(KILLS), str(seed)]
         outcome = machine.run(command, tmp_path, _SECONDS, print, {"PYTHONPATH": "plugin"})
     except (CannotFetch, CannotBuild) as error:
-        pytest.skip(f"the machine with an IOMMU can't be made here: {error}")
+        cannot_be_made(request.config, error)
     assert outcome.code == 0, outcome.end()
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["kills"] == KILLS
