@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if _IS_INSIDE or not belongs_inside(item):
         return None
     session = item.session
@@ -50,6 +50,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     for report in session.stash[_KEY].reports(item):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    # What tests before this one have set up here, and those after it don't need; the hook for it wants a test that ran.
+    session._setupstate.teardown_exact(nextitem)
     return True
 
 
