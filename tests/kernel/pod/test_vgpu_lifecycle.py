@@ -19,12 +19,14 @@ from tests.tiers import CLUSTER
 
 pytestmark = pytest.mark.kernel
 
-KILLS = 50
+KILLS = int(os.environ.get("LAUNCHERKIT_TEST_KILLS", "20"))
+"""Each takes an emulated machine five seconds: 50 of them, as before a release, are too many for every run of CI."""
+
 _SECONDS = 1500
 
 
 @pytest.mark.skipif(CLUSTER.program() is None, reason=f"{CLUSTER.variable} is not set: there is no kubelet")
-def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program, cache = CLUSTER.program(), cache_folder(os.environ)
     assert program is not None
     seed = int(os.environ.get("LAUNCHERKIT_TEST_SEED", "1"))
@@ -40,5 +42,5 @@ def test_fifty_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.Fix
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["kills"] == KILLS
     assert seen["starts"] > KILLS / 10, "the plugin was killed before it could do anything"
-    assert seen["pods"] > 5
-    assert seen["removed"] > 1
+    assert seen["pods"] > KILLS / 10
+    assert seen["removed"] > 0
