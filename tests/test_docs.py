@@ -15,7 +15,7 @@ import yaml
 
 import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
-from launcherkit.cli.options import variable_of
+from launcherkit.process.options import variable_of
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
 from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS

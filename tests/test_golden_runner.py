@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.edge import guarded
 from launcherkit.errors import LauncherkitError
 from launcherkit.golden.case import find_cases
 from launcherkit.golden.run import check_case
 from launcherkit.golden.update import update_case
+from launcherkit.process.edge import guarded
 
 DOMAIN = """\
 <domain type='kvm'>

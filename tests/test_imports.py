@@ -28,13 +28,14 @@ ARROWS: dict[str, set[str]] = {
     # What the shells share.
     "atomic": set(),
     "diff": set(),
-    "edge": {"model"},
+    "process": {"model"},
     "plan_json": {"model", "pipeline"},
-    "words": {"model", "sources", "resolve", "pipeline"},
-    "doctor": {"model", "sources", "resolve", "domain", "words"},
+    "render": {"model", "sources", "resolve", "pipeline"},
+    "doctor": {"model", "sources", "resolve", "domain", "render"},
+    "rpc": set(),
     # The shells. A golden case is run as the command line runs it.
-    "adapters": {"", "model", "sources", "domain", "pipeline", "edge"},
-    "golden": {"", "sources", "pipeline", "atomic", "diff", "plan_json", "edge", "cli"},
+    "adapters": {"", "model", "sources", "domain", "pipeline", "process", "rpc"},
+    "golden": {"", "sources", "pipeline", "atomic", "diff", "plan_json", "process", "cli"},
     "cli": {
         "",
         "model",
@@ -43,9 +44,9 @@ ARROWS: dict[str, set[str]] = {
         "pipeline",
         "atomic",
         "diff",
-        "edge",
+        "process",
         "plan_json",
-        "words",
+        "render",
         "golden",
         "doctor",
         "adapters",
@@ -55,13 +56,13 @@ ARROWS: dict[str, set[str]] = {
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
-    "pydantic": {"sources.policy_file", "sources.written", "golden.case"},
-    "yaml": {"sources.written"},
+    "pydantic": {"sources.policy_file", "sources.schema", "golden.case"},
+    "yaml": {"sources.schema"},
     "jinja2": {"sources.template"},
     "libvirt": {"adapters"},
-    "grpclib": {"adapters"},
-    "h2": {"adapters"},  # what grpclib speaks HTTP with
-    "google": {"adapters"},  # google.protobuf
+    "grpclib": {"adapters", "rpc"},
+    "h2": {"rpc"},  # what grpclib speaks HTTP with
+    "google": {"adapters", "rpc"},  # google.protobuf
 }
 """Package to the rooms and modules that may import it; what is not named here may not be imported at all."""
 

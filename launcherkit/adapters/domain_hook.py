@@ -9,14 +9,14 @@ import os
 
 from grpclib.server import Stream
 
-from launcherkit.adapters.grpc_calls import receive
 from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name, not_made
 from launcherkit.adapters.proto import plugins_v1alpha1_grpc
 from launcherkit.adapters.proto import plugins_v1alpha1_pb2 as plugins
-from launcherkit.adapters.refusal import refusal
 from launcherkit.errors import UnknownDomainType
+from launcherkit.rpc.calls import receive
+from launcherkit.rpc.refusal import refusal
 
 SOCKET = "launcherkit.sock"
 """A name that stays: the Plugin resource has the socket's path in it."""

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from launcherkit import __version__
-from launcherkit.edge import guarded, tell, tell_notes, write_stdout
 from launcherkit.errors import EX_USAGE
 from launcherkit.pipeline import translate
+from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 

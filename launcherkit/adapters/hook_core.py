@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from grpclib import GRPCError, Status
 
-from launcherkit.adapters.refusal import refusal
-from launcherkit.edge import LOG_FORMAT, tell
 from launcherkit.errors import LauncherkitError
 from launcherkit.pipeline import translate
+from launcherkit.process.edge import LOG_FORMAT, tell
+from launcherkit.rpc.refusal import refusal
 from launcherkit.sources.settings import Layer, host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 

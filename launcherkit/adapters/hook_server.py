@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from grpclib.events import RecvRequest, listen
 
-from launcherkit.adapters.grpc_calls import Calls
-from launcherkit.adapters.grpc_server import BoundedServer, keep_quiet
 from launcherkit.adapters.hook_socket import bound_socket
-from launcherkit.edge import tell
+from launcherkit.process.edge import tell
+from launcherkit.rpc.calls import Calls
+from launcherkit.rpc.server import BoundedServer, keep_quiet
 
 DRAIN_SECONDS = 20.0
 """Below the 30 s that Kubernetes gives a container to end."""

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcherkit.adapters.unix_socket import socket_at
 from launcherkit.errors import BadHookName, SocketInUse, SocketNotMade
+from launcherkit.rpc.unix_socket import socket_at
 
 
 def check_name(name: str, what: str) -> str:

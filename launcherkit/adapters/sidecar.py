@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from grpclib.server import Stream
 
-from launcherkit.adapters.grpc_calls import receive
 from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name
@@ -19,6 +18,7 @@ from launcherkit.adapters.proto import hooks_info_pb2 as info
 from launcherkit.adapters.proto import hooks_v1alpha1_pb2 as v1
 from launcherkit.adapters.proto import hooks_v1alpha2_pb2 as v2
 from launcherkit.adapters.proto import hooks_v1alpha3_pb2 as v3
+from launcherkit.rpc.calls import receive
 
 VERSIONS = ("v1alpha1", "v1alpha2", "v1alpha3")
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from launcherkit.adapters.define import define
 from launcherkit.adapters.libvirt_connection import connect
-from launcherkit.cli.options import switch_from
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
-from launcherkit.edge import tell, tell_notes, write_stdout
 from launcherkit.errors import EX_USAGE
+from launcherkit.process.edge import tell, tell_notes, write_stdout
+from launcherkit.process.options import switch_from
 
 DESCRIPTION = """\
 Put the allocated devices into a domain document, as translate does, and define it at libvirt. Prints the domain's name.

@@ -11,21 +11,21 @@ import launcherkit
 from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
 from launcherkit.cli.inputs import Inputs
-from launcherkit.cli.options import text_from
 from launcherkit.diff import unified_diff
-from launcherkit.edge import write_stdout
 from launcherkit.errors import UnwritableFile
 from launcherkit.model.policy import Policy
+from launcherkit.process.edge import write_stdout
+from launcherkit.process.options import text_from
+from launcherkit.render.colour import Ink, ink_for, paint_diff
+from launcherkit.render.device import binding, what_function
+from launcherkit.render.layout import columns
+from launcherkit.render.plan import explain_plan
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import find_names
 from launcherkit.sources.settings import DeferredHost
 from launcherkit.sources.vmi import read_vmi
-from launcherkit.words.device import binding, what_function
-from launcherkit.words.ink import Ink, ink_for, paint_diff
-from launcherkit.words.layout import columns
-from launcherkit.words.plan import explain_plan
 
 DESCRIPTION = """\
 Show the main job on a bundled example: a host with two graphics cards of two functions each, what a device plugin put

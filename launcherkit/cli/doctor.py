@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
-from launcherkit.cli.options import switch_from
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject
 from launcherkit.doctor.finding import Finding, is_bad
@@ -21,16 +20,17 @@ from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, su
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
-from launcherkit.edge import write_stdout
 from launcherkit.errors import Collector, LauncherkitError, NoSysfs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation
+from launcherkit.process.edge import write_stdout
+from launcherkit.process.options import switch_from
+from launcherkit.render.colour import ink_for
+from launcherkit.render.layout import counted
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host
 from launcherkit.sources.settings import host_of
-from launcherkit.words.ink import ink_for
-from launcherkit.words.layout import counted
 
 DESCRIPTION = """\
 Check what would keep a VM from its devices: IOMMU, modules of VFIO, IOMMU groups, device nodes and their permissions,

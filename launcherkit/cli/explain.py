@@ -8,24 +8,24 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
-from launcherkit.cli.options import switch_from
 from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
-from launcherkit.edge import tell, write_stdout
 from launcherkit.errors import EX_USAGE, Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation
 from launcherkit.pipeline import HostSource
 from launcherkit.plan_json import plan_document
+from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.options import switch_from
+from launcherkit.render.colour import Ink, ink_for
+from launcherkit.render.evidence import Asked, Evidence
+from launcherkit.render.failure import explain_failure
+from launcherkit.render.plan import explain_plan
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, find_names
-from launcherkit.words.evidence import Asked, Evidence
-from launcherkit.words.failure import explain_failure
-from launcherkit.words.ink import Ink, ink_for
-from launcherkit.words.plan import explain_plan
 
 DESCRIPTION = """\
 Say in words what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,

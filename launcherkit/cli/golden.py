@@ -6,11 +6,11 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from launcherkit.edge import tell, write_stdout
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.golden.case import case_named, find_cases, read_case
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
+from launcherkit.process.edge import tell, write_stdout
 
 DESCRIPTION = """\
 Golden cases: directories of inputs with the document, or the error, that is expected of them. Each goes through

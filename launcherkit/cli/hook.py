@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.cli.inputs import add_policy_arguments, policy_flags
-from launcherkit.cli.options import text_from
 from launcherkit.errors import SidecarNotInstalled
+from launcherkit.process.options import text_from
 
 if TYPE_CHECKING:
     import asyncio

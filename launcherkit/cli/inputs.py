@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcherkit.cli.options import switch_from, text_from
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
 from launcherkit.pipeline import DraSource, HostSource, Translation, translate
+from launcherkit.process.options import switch_from, text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
@@ -136,10 +136,10 @@ def _read_vmi(path: str) -> Vmi:
     data = read_file(path)
     if not path.endswith((".yaml", ".yml")):
         return read_vmi(data, path)
-    from launcherkit.sources.written import LARGE, parse_written
+    from launcherkit.sources.schema import LARGE, parse_document
 
     remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
-    return read_vmi(parse_written(data, path, BadVmi, remedy, LARGE), path)
+    return read_vmi(parse_document(data, path, BadVmi, remedy, LARGE), path)
 
 
 def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:

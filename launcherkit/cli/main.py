@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcherkit import __version__
-from launcherkit.cli.program import Program, main_of, run_program
+from launcherkit.process.program import Program, main_of, run_program
 
 COMMANDS = {
     "translate": "put the allocated devices into a domain document",

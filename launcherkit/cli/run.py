@@ -11,12 +11,12 @@ from launcherkit.adapters.children import Children
 from launcherkit.adapters.daemon import Daemons
 from launcherkit.adapters.launcher import Settings, World, run_guest
 from launcherkit.adapters.libvirt_connection import connect
-from launcherkit.adapters.wakeups import Wakeups
-from launcherkit.cli.options import switch_from, text_from, variable_of
+from launcherkit.adapters.signals import Wakeups
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
-from launcherkit.edge import tell, tell_notes
 from launcherkit.errors import EX_USAGE, BadSetting
 from launcherkit.pipeline import Translation
+from launcherkit.process.edge import tell, tell_notes
+from launcherkit.process.options import switch_from, text_from, variable_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: wait for libvirt or start it, put the allocated devices into the domain,

@@ -6,8 +6,8 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from launcherkit.cli.options import switch_from, text_from
-from launcherkit.edge import write_stdout
+from launcherkit.process.edge import write_stdout
+from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
 Write down what this host's sysfs says of its PCI functions, IOMMU groups, mediated devices and VFIO device

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from launcherkit.adapters.libvirt_connection import SYSTEM
 from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
-from launcherkit.cli.options import text_from
 from launcherkit.errors import BadTemplateValue
+from launcherkit.process.options import text_from
 
 
 def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

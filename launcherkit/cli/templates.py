@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.edge import write_stdout
+from launcherkit.process.edge import write_stdout
 from launcherkit.sources.template import find_template, list_templates
 
 DESCRIPTION = """\

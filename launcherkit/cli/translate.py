@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from launcherkit.atomic import write_all_atomically
 from launcherkit.cli.inputs import add_input_arguments, read_inputs
-from launcherkit.cli.options import switch_from, text_from
 from launcherkit.diff import unified_diff
-from launcherkit.edge import tell_notes, write_stdout
 from launcherkit.plan_json import plan_document
+from launcherkit.process.edge import tell_notes, write_stdout
+from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
 Put the allocated devices, with their sibling functions, into a domain document. The new document goes to standard

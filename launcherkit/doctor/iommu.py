@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from launcherkit.doctor.facts import SNAPSHOT, Machine, Patient
 from launcherkit.doctor.finding import Finding
+from launcherkit.render.layout import counted
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit.words.layout import counted
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
 """Intel's, AMD's, Arm's, virtio's and RISC-V's description of an IOMMU."""

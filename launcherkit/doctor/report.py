@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from launcherkit.doctor.finding import CHECKS, Finding, Status
-from launcherkit.words.ink import Ink
-from launcherkit.words.layout import columns, counted, visible
+from launcherkit.render.colour import Ink
+from launcherkit.render.layout import columns, counted, visible
 
 FORMAT = "launcherkit.io/doctor/v1"
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from launcherkit.errors import BadGoldenCase, UnreadableFile
 from launcherkit.sources.files import read_file
 from launcherkit.sources.policy_file import WrittenPolicy
-from launcherkit.sources.written import LARGE, parse_written, validate_written
+from launcherkit.sources.schema import LARGE, parse_document, validate_document
 
 CASE_FILE = "case.yaml"
 DOMAIN_FILE = "domain.xml"
@@ -147,8 +147,8 @@ def read_case(directory: str) -> Case:
     path = os.path.join(directory, CASE_FILE)
     if not os.path.exists(path):
         raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}")
-    values = parse_written(read_file(path), path, BadGoldenCase, REMEDY, LARGE)
-    written = validate_written(WrittenCase, values, path, BadGoldenCase, REMEDY)
+    values = parse_document(read_file(path), path, BadGoldenCase, REMEDY, LARGE)
+    written = validate_document(WrittenCase, values, path, BadGoldenCase, REMEDY)
     vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
     if len(vmis) > 1:
         raise BadGoldenCase(f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.")

@@ -12,11 +12,11 @@ import zlib
 from typing import Any, NoReturn
 
 from launcherkit.cli import translate
-from launcherkit.cli.options import variable_of
 from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
+from launcherkit.process.options import variable_of
 from launcherkit.sources.files import read_file
-from launcherkit.sources.written import LARGE, parse_written
+from launcherkit.sources.schema import LARGE, parse_document
 
 _READ = ("--domain", "--vmi", "--env-file", "--host", "--policy", "--dra-dir")
 _WRITTEN = ("--output", "--plan")
@@ -141,5 +141,5 @@ def _vmi(case: Case, scratch: Scratch) -> str:
     if path.endswith(".json"):
         return path
     remedy = "Write it as `kubectl get vmi NAME -o yaml` prints it."
-    values = parse_written(read_file(path), path, BadGoldenCase, remedy, LARGE)
+    values = parse_document(read_file(path), path, BadGoldenCase, remedy, LARGE)
     return scratch.make(case.vmi or "", json.dumps(values, default=str).encode())

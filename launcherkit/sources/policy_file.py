@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError
 from launcherkit.model.policy import NodeCheck, Pairing, Siblings
 from launcherkit.sources.files import read_file
+from launcherkit.sources.schema import parse_document, validate_document
 from launcherkit.sources.settings import (
     ALIAS_PREFIX_RULE,
     ANNOTATION,
@@ -16,7 +17,6 @@ from launcherkit.sources.settings import (
     is_alias_prefix,
     is_variable_prefix,
 )
-from launcherkit.sources.written import parse_written, validate_written
 
 
 def _checked_alias_prefix(text: str) -> str:
@@ -115,5 +115,5 @@ def read_policy_annotation(text: str) -> Layer:
 
 
 def _read(text: str | bytes, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
-    values = parse_written(text, name, error, remedy)
-    return validate_written(WrittenPolicy, values, name, error, remedy).layer()
+    values = parse_document(text, name, error, remedy)
+    return validate_document(WrittenPolicy, values, name, error, remedy).layer()

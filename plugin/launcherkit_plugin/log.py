@@ -1,7 +1,7 @@
 """What the daemon tells: one line on stderr for each thing that happened, as text or JSON.
 
-Not by `logging`: the format is that of the commands (`launcherkit.edge`), so one setting serves both, and nothing is
-shared by the whole process.
+Not by `logging`: the format is that of the commands (`launcherkit.process.edge`), so one setting serves both, and
+nothing is shared by the whole process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, Protocol, TypeAlias
 
-from launcherkit.edge import LOG_FORMAT, tell
 from launcherkit.errors import LauncherkitError
+from launcherkit.process.edge import LOG_FORMAT, tell
 
 Level: TypeAlias = Literal["info", "warning", "error"]
 

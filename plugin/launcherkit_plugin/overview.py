@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.render.layout import columns, counted, visible
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit.words.layout import columns, counted, visible
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Resource
 

@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from launcherkit.adapters.grpc_server import keep_quiet
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocator import Allocator
 from launcherkit_plugin.assembly import Parts, assemble

@@ -7,7 +7,6 @@ from grpclib import GRPCError, Status
 
 from launcherkit.adapters import hook_core
 from launcherkit.adapters.hook_core import HookSettings, complete_domain, name_of_vmi
-from launcherkit.adapters.refusal import MESSAGE_LIMIT, refusal
 from launcherkit.errors import (
     BadAnnotation,
     BadPciAddress,
@@ -18,6 +17,7 @@ from launcherkit.errors import (
     SeveralErrors,
     UnreadableFile,
 )
+from launcherkit.rpc.refusal import MESSAGE_LIMIT, refusal
 
 DOMAIN = b"<domain type='kvm'><devices/></domain>"
 

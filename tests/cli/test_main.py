@@ -10,7 +10,7 @@ import pytest
 
 import launcherkit.cli.main
 import launcherkit_plugin.cli.main
-from launcherkit.cli.program import Program, run_program
+from launcherkit.process.program import Program, run_program
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (launcherkit.cli.main.PROGRAM, launcherkit_plugin.cli.main.PROGRAM)
@@ -84,7 +84,7 @@ def test_help_imports_no_command_and_nothing_heavy(program: Program) -> None:
         "try: run(['--help'], {})\nexcept SystemExit: pass\n"
         "heavy = {'lxml', 'pydantic', 'yaml', 'kubernetes', 'grpclib', 'asyncio', 'prometheus_client'}\n"
         f"loaded = {{name for name in sys.modules if name.startswith('{program.package}.')}}\n"
-        f"loaded -= {{'{program.package}.main', 'launcherkit.cli.program'}}\n"
+        f"loaded -= {{'{program.package}.main', 'launcherkit.process.program'}}\n"
         "sys.exit(' '.join(loaded | (heavy & set(sys.modules))) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -89,7 +89,7 @@ def test_a_third_party_is_imported_only_where_it_belongs(module: str) -> None:
 @every_module
 def test_the_translators_shells_are_not_reached_into(module: str) -> None:
     """What is shared is the host model, the gRPC server, and what every program of ours has."""
-    shared = {"model", "errors", "sources", "resolve", "adapters", "atomic", "edge", "words", "cli", ""}
+    shared = {"model", "errors", "sources", "resolve", "rpc", "atomic", "process", "render", ""}
     translator = Package(ROOT / "launcherkit")
     targets = {translator.own(name) for name in imported_by(PACKAGE.source_of(module))}
     assert {room(target) for target in targets if target is not None} <= shared

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from launcherkit.edge import tell
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
+from launcherkit.process.edge import tell
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.held import Holders

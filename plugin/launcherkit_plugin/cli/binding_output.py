@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from launcherkit.edge import write_stdout
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
+from launcherkit.process.edge import write_stdout
+from launcherkit.render.layout import columns
 from launcherkit.resolve.pci_class import describe
-from launcherkit.words.layout import columns
 from launcherkit_plugin.binding.binder import Changed
 
 Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]

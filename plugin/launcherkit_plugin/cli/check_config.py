@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.edge import tell_notes, write_stdout
-from launcherkit.words.layout import counted
+from launcherkit.process.edge import tell_notes, write_stdout
+from launcherkit.render.layout import counted
 from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.model.config import AUTO
 

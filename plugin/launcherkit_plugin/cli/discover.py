@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from launcherkit.edge import tell, tell_notes, write_stdout
+from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.assembly import Parts, assemble
 from launcherkit_plugin.cli.options import text_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcherkit.cli.program import Program, main_of, run_program
+from launcherkit.process.program import Program, main_of, run_program
 from launcherkit_plugin import __version__
 
 COMMANDS = {

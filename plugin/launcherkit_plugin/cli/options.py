@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcherkit.cli import options
+from launcherkit.process import options
 
 PREFIX = "LAUNCHERKIT_PLUGIN_"
 

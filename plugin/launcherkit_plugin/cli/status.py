@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.edge import tell, write_stdout
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.process.edge import tell, write_stdout
+from launcherkit.render.layout import columns, visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.words.layout import columns, visible
 from launcherkit_plugin.binding.held import holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
 from launcherkit_plugin.binding.plan import not_on_host

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.edge import tell, write_stdout
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
+from launcherkit.process.edge import tell, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.binding_inputs import usage_of
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 
-from launcherkit.edge import guarded
+from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, configured
 from launcherkit_plugin.cluster.correlator import Event
 from launcherkit_plugin.cluster.facts import (

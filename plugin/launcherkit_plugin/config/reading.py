@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from launcherkit.errors import Collector, shown
 from launcherkit.sources.files import read_file
-from launcherkit.sources.written import LARGE, parse_written, validate_written
+from launcherkit.sources.schema import LARGE, parse_document, validate_document
 from launcherkit_plugin.config.base import Written
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
@@ -75,12 +75,12 @@ _Model = TypeVar("_Model", bound=Written)
 
 
 def _read(path: str, model: type[_Model]) -> _Model:
-    return validate_written(model, _parse(path, _REMEDY), path, BadPluginConfig, _REMEDY)
+    return validate_document(model, _parse(path, _REMEDY), path, BadPluginConfig, _REMEDY)
 
 
 def _parse(path: str, remedy: str) -> Any:
     # IDs are hex and classes begin with zeros, so what looks like a number is left as it is.
-    return parse_written(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
+    return parse_document(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
 
 
 def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
@@ -174,4 +174,4 @@ def _known(values: Any, name: str) -> WrittenSettings:
                 for step in path:
                     place = place[step]
                 del place[key]
-    return validate_written(WrittenSettings, values, name, BadPluginConfig, KUBEVIRT_REMEDY)
+    return validate_document(WrittenSettings, values, name, BadPluginConfig, KUBEVIRT_REMEDY)

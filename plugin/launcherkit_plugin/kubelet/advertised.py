@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from launcherkit.adapters.unix_socket import Identity, identity
 from launcherkit.errors import LauncherkitError
+from launcherkit.rpc.unix_socket import Identity, identity
 from launcherkit_plugin.errors import NoKubelet
 from launcherkit_plugin.kubelet.registration import KUBELET_SOCKET, no_kubelet, register
 from launcherkit_plugin.kubelet.server import ResourceServer, Surroundings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from grpclib import GRPCError, Status
 
-from launcherkit.adapters.refusal import refusal
 from launcherkit.errors import LauncherkitError
+from launcherkit.rpc.refusal import refusal
 from launcherkit_plugin.errors import BadKubeletRequest, DeviceUnhealthy, GroupSplit, UnknownDevice
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource

@@ -12,10 +12,10 @@ from grpclib import GRPCError, Status
 from grpclib.events import RecvRequest, listen
 from grpclib.server import Stream
 
-from launcherkit.adapters.grpc_calls import Calls, receive
-from launcherkit.adapters.grpc_server import BoundedServer
-from launcherkit.adapters.unix_socket import Identity, identity, socket_at
 from launcherkit.errors import LauncherkitError
+from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.server import BoundedServer
+from launcherkit.rpc.unix_socket import Identity, identity, socket_at
 from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc

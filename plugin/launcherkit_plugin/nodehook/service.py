@@ -15,11 +15,11 @@ from grpclib import GRPCError, Status
 from grpclib.events import RecvRequest, listen
 from grpclib.server import Stream
 
-from launcherkit.adapters.grpc_calls import Calls, receive
-from launcherkit.adapters.grpc_server import BoundedServer
-from launcherkit.adapters.refusal import refusal
-from launcherkit.adapters.unix_socket import socket_at
 from launcherkit.errors import LauncherkitError
+from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.refusal import refusal
+from launcherkit.rpc.server import BoundedServer
+from launcherkit.rpc.unix_socket import socket_at
 from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
 from launcherkit_plugin.log import Log, log_error
 from launcherkit_plugin.model.usage import Usage

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.render.layout import columns, visible
 from launcherkit.resolve.vfio import cdev_node, group_node
-from launcherkit.words.layout import columns, visible
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.usage.open_nodes import OpenNodes
 from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.edge import guarded
+from launcherkit.process.edge import guarded
 from launcherkit_plugin.cli.main import run
 
 

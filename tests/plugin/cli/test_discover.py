@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcherkit.edge import guarded
+from launcherkit.process.edge import guarded
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.cli.main import PROGRAM, run

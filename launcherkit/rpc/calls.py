@@ -13,8 +13,8 @@ from grpclib import GRPCError, Status
 from grpclib.events import RecvRequest
 from grpclib.server import Stream
 
-from launcherkit.adapters.refusal import refusal
 from launcherkit.errors import MessageTooLarge
+from launcherkit.rpc.refusal import refusal
 
 REQUEST_BYTES = 16 << 20
 """The largest request: a domain may have 8 MiB (X5), and the VMI comes beside it."""

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from launcherkit.errors import BadPolicy, SeveralErrors
-from launcherkit.sources.written import MAX_BYTES, parse_written, validate_written
+from launcherkit.sources.schema import MAX_BYTES, parse_document, validate_document
 
 
 class Shelf(BaseModel):
@@ -15,7 +15,7 @@ class Shelf(BaseModel):
 
 
 def parse(text: str | bytes) -> object:
-    return parse_written(text, "shelf.yaml", BadPolicy, "Mend it.")
+    return parse_document(text, "shelf.yaml", BadPolicy, "Mend it.")
 
 
 def test_yaml_and_json_are_read_and_nothing_is_an_empty_mapping() -> None:
@@ -55,7 +55,7 @@ def test_bytes_in_no_encoding_are_an_error() -> None:
 
 def test_every_fault_has_its_path() -> None:
     with pytest.raises(SeveralErrors) as raised:
-        validate_written(Shelf, {"books": "many", "names": ["a", 1]}, "shelf.yaml", BadPolicy, "Mend it.")
+        validate_document(Shelf, {"books": "many", "names": ["a", 1]}, "shelf.yaml", BadPolicy, "Mend it.")
     messages = [leaf.message for leaf in raised.value.leaves()]
     assert [message.partition(":")[0] for message in messages] == ["shelf.yaml, books", "shelf.yaml, names.1"]
     assert "found 'many'" in messages[0]
@@ -66,22 +66,22 @@ def test_every_fault_has_its_path() -> None:
 )
 def test_a_giant_value_is_shown_cut_short(value: object) -> None:
     with pytest.raises(BadPolicy) as raised:
-        validate_written(Shelf, {"books": 1, "names": value}, "shelf.yaml", BadPolicy, "Mend it.")
+        validate_document(Shelf, {"books": 1, "names": value}, "shelf.yaml", BadPolicy, "Mend it.")
     assert len(raised.value.message) < 300
 
 
 def test_what_is_well_comes_as_the_model() -> None:
-    assert validate_written(Shelf, {"books": 3}, "x", BadPolicy, "y").books == 3
+    assert validate_document(Shelf, {"books": 3}, "x", BadPolicy, "y").books == 3
 
 
 def test_numbers_can_be_left_as_they_are_written() -> None:
     text = "a: 1002\nb: 0x10de\nc: 0300\nd: 1.50\ne: 2001-01-01\nf: yes\ng: null\nh: 1_000\n1002: 20:30"
-    read = parse_written(text, "shelf.yaml", BadPolicy, "Mend it.", numbers=False)
+    read = parse_document(text, "shelf.yaml", BadPolicy, "Mend it.", numbers=False)
     written = {"a": "1002", "b": "0x10de", "c": "0300", "d": "1.50", "e": "2001-01-01", "h": "1_000", "1002": "20:30"}
     assert read == {**written, "f": True, "g": None}
 
 
 def test_a_fault_speaks_of_no_classes() -> None:
     with pytest.raises(BadPolicy) as raised:
-        validate_written(Shelf, ["a"], "shelf.yaml", BadPolicy, "Mend it.")
+        validate_document(Shelf, ["a"], "shelf.yaml", BadPolicy, "Mend it.")
     assert raised.value.message == "shelf.yaml, the document: Input should be an object; found a list"

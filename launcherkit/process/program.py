@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from launcherkit.edge import LOG_FORMAT, LOG_FORMATS, guarded
+from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded
 
 
 class Program(NamedTuple):

@@ -46,7 +46,7 @@ class _DigitsLoader(_Loader):
     }
 
 
-def parse_written(
+def parse_document(
     text: str | bytes,
     name: str,
     error: type[LauncherkitError],
@@ -88,7 +88,7 @@ def parse_written(
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validate_written(
+def validate_document(
     model: type[_Model], values: object, name: str, error: type[LauncherkitError], remedy: str
 ) -> _Model:
     """Values as a model.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.edge import guarded, tell, tell_notes, write_stdout
 from launcherkit.errors import BadPciAddress, BadPolicy, LauncherkitError, SeveralErrors
 from launcherkit.model.note import Note
+from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 
 ROOT = Path(__file__).parents[1]
 
@@ -91,11 +91,14 @@ def python(code: str, redirect: str, stdin: bytes = b"") -> subprocess.Completed
 
 
 FAIL = (
-    "import sys; from launcherkit.edge import guarded; from launcherkit.errors import BadVmi\n"
+    "import sys; from launcherkit.process.edge import guarded; from launcherkit.errors import BadVmi\n"
     "def run(): raise BadVmi('a', 'b')\n"
     "sys.exit(guarded(run, {}))"
 )
-WRITE = "import sys; from launcherkit.edge import *; sys.exit(guarded(lambda: write_stdout(b'x' * 1_000_000) or 0, {}))"
+WRITE = (
+    "import sys; from launcherkit.process.edge import *; "
+    "sys.exit(guarded(lambda: write_stdout(b'x' * 1_000_000) or 0, {}))"
+)
 
 
 def test_with_stderr_closed_nothing_of_a_message_gets_to_stdout() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.words.device import binding, driver_of, part_in_group, what
-from launcherkit.words.evidence import Asked, Evidence
-from launcherkit.words.ink import Ink
-from launcherkit.words.layout import columns, visible, wrapped
+from launcherkit.render.colour import Ink
+from launcherkit.render.device import binding, driver_of, part_in_group, what
+from launcherkit.render.evidence import Asked, Evidence
+from launcherkit.render.layout import columns, visible, wrapped
 
 
 def explain_failure(evidence: Evidence, ink: Ink) -> str:
