@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.sysfs_scan import five_files
 from launcherkit.sources.host import Host
+from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.reading import read_node
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet
 

@@ -16,11 +16,11 @@ from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cli import serve
 from launcherkit_plugin.cluster.facts import EVENTS_PATH, KUBEVIRT_PATH, NODES_PATH, PODS_PATH
-from launcherkit_plugin.features import FOLDER
-from launcherkit_plugin.metrics.health import Health
-from launcherkit_plugin.metrics.prometheus import PrometheusMetrics
-from launcherkit_plugin.metrics.server import answer
 from launcherkit_plugin.model.config import CdiConfig
+from launcherkit_plugin.telemetry.health import Health
+from launcherkit_plugin.telemetry.http import answer
+from launcherkit_plugin.telemetry.node_features import FOLDER
+from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
 PLUGIN = DEPLOY / "plugin"
 BASE = PLUGIN / "base"

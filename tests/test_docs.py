@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
+import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
 from launcherkit.process.options import variable_of
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import launcherkit_plugin.errors  # noqa: F401  # its codes are of the same series
+import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.errors import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, Collector, LauncherkitError, SeveralErrors
 
 ROOT = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from launcherkit.pipeline import Translation
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.render.colour import ink_for
-from launcherkit.render.layout import counted
+from launcherkit.render.columns import counted
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host
 from launcherkit.sources.settings import host_of

@@ -12,7 +12,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
-from launcherkit.render.layout import visible
+from launcherkit.render.columns import visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability

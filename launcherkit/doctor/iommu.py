@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcherkit.doctor.facts import SNAPSHOT, Machine, Patient
 from launcherkit.doctor.finding import Finding
-from launcherkit.render.layout import counted
+from launcherkit.render.columns import counted
 from launcherkit.resolve.vfio import bound_to_vfio
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcherkit.doctor.finding import CHECKS, Finding, Status
 from launcherkit.render.colour import Ink
-from launcherkit.render.layout import columns, counted, visible
+from launcherkit.render.columns import columns, counted, visible
 
 FORMAT = "launcherkit.io/doctor/v1"
 

@@ -8,9 +8,9 @@ from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
 from launcherkit.render.colour import Ink
+from launcherkit.render.columns import columns, counted, visible, wrapped
 from launcherkit.render.device import driver_of, part_in_group, what
 from launcherkit.render.evidence import Evidence
-from launcherkit.render.layout import columns, counted, visible, wrapped
 
 _TOLD_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation itself tells."""

@@ -18,9 +18,9 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with

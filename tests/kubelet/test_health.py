@@ -14,7 +14,7 @@ from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods, container
 from tests.kubelet.test_mates import allocate
-from tests.plugin.devices import rebind
+from tests.plugin.resources import rebind
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubelet

@@ -9,55 +9,28 @@ import pytest
 
 from tests.support.imports import ROOT, Package, imported_by, room
 
-CORE = {"model", "errors"}
-TELLING = {"log", "metrics", "cluster"}
-"""What is told to people: anybody who acts is handed one of these."""
-
 ARROWS: dict[str, set[str]] = {
-    "model": set(),
-    "errors": set(),
-    # Pure: values in, values out.
-    "provider": CORE,
-    "prefer": CORE,
-    "mates": CORE,
-    "changes": CORE,
-    "features": CORE,
-    "select": CORE,
-    "overview": CORE,
-    "names": CORE,
-    "booking": CORE,
-    # At one edge each.
-    "sight": CORE,
-    "reading": CORE,
-    "cdi": CORE,
-    "channel": CORE,
-    "kernel_files": CORE,
-    "apart": CORE,
-    "news": set(),
-    "watch": CORE | {"news"},
-    "log": CORE,
-    "metrics": CORE | {""},
-    "cluster": CORE | {"log", "news"},
-    "usage": CORE | {"channel"},
-    "config": CORE | {"names", "select"},
-    "kubelet": CORE | {"channel", "log", "metrics"},
-    # The kinds of devices.
-    "pci": CORE | {"cdi", "sight"},
-    "binding": CORE | TELLING | {"apart", "assembly", "provider", "usage"},
-    "vgpu": CORE | TELLING | {"cdi", "kernel_files", "names", "provider", "usage"},
-    # Put together.
-    "allocator": CORE | {"booking", "mates", "prefer", "provider"},
-    "daemon": CORE | TELLING | {"allocator", "apart", "changes", "kubelet", "news", "provider"},
+    "": set(),
+    "model": {""},
+    "host": {"model"},
+    "telemetry": {"", "model", "host", "devices"},
+    "devices": {"model", "host"},
+    "vgpu": {"model", "host", "devices", "telemetry", "cluster"},
+    "binding": {"model", "host", "devices", "telemetry", "cluster"},
+    "allocation": {"model", "devices"},
+    "kubelet": {"model", "telemetry"},
+    "cluster": {"", "model", "host", "telemetry"},
+    "config": {"model", "devices"},
 }
 """Room to the rooms that it may import."""
 
-TOGETHER = {"assembly", "serving", "nodehook", "cli", "__main__", ""}
+TOGETHER = {"daemon", "nodehook", "cli", "__main__"}
 """What puts everything together may import everything."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
-    "grpclib": {"channel", "kubelet", "usage", "nodehook"},
-    "google": {"kubelet", "usage", "nodehook"},  # google.protobuf
-    "prometheus_client": {"metrics"},
+    "grpclib": {"kubelet", "nodehook"},
+    "google": {"kubelet", "nodehook"},  # google.protobuf
+    "prometheus_client": {"telemetry"},
     "pydantic": {"config"},
     "yaml": {"config"},
     "kubernetes": {"cluster"},
@@ -106,6 +79,6 @@ def test_the_translator_knows_nothing_of_the_plugin() -> None:
 
 
 def test_the_process_that_serves_imports_nothing_that_is_large() -> None:
-    program = "import sys, launcherkit_plugin.serving, launcherkit_plugin.cli.serve; print(*sys.modules)"
+    program = "import sys, launcherkit_plugin.daemon.serve, launcherkit_plugin.cli.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert {name.partition(".")[0] for name in done.stdout.split()} & HEAVY == set()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from grpclib.server import Server, Stream
 
-from launcherkit_plugin.usage.proto.podresources_v1_grpc import PodResourcesListerBase
-from launcherkit_plugin.usage.proto.podresources_v1_pb2 import (
+from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerBase
+from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import (
     ContainerDevices,
     ContainerResources,
     ListPodResourcesRequest,

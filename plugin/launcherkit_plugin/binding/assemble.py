@@ -8,14 +8,14 @@ from collections.abc import Callable
 from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.binding.modules import modprobe, no_modprobe
 from launcherkit_plugin.binding.reconciler import BindingReconciler, Machine
-from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.cluster import Recorder
-from launcherkit_plugin.log import Log
-from launcherkit_plugin.metrics import Metrics
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.modules import modprobe, no_modprobe
+from launcherkit_plugin.host.open_nodes import read_open_nodes
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.usage.open_nodes import read_open_nodes
+from launcherkit_plugin.telemetry.log import Log
+from launcherkit_plugin.telemetry.metrics import Metrics
 
 
 def binder_of(

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
-from launcherkit_plugin.binding.sysfs import Sysfs
-from launcherkit_plugin.errors import StepFailed, StepHangs
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.model.errors import StepFailed, StepHangs
 
 
 class CheckFree(Protocol):

@@ -8,9 +8,9 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
-from launcherkit_plugin.errors import DeviceHeld, HoldersUnknown
+from launcherkit_plugin.host.open_nodes import OpenNodes
+from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.usage.open_nodes import OpenNodes
 
 
 class Holders:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.errors import BadRecord, StepHangs
+from launcherkit_plugin.model.errors import BadRecord, StepHangs
 
 State: TypeAlias = Literal["binding", "bound", "restoring"]
 """What was going on with a function when the record was written: on the way to VFIO, there, on the way back."""

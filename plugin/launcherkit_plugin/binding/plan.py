@@ -12,7 +12,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.host_use import Use
-from launcherkit_plugin.errors import BindRefused
+from launcherkit_plugin.model.errors import BindRefused
 
 VFIO_PCI = "vfio-pci"
 

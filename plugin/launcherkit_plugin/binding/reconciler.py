@@ -10,23 +10,23 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.apart import Apart
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.held import Holders
 from launcherkit_plugin.binding.host_use import read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.binding.modules import require_driver
 from launcherkit_plugin.binding.plan import VFIO_PCI, check_free, plan_groups
-from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.binding.wanted import Task, tasks, unwanted, wanted_functions
 from launcherkit_plugin.cluster import Recorder
-from launcherkit_plugin.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
-from launcherkit_plugin.log import Log, log_error
-from launcherkit_plugin.metrics import Binding, Metrics
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.modules import require_driver
+from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem
+from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
-from launcherkit_plugin.usage.open_nodes import OpenNodes
+from launcherkit_plugin.telemetry.log import Log, log_error
+from launcherkit_plugin.telemetry.metrics import Binding, Metrics
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -70,7 +70,7 @@ class _Done(NamedTuple):
 
 
 class BindingReconciler:
-    """A `launcherkit_plugin.pci.Binder`.
+    """A `launcherkit_plugin.devices.pci.Binder`.
 
     Args:
         match: the rule that a function falls under, if any.
@@ -102,16 +102,16 @@ class BindingReconciler:
         self._told: dict[tuple[PciAddress, ...], str] = {}
         self._to_bind: Sequence[Task] = ()
         self._to_restore: Sequence[Record] = ()
-        self._binding = Apart(lambda: [self._bind(task) for task in self._to_bind], BIND_PATIENCE_SECONDS)
-        self._restoring = Apart(self._restore_all, RESTORE_PATIENCE_SECONDS)
-        self._at_work: Apart[list[_Done]] | None = None
+        self._binding = Guarded(lambda: [self._bind(task) for task in self._to_bind], BIND_PATIENCE_SECONDS)
+        self._restoring = Guarded(self._restore_all, RESTORE_PATIENCE_SECONDS)
+        self._at_work: Guarded[list[_Done]] | None = None
 
     def problem(self, address: PciAddress) -> Problem | None:
         """What kept a function from being bound."""
         return self._problems.get(address)
 
     async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        """See `launcherkit_plugin.provider.Provider.reconcile`. Work that takes long goes on behind later calls."""
+        """See `launcherkit_plugin.devices.provider.Provider`. Work that takes long goes on behind later calls."""
         self._usage = usage  # what is at work goes by the newest, too
         if self._at_work is None:
             self._at_work = self._work(host, now)
@@ -132,7 +132,7 @@ class BindingReconciler:
         self._conclude(done)
         return any(each.changed for each in done)
 
-    def _work(self, host: HostFacts, now: float) -> Apart[list[_Done]] | None:
+    def _work(self, host: HostFacts, now: float) -> Guarded[list[_Done]] | None:
         """What there is to do now: first what has to be given back, then what has to be bound."""
         wanted = wanted_functions(host, self._match)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import write_stdout
-from launcherkit.render.layout import columns
+from launcherkit.render.columns import columns
 from launcherkit.resolve.pci_class import describe
 from launcherkit_plugin.binding.binder import Changed
 

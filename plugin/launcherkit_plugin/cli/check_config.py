@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.process.edge import tell_notes, write_stdout
-from launcherkit.render.layout import counted
+from launcherkit.render.columns import counted
 from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.model.config import AUTO
 

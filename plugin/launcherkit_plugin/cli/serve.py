@@ -97,7 +97,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         first = asyncio.create_task(read_config_apart(args.config, args.auto))
         await asyncio.sleep(0)
 
-    from launcherkit_plugin.serving import Options, serve
+    from launcherkit_plugin.daemon.serve import Options, serve
 
     kubelet_dir = args.kubelet_dir.rstrip("/")
     options = Options(

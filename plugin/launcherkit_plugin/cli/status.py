@@ -12,7 +12,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
-from launcherkit.render.layout import columns, visible
+from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.held import holders_of
@@ -20,8 +20,8 @@ from launcherkit_plugin.binding.ledger import By, Entry
 from launcherkit_plugin.binding.plan import not_on_host
 from launcherkit_plugin.cli.binding_inputs import Parts, open_parts, read_addresses
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
+from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.usage.open_nodes import OpenNodes
 
 DESCRIPTION = """\
 Show functions with their drivers, what the record of `launcherkit-plugin bind` says of them, and which pod or process

@@ -23,7 +23,7 @@ from launcherkit_plugin.cli.binding_inputs import (
 )
 from launcherkit_plugin.cli.binding_output import write_changes
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
-from launcherkit_plugin.errors import NotBoundByUs
+from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\
 Give functions back to the drivers that they had before `launcherkit-plugin bind`, or the daemon, bound them: with all

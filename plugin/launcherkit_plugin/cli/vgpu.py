@@ -15,14 +15,13 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.binding_inputs import usage_of
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
-from launcherkit_plugin.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.kernel_files import DiskFiles
+from launcherkit_plugin.host.kernel_files import DiskFiles
+from launcherkit_plugin.host.open_nodes import OpenNodes, read_open_nodes
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.reading import read_node
-from launcherkit_plugin.usage.open_nodes import OpenNodes, read_open_nodes
 from launcherkit_plugin.vgpu.apply import apply_layout, check_layout, take
 from launcherkit_plugin.vgpu.cards import cards
-from launcherkit_plugin.vgpu.changes import Changes
 from launcherkit_plugin.vgpu.layout import (
     Instance,
     Step,
@@ -35,6 +34,7 @@ from launcherkit_plugin.vgpu.layout import (
 )
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.survey import document, is_wanted, tables, why_it_stays
+from launcherkit_plugin.vgpu.writer import Changes
 
 DESCRIPTION = """\
 List, make and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file

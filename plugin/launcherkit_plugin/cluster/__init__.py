@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
-from launcherkit_plugin.log import Level, Log
+from launcherkit_plugin.telemetry.log import Level, Log
 
 EventType: TypeAlias = Literal["Normal", "Warning"]
 

@@ -30,7 +30,7 @@ from launcherkit_plugin.cluster.facts import (
 from launcherkit_plugin.cluster.follow import follow
 from launcherkit_plugin.cluster.privileges import drop_privileges, readable_by_all
 from launcherkit_plugin.cluster.teller import Teller
-from launcherkit_plugin.log import Lines, Log
+from launcherkit_plugin.telemetry.log import Lines, Log
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _NOT_FOUND = 404

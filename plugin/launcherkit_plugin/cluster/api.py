@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import OpenApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from urllib3.exceptions import HTTPError
 
-from launcherkit_plugin.errors import NoCluster
+from launcherkit_plugin.model.errors import NoCluster
 
 Json: TypeAlias = dict[str, Any]
 

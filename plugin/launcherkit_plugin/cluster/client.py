@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
 from launcherkit_plugin.cluster import EventType
-from launcherkit_plugin.errors import NoCluster
-from launcherkit_plugin.log import Log
+from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.telemetry.log import Log
 
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  # a path
 _LINE_BYTES = 4 * 1024 * 1024

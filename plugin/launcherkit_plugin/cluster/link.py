@@ -8,9 +8,9 @@ from typing import Any
 
 from launcherkit_plugin.cluster import EventType
 from launcherkit_plugin.cluster.client import Cluster, ClusterFacts, command, has_credentials
-from launcherkit_plugin.errors import NoCluster
-from launcherkit_plugin.log import Log
-from launcherkit_plugin.news import Hints, News
+from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.telemetry.log import Log
 
 NODE = "NODE_NAME"
 """The variable with the node's name, by the downward API."""
@@ -19,7 +19,7 @@ NODE = "NODE_NAME"
 class Link:
     """A `launcherkit_plugin.cluster.Recorder`. Without credentials nothing goes out, and nothing comes in."""
 
-    def __init__(self, env: Mapping[str, str], log: Log, hints: Hints) -> None:
+    def __init__(self, env: Mapping[str, str], log: Log, hints: Wakeups) -> None:
         self._env = env
         self._log = log
         self._hints = hints
@@ -42,7 +42,7 @@ class Link:
             self._env,
             self._log,
             changed=self._changed,
-            pod_gone=lambda _: self._hints.give(News.PODS),
+            pod_gone=lambda _: self._hints.give(Wakeup.PODS),
         )
         self._running = asyncio.create_task(self._cluster.run())
 
@@ -74,7 +74,7 @@ class Link:
     def _changed(self, facts: ClusterFacts) -> None:
         # A cluster without KubeVirt has settings that say nothing, unlike one that has not been asked for them.
         self.facts = (facts.kubevirt or {}) if self._kubevirt else None, facts.labels
-        self._hints.give(News.CONFIG)
+        self._hints.give(Wakeup.CONFIG)
 
     async def close(self) -> None:
         """Hang up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import launcherkit_plugin.errors  # noqa: F401  # its codes are among all codes then
+import launcherkit_plugin.model.errors  # noqa: F401  # its codes are among all codes then
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit_plugin.config.codec import decode, encode
 from launcherkit_plugin.config.result import Reading

@@ -10,8 +10,8 @@ from typing import Any
 
 from launcherkit_plugin.config.answer import decode_answer
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.errors import ConfigNotRead
 from launcherkit_plugin.model.config import Auto
+from launcherkit_plugin.model.errors import ConfigNotRead
 
 COMMAND = (sys.executable, "-P", "-m", "launcherkit_plugin.config")
 PATIENCE = 60.0

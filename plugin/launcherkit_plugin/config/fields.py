@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.settings import is_variable_prefix
-from launcherkit_plugin.names import check_domain, check_resource_name, check_short_name, type_key
+from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
-from launcherkit_plugin.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.devices.names import clashes, variable_name
+from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import Auto, Config, LayoutEntry, MdevRule, PciRule, VgpuConfig, VgpuVfRule
-from launcherkit_plugin.names import clashes, variable_name
-from launcherkit_plugin.select import with_auto
+from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
 
 _REMEDY = "See docs/reference/plugin-configuration.md, or check the file against schemas/plugin-config.schema.json."
 _CLUSTER = "the cluster's KubeVirt resource"

@@ -8,9 +8,9 @@ from grpclib import GRPCError, Status
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.refusal import refusal
-from launcherkit_plugin.errors import BadKubeletRequest, DeviceUnhealthy, GroupSplit, UnknownDevice
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.errors import BadKubeletRequest, DeviceUnhealthy, GroupSplit, UnknownDevice
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

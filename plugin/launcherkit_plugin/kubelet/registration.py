@@ -5,11 +5,11 @@ from __future__ import annotations
 from grpclib import GRPCError
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
-from launcherkit_plugin.channel import unix_channel
-from launcherkit_plugin.errors import NoKubelet, RegistrationRefused
 from launcherkit_plugin.kubelet import messages
+from launcherkit_plugin.kubelet.channel import unix_channel
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.kubelet.proto.deviceplugin_v1beta1_grpc import RegistrationStub
+from launcherkit_plugin.model.errors import NoKubelet, RegistrationRefused
 
 KUBELET_SOCKET = "kubelet.sock"
 ANSWER_SECONDS = 10.0

@@ -16,20 +16,20 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import Identity, identity, socket_at
-from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.log import Log, log_error
-from launcherkit_plugin.metrics import Metrics, Outcome
 from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
+from launcherkit_plugin.telemetry.log import Log, log_error
+from launcherkit_plugin.telemetry.metrics import Metrics, Outcome
 
 DRAIN_SECONDS = 10.0
 """For how long calls under way may go on when the server ends."""
 
 
 class Answers(Protocol):
-    """What the kubelet's questions are answered by; `launcherkit_plugin.allocator.Allocator`."""
+    """What the kubelet's questions are answered by; `launcherkit_plugin.allocation.allocator.Allocator`."""
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
 

@@ -20,12 +20,12 @@ from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import socket_at
-from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
-from launcherkit_plugin.log import Log, log_error
+from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_grpc
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
 from launcherkit_plugin.nodehook.vm import Had, Vm, pod_of, read_vm
+from launcherkit_plugin.telemetry.log import Log, log_error
 from launcherkit_plugin.vgpu.stopped import Stopped
 
 DRAIN_SECONDS = 5.0
@@ -34,7 +34,7 @@ MOST_VMS = 4096
 
 
 class Answers(Protocol):
-    """`launcherkit_plugin.allocator.Allocator`."""
+    """`launcherkit_plugin.allocation.allocator.Allocator`."""
 
     @property
     def names(self) -> Collection[str]:

@@ -44,7 +44,8 @@ def read_vm(document: bytes) -> Vm:
     pods = (values.get("status") or {}).get("activePods") if isinstance(values.get("status"), dict | None) else None
     if not all(isinstance(text, str) and text for text in texts):
         raise BadVmi(
-            "the VMI has no metadata.namespace, name or uid", "Hand over the whole VirtualMachineInstance, with status."
+            "the VMI has no metadata.namespace, name or uid",
+            "Worker over the whole VirtualMachineInstance, with status.",
         )
     namespace, name, uid = map(str, texts)
     return Vm(namespace, name, uid, dict(asked), frozenset(pods if isinstance(pods, dict) else ()))

@@ -11,15 +11,15 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, VgpuInUse
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuInUse
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class
-from launcherkit_plugin.vgpu.changes import Changes
-from launcherkit_plugin.vgpu.identity import slot_of
 from launcherkit_plugin.vgpu.idle import held_devices
 from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
+from launcherkit_plugin.vgpu.slots import slot_of
+from launcherkit_plugin.vgpu.writer import Changes
 
 
 def take(step: Step, changes: Changes, host: HostFacts) -> bool:
@@ -105,7 +105,7 @@ def check_layout(
 
 
 class LayoutKeeper:
-    """Keeps the layout of the configuration: see `launcherkit_plugin.provider.Provider`. It has no resources.
+    """Keeps the layout of the configuration: see `launcherkit_plugin.devices.provider.Provider`. It has no resources.
 
     What pods have stays, and so does what isn't of our making; what was made for pods is their providers' business.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, MdevParent
-from launcherkit_plugin.names import type_key
+from launcherkit_plugin.devices.names import type_key
 
 
 class Card(NamedTuple):

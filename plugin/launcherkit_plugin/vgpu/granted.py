@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from launcherkit_plugin.cdi import CdiFile, cdi_name
+from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
 from launcherkit_plugin.model.device import Grant, Resource
 
 

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.errors import BadLayout
 from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.errors import BadLayout
 from launcherkit_plugin.vgpu.cards import Card, cards, is_meant, is_type
-from launcherkit_plugin.vgpu.identity import Slot
+from launcherkit_plugin.vgpu.slots import Slot
 
 MayGo: TypeAlias = Callable[["Instance"], str | None]
 """Why a vGPU must stay, or None."""

@@ -15,18 +15,18 @@ from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.resolve.vfio import CONTAINER_NODE
 from launcherkit.resolve.viability import check_nodes, needed_nodes
 from launcherkit.sources.sysfs import read_needed
-from launcherkit_plugin.errors import UnknownDevice, VgpuNotMade
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
+from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.vgpu.changes import Changes, with_room
 from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.identity import Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, elsewhere, held_devices, idle_since
 from launcherkit_plugin.vgpu.places import Place, capacity, device_of, places, slot_devices
 from launcherkit_plugin.vgpu.rules import NameOf, resource_name, rule_for, variable
+from launcherkit_plugin.vgpu.slots import Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.writer import Changes, with_room
 
 
 class _Target(NamedTuple):
@@ -40,7 +40,7 @@ class _Target(NamedTuple):
 
 
 class MdevProvider:
-    """See `launcherkit_plugin.provider.Provider`.
+    """See `launcherkit_plugin.devices.provider.Provider`.
 
     Args:
         rules: the first that a type falls under counts.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.config import VgpuConfig
-from launcherkit_plugin.provider import Provider
 from launcherkit_plugin.vgpu.apply import LayoutKeeper
-from launcherkit_plugin.vgpu.changes import Changes
 from launcherkit_plugin.vgpu.granted import Nodes
 from launcherkit_plugin.vgpu.mdev import MdevProvider
 from launcherkit_plugin.vgpu.rules import NameOf
 from launcherkit_plugin.vgpu.stopped import Stopped
 from launcherkit_plugin.vgpu.vf import VgpuVfProvider
+from launcherkit_plugin.vgpu.writer import Changes
 
 
 class Handed(NamedTuple):

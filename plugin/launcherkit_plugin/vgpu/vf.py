@@ -14,17 +14,17 @@ from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.sysfs import read_needed
-from launcherkit_plugin.errors import UnknownDevice, VgpuNotMade
 from launcherkit_plugin.model.config import VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
+from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class, parent_name, rank_of
-from launcherkit_plugin.vgpu.changes import Changes, with_room
 from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
 from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, elsewhere, held_devices, idle_since
 from launcherkit_plugin.vgpu.rules import NameOf, is_from, resource_name, rule_for, variable
 from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.writer import Changes, with_room
 
 
 class _Seat(NamedTuple):
@@ -38,7 +38,7 @@ class _Seat(NamedTuple):
 
 
 class VgpuVfProvider:
-    """See `launcherkit_plugin.provider.Provider`.
+    """See `launcherkit_plugin.devices.provider.Provider`.
 
     In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. A type that a
     dynamic rule permits and nobody uses is taken back, whoever set it (G4).

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from launcherkit_plugin.errors import UsageUnreadable
+from launcherkit_plugin.model.errors import UsageUnreadable
 from tests.kernel.driver.build import build
 from tests.kernel.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
 from tests.kernel.machine import SHARE

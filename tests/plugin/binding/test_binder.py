@@ -16,8 +16,8 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
-from launcherkit_plugin.binding.sysfs import Sysfs
-from launcherkit_plugin.errors import BadRecord, DeviceHeld, StepFailed, StepHangs
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.model.errors import BadRecord, DeviceHeld, StepFailed, StepHangs
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Killed
 

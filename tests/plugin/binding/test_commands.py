@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError, NotOnHost
-from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.cli import binding_inputs
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.errors import (
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.model.errors import (
     BindRefused,
     DeviceHeld,
     HoldersUnknown,

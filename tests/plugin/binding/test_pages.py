@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.binding.modules import modprobe
-from launcherkit_plugin.binding.sysfs import Sysfs
 from launcherkit_plugin.cli import binding_inputs
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.usage.pod_resources import list_pod_devices
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.modules import modprobe
+from launcherkit_plugin.kubelet.pod_resources import list_pod_devices
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 from tests.support.provoked import provoked

@@ -13,14 +13,14 @@ from launcherkit.model.policy import Siblings
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding import reconciler as reconciler_module
 from launcherkit_plugin.binding.ledger import Ledger
-from launcherkit_plugin.binding.modules import no_modprobe
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, Machine
-from launcherkit_plugin.binding.sysfs import Sysfs
-from launcherkit_plugin.log import Level
-from launcherkit_plugin.metrics import Binding, NoMetrics, Outcome
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.modules import no_modprobe
+from launcherkit_plugin.host.open_nodes import OpenNodes, Process
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
-from launcherkit_plugin.usage.open_nodes import OpenNodes, Process
+from launcherkit_plugin.telemetry.log import Level
+from launcherkit_plugin.telemetry.metrics import Binding, NoMetrics, Outcome
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 

@@ -14,11 +14,11 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.cli import vgpu
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.host.open_nodes import OpenNodes, Process
+from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
-from launcherkit_plugin.usage.open_nodes import OpenNodes, Process
-from launcherkit_plugin.vgpu.changes import Changes
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock
 from tests.support.hosttree import HostTree

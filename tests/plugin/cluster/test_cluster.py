@@ -15,8 +15,8 @@ import pytest
 
 from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.cluster.client import Cluster, ClusterFacts, command, has_credentials
-from launcherkit_plugin.errors import NoCluster
-from launcherkit_plugin.log import Level
+from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.telemetry.log import Level
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.provoked import provoked
 

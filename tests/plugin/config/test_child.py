@@ -24,7 +24,7 @@ from launcherkit_plugin.config.codec import decode, encode
 from launcherkit_plugin.config.files import folders, versions
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.errors import BadPluginConfig, ConfigNotRead
+from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 from tests.support.provoked import provoked
 
 CONFIG = """\

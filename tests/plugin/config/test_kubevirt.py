@@ -12,9 +12,9 @@ import yaml
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.errors import BadPluginConfig
+from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import AUTO, MdevRule, PciRule, Selector
-from launcherkit_plugin.select import compile_rules
+from launcherkit_plugin.model.errors import BadPluginConfig
 from tests.support.facts import function
 
 T4 = {"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/TU104GL_Tesla_T4", "externalResourceProvider": True}

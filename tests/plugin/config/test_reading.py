@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.errors import LauncherkitError, SeveralErrors, UnreadableFile
 from launcherkit_plugin.config.reading import read_config, read_layout
-from launcherkit_plugin.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
@@ -19,7 +19,7 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuVfRule,
 )
-from launcherkit_plugin.select import with_auto
+from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
 from tests.sources.test_policy_file import HOSTILE
 from tests.support.provoked import provoked
 

@@ -12,8 +12,8 @@ import pytest
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import Source
-from launcherkit_plugin.errors import BadPluginConfig, ConfigNotRead
 from launcherkit_plugin.model.config import Config
+from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 
 
 class Reader:

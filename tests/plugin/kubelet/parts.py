@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launcherkit_plugin.errors import DeviceUnhealthy, UnknownDevice
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
-from launcherkit_plugin.metrics import NoMetrics
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
+from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.telemetry.metrics import NoMetrics
 from tests.support.looping import PATIENCE, Loop
 
 NAME = "nvidia.com/GA102_GEFORCE_RTX_3090"

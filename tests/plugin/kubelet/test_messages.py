@@ -7,10 +7,10 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit_plugin.errors import BadKubeletRequest
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant
+from launcherkit_plugin.model.errors import BadKubeletRequest
 from tests.plugin.kubelet.parts import NAME, resource
 
 NODES = wire.TopologyInfo(nodes=[wire.NUMANode(ID=1), wire.NUMANode()])

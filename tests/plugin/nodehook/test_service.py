@@ -13,14 +13,14 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import BadVmi
-from launcherkit_plugin.channel import unix_channel
-from launcherkit_plugin.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
-from launcherkit_plugin.log import silent
+from launcherkit_plugin.kubelet.channel import unix_channel
+from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from launcherkit_plugin.nodehook.service import Node, serving_node_hook
 from launcherkit_plugin.nodehook.vm import pod_of, read_vm
+from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.stopped import Stopped
 
 ONE = "nvidia.com/GRID_T4-1Q"

@@ -52,7 +52,7 @@ class Gpu:
 
 
 class Kernel:
-    """See `launcherkit_plugin.kernel_files.KernelFiles`."""
+    """See `launcherkit_plugin.host.kernel_files.KernelFiles`."""
 
     def __init__(self) -> None:
         self._root: Directory = {}

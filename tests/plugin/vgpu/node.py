@@ -6,16 +6,16 @@ import asyncio
 import atexit
 from collections.abc import Mapping, Sequence
 
-from launcherkit_plugin.booking import Booking
-from launcherkit_plugin.metrics import NoMetrics
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.usage import Holder, Usage
-from launcherkit_plugin.provider import Provider
-from launcherkit_plugin.vgpu.changes import Changes
+from launcherkit_plugin.telemetry.metrics import NoMetrics
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpu_providers
 from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import Kernel
 
 _loop = asyncio.Runner()
@@ -77,7 +77,7 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        self.booking = Booking()
+        self.reservations = Reservations()
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         changes = Changes(maker, self.kernel.is_open, log=self.told.log, metrics=self.told, recorder=self.told)
@@ -97,7 +97,7 @@ class Node:
         facts = self.kernel.facts()
         usage = self.usage
         for _ in range(20):  # a change is followed by another look
-            usage = self.booking.merged(self.usage, self.clock.now, self.clock.now + 0.001)
+            usage = self.reservations.merged(self.usage, self.clock.now, self.clock.now + 0.001)
             results = [await provider.reconcile(facts, usage, self.clock.now) for provider in self.providers]
             changed |= any(results)
             if not any(results):
@@ -123,7 +123,7 @@ class Node:
         """What the kubelet's Allocate gives; the pod is not seen yet."""
         resource, provider = self.offers[name]
         grant = _loop.run(provider.allocate(resource, devices))
-        self.booking.reserve(name, devices, self.clock.now)
+        self.reservations.reserve(name, devices, self.clock.now)
         return grant
 
     def check(self, name: str, *devices: str) -> None:

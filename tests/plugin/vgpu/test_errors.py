@@ -13,7 +13,8 @@ import pytest
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.errors import (
+from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.errors import (
     BadLayout,
     NoVgpuRoom,
     VgpuInUse,
@@ -22,16 +23,15 @@ from launcherkit_plugin.errors import (
     VmLacksDevices,
     WrongVgpu,
 )
-from launcherkit_plugin.log import silent
-from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.nodehook.service import Node, NodeHook
 from launcherkit_plugin.nodehook.vm import read_vm
+from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
-from launcherkit_plugin.vgpu.changes import Changes
-from launcherkit_plugin.vgpu.identity import Slot
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.slots import Slot
 from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock

@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 
-from launcherkit_plugin.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule
+from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.vgpu.apply import apply_layout
-from launcherkit_plugin.vgpu.changes import Changes
 from launcherkit_plugin.vgpu.layout import Instance, Step, difference, wishes
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock, Node
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.booking import PATIENCE_SECONDS
+from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
@@ -64,7 +64,7 @@ class Cluster:
         needed = {device for _, devices in self.pods.values() for device in devices}
         assert needed.isdisjoint(self.kernel.taken), "what a live pod has was taken away, if only for a moment"
         if self.readable:
-            booked = self.node.booking.merged(self.usage(), self.node.clock.now, self.node.clock.now + 0.001)
+            booked = self.node.reservations.merged(self.usage(), self.node.clock.now, self.node.clock.now + 0.001)
             held = {device for devices in booked.held.values() for device in devices}
             self.idle = {
                 device: self.idle.get(device, self.node.clock.now) for device in self.made() if device not in held

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
 from launcherkit_plugin.model.config import MdevRule
+from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
-from launcherkit_plugin.vgpu.identity import Slot
+from launcherkit_plugin.vgpu.slots import Slot
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
 

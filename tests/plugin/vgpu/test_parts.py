@@ -11,16 +11,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from launcherkit_plugin.cdi import CdiFile
+from launcherkit_plugin.devices.cdi import CdiFile
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.vgpu.cards import cards, is_type
 from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.identity import MOST, Purpose, Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.idle import due, held_devices, idle_since
 from launcherkit_plugin.vgpu.rules import rule_for, variable
+from launcherkit_plugin.vgpu.slots import MOST, Purpose, Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.stopped import Stopped
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 

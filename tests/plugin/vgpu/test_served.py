@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_plugin.channel import unix_channel
 from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.kubelet.channel import unix_channel
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
+from tests.plugin.daemon.test_serve import Node
 from tests.plugin.nodehook.test_service import vmi
-from tests.plugin.test_serve import Node
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.waiting import until
 

@@ -9,14 +9,14 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
-from launcherkit_plugin.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
-from launcherkit_plugin.kernel_files import DiskFiles
+from launcherkit_plugin.host.kernel_files import DiskFiles
+from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
+from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
-from launcherkit_plugin.reading import read_node
-from launcherkit_plugin.vgpu.changes import Changes
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.vf import VgpuVfProvider
+from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
 from tests.plugin.vgpu.node import Clock, Node, name_of
 from tests.support.hosttree import HostTree

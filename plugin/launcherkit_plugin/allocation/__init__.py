@@ -1,0 +1,1 @@
+"""Which device goes to which container: reservations, IOMMU groups, preference."""

@@ -1,0 +1,146 @@
+"""What the kubelet's questions are answered by: the resources of the last look, who has what, and the providers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, refuse_split, with_group_members
+from launcherkit_plugin.allocation.preference import prefer
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.model.usage import NO_USAGE, Usage
+
+
+class Offer(NamedTuple):
+    """A resource that is advertised, and who has its devices."""
+
+    resource: Resource
+    provider: Provider
+
+
+class Allocator:
+    """Answers Allocate, PreStartContainer and GetPreferredAllocation for all resources."""
+
+    def __init__(self, reservations: Reservations, clock: Callable[[], float]) -> None:
+        self.lock = asyncio.Lock()
+        """Held while devices are given away, and while they are taken away: never both."""
+        self._booking = reservations
+        self._clock = clock
+        self._offers: Mapping[str, Offer] = {}
+        self._resources: Mapping[str, Resource] = {}
+        self._footprints: Mapping[str, frozenset[int]] = {}
+        self._host = NO_FACTS
+        self._usage = NO_USAGE
+        self._read_at = clock()
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the resources that are advertised."""
+        return self._offers.keys()
+
+    def saw(self, usage: Usage, read_at: float) -> Usage:
+        """Take note of who has what by the kubelet's word; gives that with what was given away since.
+
+        To be called with `lock` held by who is going to take something away.
+
+        Args:
+            usage: as it was read.
+            read_at: when the reading began, on this allocator's clock.
+        """
+        self._usage, self._read_at = usage, read_at
+        return self.usage()
+
+    def usage(self) -> Usage:
+        """Who has what, by the last word of the kubelet and by what was given away since."""
+        return self._booking.merged(self._usage, self._clock(), self._read_at)
+
+    def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
+        """Take what is on offer from now on; gives it with the mates of what pods have Unhealthy (K3).
+
+        Args:
+            offers: by resource name.
+            host: by which that was found.
+        """
+        self._offers, self._host = offers, host
+        self._resources = {name: offer.resource for name, offer in offers.items()}
+        self._footprints = footprints_of(self._resources.values())
+        overlaid = with_group_members(self._mates(), self._resources.values(), self.usage())
+        return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
+
+    async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
+        """Give devices to the containers of one pod, all of them or none (K2).
+
+        Args:
+            resource: its name.
+            containers: the IDs for each. The kubelet asks for one container at a time.
+
+        Raises:
+            UnknownDevice, DeviceUnhealthy, GroupSplit: it isn't theirs to have.
+            LauncherkitError: the provider's.
+        """
+        async with self.lock:
+            ids = [device for container in containers for device in container]
+            offer = self._offer(resource, ids)
+            for device in ids:
+                problem = offer.resource.devices[device].problem
+                if problem is not None:
+                    raise DeviceUnhealthy(
+                        f"{resource}: {device} is Unhealthy: {problem.text}",
+                        "Mend what the message names; the device is back by itself then. "
+                        "`launcherkit-plugin discover` shows the state of all.",
+                    )
+            refuse_split(self._mates(), offer.resource, ids)
+            grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
+            self._booking.reserve(resource, ids, self._clock())
+            return grants
+
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
+        """See once more, before its container starts, that devices can be had.
+
+        Raises:
+            UnknownDevice: one isn't advertised any more.
+            LauncherkitError: the provider's.
+        """
+        async with self.lock:
+            offer = self._offer(resource, ids)
+            await offer.provider.check(offer.resource, ids)
+
+    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Which devices a container should rather get (K3); see `launcherkit_plugin.allocation.preference`.
+
+        A companion of what was given away last comes first: the kubelet is asking for the same container.
+        """
+        offer = self._offers.get(resource)
+        if offer is None:
+            return prefer({}, available, must_include, size)
+        devices, mates = offer.resource.devices, self._mates()
+        since = {
+            key: moment
+            for key in available
+            if key in devices and (moment := mates.beside_since(offer.resource, devices[key])) is not None
+        }
+        first = [*must_include, *sorted(since, key=lambda key: (-since[key], key))]
+        return prefer(devices, available, list(dict.fromkeys(first))[: max(size, len(must_include))], size)
+
+    def _mates(self) -> GroupMembers:
+        return GroupMembers(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)
+
+    def _fresh_since(self, resource: str, device: str) -> float | None:
+        return self._booking.fresh_since(resource, device, self._clock())
+
+    def _offer(self, resource: str, ids: Sequence[str]) -> Offer:
+        offer = self._offers.get(resource)
+        for device in ids:
+            if offer is None or device not in offer.resource.devices:
+                raise UnknownDevice(
+                    f"{resource}: there is no device {device[:100]!r}",
+                    "It has been removed, or its resource has another name now; the kubelet's next pod gets another.",
+                )
+        if offer is None:
+            raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
+        return offer

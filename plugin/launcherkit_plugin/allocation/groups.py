@@ -1,0 +1,158 @@
+"""Devices of one IOMMU group never go to two pods (K3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.model.device import Device, Problem, Resource
+from launcherkit_plugin.model.errors import GroupSplit
+from launcherkit_plugin.model.usage import Holder, Usage
+
+FreshSince: TypeAlias = Callable[[str, str], float | None]
+"""When a device of a resource was given away, if that was a moment ago (`launcherkit_plugin.allocation.reservations`).
+"""
+
+
+class _Taker(NamedTuple):
+    """A device that a pod has."""
+
+    resource: str
+    device: str
+    holder: Holder
+
+
+def footprints_of(resources: Iterable[Resource]) -> dict[str, frozenset[int]]:
+    """The IOMMU groups of each device that is advertised, by ID."""
+    found: dict[str, frozenset[int]] = {}
+    for resource in resources:
+        for key, device in resource.devices.items():
+            found[key] = found[key] | device.groups if key in found else device.groups
+    return found
+
+
+class GroupMembers:
+    """Who has what, by IOMMU group, for one look at usage.
+
+    Args:
+        resources: all that are advertised, by name.
+        footprints: of these (`footprints_of`).
+        usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
+            away: after a change of names, or by another device plugin.
+        fresh_since: see `FreshSince`.
+        host: tells the IOMMU group of what a pod has and what isn't advertised any more.
+    """
+
+    def __init__(
+        self,
+        resources: Mapping[str, Resource],
+        footprints: Mapping[str, frozenset[int]],
+        usage: Usage,
+        fresh_since: FreshSince,
+        host: HostFacts,
+    ) -> None:
+        self._resources = resources
+        self._usage = usage
+        self._fresh_since = fresh_since
+        self._takers: dict[int, list[_Taker]] = {}
+        for name, holders in usage.held.items():
+            for key, holder in holders.items():
+                for group in footprints.get(key) or _group_of(key, host):
+                    self._takers.setdefault(group, []).append(_Taker(name, key, holder))
+
+    def in_the_way(self, resource: Resource, device: Device, beside: Collection[str] = ()) -> str | None:
+        """Why a device can't go to a pod that has none of its group: in words, None if it can.
+
+        Args:
+            resource: of the device.
+            device: what is asked for.
+            beside: IDs of the same resource that go to the same container.
+        """
+        own = self._usage.holder(resource.name, device.id)
+        for group, taker in self._others(resource, device):
+            if taker.resource == resource.name and taker.device in beside:
+                continue
+            if own is not None and _one_pod(own, taker.holder):
+                continue
+            if self._goes_with(resource, device, taker) and self._fresh_since(taker.resource, taker.device) is not None:
+                continue
+            what = "it" if taker.device == device.id else taker.device
+            return f"{taker.holder} has {what}, which shares IOMMU group {group}"
+        return None
+
+    def beside_since(self, resource: Resource, device: Device) -> float | None:
+        """When a function that this one is asked for beside was given away, if that was a moment ago."""
+        since = [
+            self._fresh_since(taker.resource, taker.device)
+            for _, taker in self._others(resource, device)
+            if self._goes_with(resource, device, taker)
+        ]
+        return max((moment for moment in since if moment is not None), default=None)
+
+    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Taker]]:
+        """Those who have something of the device's groups, other than this device by this name."""
+        for group in sorted(device.groups):
+            for taker in self._takers.get(group, ()):
+                if (taker.resource, taker.device) != (resource.name, device.id):
+                    yield group, taker
+
+    def _goes_with(self, resource: Resource, device: Device, taker: _Taker) -> bool:
+        """Whether the two are functions of one card, of which one is asked for beside the other."""
+        other = self._resources.get(taker.resource)
+        beside = other is not None and other.name != resource.name and (resource.companion or other.companion)
+        return beside and _slot(device.id) == _slot(taker.device)
+
+
+def _slot(key: str) -> str:
+    """``0000:e1:00`` of ``0000:e1:00.1``."""
+    return key.rpartition(".")[0]
+
+
+def _group_of(key: str, host: HostFacts) -> frozenset[int]:
+    """The IOMMU group of a function by its BDF; empty where there is none."""
+    try:
+        function = host.functions.get(PciAddress.parse(key))
+    except ValueError:
+        return frozenset()
+    return frozenset() if function is None or function.iommu_group is None else frozenset({function.iommu_group})
+
+
+def _one_pod(one: Holder, other: Holder) -> bool:
+    """Whether two holders are one pod. Of those that have no name yet it is known only where one call gave both."""
+    return one.pod == other.pod if one.pod else one == other
+
+
+def with_group_members(mates: GroupMembers, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
+    """Resources with the mates of what pods have Unhealthy; what a pod has itself stays as it is (K4)."""
+    return tuple(
+        resource._replace(devices={device.id: device for device in _overlaid(resource, mates, usage)})
+        for resource in resources
+    )
+
+
+def _overlaid(resource: Resource, mates: GroupMembers, usage: Usage) -> Iterator[Device]:
+    for device in resource.devices.values():
+        if device.healthy and device.groups and usage.holder(resource.name, device.id) is None:
+            why = mates.in_the_way(resource, device)
+            if why is not None:
+                yield device._replace(problem=Problem("mate-in-use", f"{device.id}: {why}"))
+                continue
+        yield device
+
+
+def refuse_split(mates: GroupMembers, resource: Resource, ids: Sequence[str]) -> None:
+    """See that no device goes to a pod while another pod has one of its group.
+
+    Raises:
+        GroupSplit: names both devices, the group and the pod.
+    """
+    for device in ids:
+        why = mates.in_the_way(resource, resource.devices[device], ids)
+        if why is not None:
+            raise GroupSplit(
+                f"{resource.name}: {device} can't be given away: {why}",
+                "Ask for all devices of the group in one container, wait until that pod has ended, or give the cards "
+                "groups of their own, by another PCIe slot or ACS.",
+            )

@@ -1,0 +1,74 @@
+"""What was given away and isn't seen with a pod yet: between Allocate and PodResources there are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from launcherkit_plugin.model.usage import Holder, Usage
+
+PATIENCE_SECONDS = 60.0
+"""For how long a device that was given away counts as held while no pod is seen to have it. A pod that the kubelet has
+turned away in the end never appears."""
+
+FRESH_SECONDS = 5.0
+"""The kubelet asks for the resources of one container one after the other; what was given away this recently may have
+been for the container that it asks for now."""
+
+
+class _Given(NamedTuple):
+    """One device, given away."""
+
+    at: float
+    holder: Holder
+    """A pod without a name; what was given in one call has one holder."""
+
+
+class Reservations:
+    """Reservations, by resource and device ID."""
+
+    def __init__(self, patience: float = PATIENCE_SECONDS, fresh: float = FRESH_SECONDS) -> None:
+        self._patience = patience
+        self._fresh = fresh
+        self._calls = 0
+        self._given: dict[tuple[str, str], _Given] = {}
+        """Kept while a pod is waited for, and while they are fresh."""
+        self._waiting: set[tuple[str, str]] = set()
+        """Those that no pod has been seen with."""
+
+    def reserve(self, resource: str, ids: Iterable[str], now: float) -> None:
+        """Devices were given away in one call at ``now``, in seconds of a monotonic clock."""
+        self._calls += 1
+        given = _Given(now, Holder("", f"of call {self._calls}"))
+        for device in ids:
+            self._given[resource, device] = given
+            self._waiting.add((resource, device))
+
+    def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
+        """Usage with what was given away and hasn't been seen yet.
+
+        Where usage isn't known nothing is forgotten: the pod may be there. Neither is what was given away after
+        ``read_at``, when the reading of usage began: a holder that it names is an earlier one.
+        """
+        if not self._given:
+            return usage
+        if usage.known:
+            self._forget(usage, now, read_at)
+        held = {resource: dict(devices) for resource, devices in usage.held.items()}
+        for resource, device in self._waiting:
+            held.setdefault(resource, {})[device] = self._given[resource, device].holder
+        return Usage(usage.source, held)
+
+    def _forget(self, usage: Usage, now: float, read_at: float) -> None:
+        for key, given in list(self._given.items()):
+            if given.at >= read_at:
+                continue
+            if usage.holder(*key) is not None or now - given.at > self._patience:
+                self._waiting.discard(key)
+            if key not in self._waiting and self.fresh_since(*key, now) is None:
+                del self._given[key]
+
+    def fresh_since(self, resource: str, device: str, now: float) -> float | None:
+        """When a device was given away, if that was a moment ago."""
+        given = self._given.get((resource, device))
+        return given.at if given is not None and now - given.at <= self._fresh else None

@@ -1,0 +1,1 @@
+"""The daemon: its parts put together, and its one loop."""

@@ -1,0 +1,269 @@
+"""The daemon's process: everything that its loop needs, put together, and its end.
+
+Neither pydantic, nor YAML, nor the Kubernetes client is imported here: each would take a tenth of the memory. They are
+in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.rpc.server import keep_quiet
+from launcherkit.sources.host import Host
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.cluster.link import Link
+from launcherkit_plugin.config.child import read_config_apart
+from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.config.source import Source
+from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
+from launcherkit_plugin.daemon.wiring import Parts, assemble
+from launcherkit_plugin.devices.selectors import with_auto
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.watch import watching
+from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
+from launcherkit_plugin.kubelet.server import Surroundings
+from launcherkit_plugin.kubelet.usage import read_usage
+from launcherkit_plugin.model.config import Auto, Config
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.telemetry.health import Health
+from launcherkit_plugin.telemetry.log import Lines, Log, log_error
+from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.node_features import FeatureFile, features
+from launcherkit_plugin.vgpu.stopped import Stopped
+
+SETTLE_SECONDS = 0.05
+"""From a hint to a look: a card that comes or goes is a dozen of them."""
+CLUSTER_SECONDS = 30.0
+"""For KubeVirt's settings in the cluster, where the configuration wants them."""
+QUIET_SECONDS = 600.0
+"""After which a daemon that hasn't come round is said to be ill: much longer than any pause or deadline in a turn."""
+
+
+class Options(NamedTuple):
+    """What the command line says."""
+
+    config: str | None
+    auto: Auto | None
+    kubelet_dir: str
+    pod_resources: str
+    host: str
+    dev_root: str
+    metrics_address: str | None
+    node_hook: str | None
+    ledger: str
+    proc: str
+    features_dir: str
+
+    @property
+    def plugins(self) -> str:
+        """The folder of the device plugins' sockets."""
+        return f"{self.kubelet_dir}/device-plugins"
+
+
+async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Reading] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; a second one doesn't wait for calls under way.
+
+    Args:
+        options: the command line's.
+        env: of the process.
+        first: reads the configuration already: that takes longer than all that comes before it is needed.
+
+    Raises:
+        LauncherkitError: it can't start: the configuration is wrong, the host can't be read.
+    """
+    keep_quiet(env)
+    log = Lines(env, time.time)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: log("error", f"internal error: {context['message']}"))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
+    started = asyncio.Event()
+    serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
+    for told in (stop, hurry):
+        waiting = asyncio.create_task(told.wait())
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not started.is_set():
+            break
+    if not serving.done():
+        serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _serve(
+    options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, read: _Reader
+) -> None:
+    clock = time.monotonic
+    health = Health(clock, patience=QUIET_SECONDS)
+    hints = Wakeups(SETTLE_SECONDS)
+    async with AsyncExitStack() as opened:
+        metrics = await _metrics(options.metrics_address, health, log, opened)
+        link = Link(env, log, hints)
+        opened.push_async_callback(link.close)
+        parts = Parts(
+            host=Host.from_sysfs(options.host),
+            root=options.host,
+            dev_root=options.dev_root,
+            clock=clock,
+            sleep=time.sleep,
+            log=log,
+            metrics=metrics,
+            events=link,
+            stopped=Stopped(),
+            ledger=options.ledger,
+            proc=options.proc,
+        )
+        allocator = Allocator(Reservations(), clock)
+        around = Surroundings(options.plugins, Hinting(allocator, hints), log, metrics, options.dev_root)
+        advertiser = Advertiser(around, clock, lambda names: health.waiting(_waiting_for(names)))
+        opened.push_async_callback(advertiser.close)
+        seen = opened.enter_context(watching(partial(hints.give, Wakeup.HOST)))
+        labels = FeatureFile(options.features_dir)
+        opened.callback(labels.remove)
+        source = Source(options.config, read)
+
+        def watch() -> None:
+            seen.folders(_watched(options, source, advertiser, hints))
+
+        def in_force(reading: Reading) -> Setup:
+            for note in reading.notes:
+                log("info", note.text, topic=note.topic)
+            watch()
+            return assemble(reading.config, parts)
+
+        async def reload() -> Setup | None:
+            source.tell(*link.facts)
+            reading = await source.again()
+            if reading is None:
+                return None
+            link.open(kubevirt=reading.cluster)
+            if reading.cluster and link.facts[0] is None:  # its word is a hint; until then the old one is in force
+                source.forget()
+                return None
+            return in_force(reading)
+
+        def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
+            seen.renew()
+            labels.write(features(facts, resources))
+
+        watch()
+        reading = await source.first()
+        link.open(kubevirt=reading.cluster)
+        if reading.cluster:
+            try:
+                source.tell(*await link.first(CLUSTER_SECONDS))
+            except NoCluster as silent:
+                if not link.is_open:
+                    raise
+                log_error(log, silent)  # what the file says by itself has not to wait for an API server that is down
+            reading = await source.again() or reading
+        world = World(
+            scan=partial(_scan, parts.host),
+            read_usage=_UsageReader(options, env, log).read,
+            reload=reload,
+            publish=publish,
+            clock=clock,
+            log=log,
+            metrics=metrics,
+            events=link,
+            health=health,
+        )
+        if options.node_hook is not None:
+            await opened.enter_async_context(_node_hook(options.node_hook, allocator, world, parts, hints))
+        started.set()
+        await Daemon(world, in_force(reading), allocator, hints).run(advertiser, stop)
+        log("info", "ending")
+
+
+class _Reader:
+    """Reads the configuration in a process of its own; what the command line says alone needs none."""
+
+    def __init__(self, options: Options, first: asyncio.Task[Reading] | None) -> None:
+        self._options = options
+        self._first = first
+
+    async def __call__(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> Reading:
+        path, auto = self._options.config, self._options.auto
+        if path is None:
+            return Reading(with_auto(Config(auto=auto)))
+        if self._first is not None:
+            first, self._first = self._first, None
+            return await asyncio.shield(first)  # whoever has begun it waits for its end
+        return await read_config_apart(path, auto, kubevirt, labels)
+
+
+def _scan(host: Host, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
+    return read_node(host, wanted, vgpu=vgpu)
+
+
+def _waiting_for(names: Sequence[str]) -> str:
+    return f"not registered with the kubelet: {', '.join(names)}" if names else ""
+
+
+def _watched(options: Options, source: Source, advertiser: Advertiser, hints: Wakeups) -> dict[str, Callable[[], None]]:
+    dev = f"{options.host.rstrip('/')}/dev/vfio"
+    return {
+        options.plugins: advertiser.look,
+        **dict.fromkeys((dev, f"{dev}/devices"), partial(hints.give, Wakeup.HOST)),
+        **dict.fromkeys(source.folders, partial(hints.give, Wakeup.CONFIG)),
+    }
+
+
+class _UsageReader:
+    """Reads who has what. Why that can't be known is told once, and not for a kubelet that is just being restarted."""
+
+    def __init__(self, options: Options, env: Mapping[str, str], log: Log) -> None:
+        self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
+        pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
+        self._own_pod = "/".join(map(str, pod)) if all(pod) else None
+        self._log = log
+        self._lasting: dict[str, int] = {}
+        """Messages, and for how many readings they have been the same."""
+
+    async def read(self) -> Usage:
+        problems: list[LauncherkitError] = []
+        usage = await read_usage(*self._paths, own_pod=self._own_pod, tell=problems.append)
+        if usage.source == "pod-resources":  # the better one; there may be no other yet
+            problems = []
+        self._lasting = {problem.message: self._lasting.get(problem.message, 0) + 1 for problem in problems}
+        for problem in problems:
+            if self._lasting[problem.message] == 2:
+                log_error(self._log, problem)
+        return usage
+
+
+def _node_hook(
+    path: str, allocator: Allocator, world: World, parts: Parts, hints: Wakeups
+) -> AbstractAsyncContextManager[None]:
+    from launcherkit_plugin.nodehook.service import Node, serving_node_hook
+
+    wake = partial(hints.give, Wakeup.PODS)
+    return serving_node_hook(path, Node(allocator, world.read_usage, parts.stopped, wake, parts.log))
+
+
+async def _metrics(address: str | None, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
+    if address is None:
+        return NoMetrics()
+    from launcherkit_plugin.telemetry.http import serving
+    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
+
+    metrics = PrometheusMetrics()
+    where = await opened.enter_async_context(serving(address, metrics.registry, health))
+    log("info", f"metrics are served on {where}")
+    return metrics

@@ -1,0 +1,133 @@
+"""What a configuration amounts to on a node: its providers, put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.sources.host import Host
+from launcherkit_plugin.cluster import Recorder
+from launcherkit_plugin.daemon.loop import Setup
+from launcherkit_plugin.devices.cdi import CdiFile
+from launcherkit_plugin.devices.names import Namer
+from launcherkit_plugin.devices.pci import Binder, PciProvider
+from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.host.open_nodes import read_open_nodes
+from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
+from launcherkit_plugin.telemetry.log import Log
+from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.vgpu.stopped import Stopped
+
+
+class Parts(NamedTuple):
+    """What providers are made of, beside the configuration."""
+
+    host: Host
+    root: str
+    """Where ``sys/`` and ``dev/`` of that host are."""
+    dev_root: str
+    """What stands before the paths of device nodes on the kubelet's side."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    sleep: Callable[[float], None]
+    """Blocks; for threads."""
+    log: Log
+    metrics: Metrics
+    events: Recorder
+    stopped: Stopped
+    ledger: str
+    """Folder of what was bound to what before."""
+    proc: str
+    """The host's proc file system."""
+
+
+def assemble(config: Config, parts: Parts) -> Setup:
+    """The providers that a configuration asks for."""
+    namer = Namer(config)
+    match = compile_rules(config.pci)
+    pci = PciProvider(
+        match,
+        namer.function,
+        parts.host,
+        root=parts.root,
+        nodes=config.nodes,
+        cdi=_cdi_file(config, "pci", parts),
+        cdi_only=_only_cdi(config),
+        binder=_binder(config, match, parts),
+    )
+
+    def learn(facts: HostFacts) -> None:
+        namer.learn([function for function in facts.functions.values() if pci.wants(function)])
+
+    vgpus = () if _no_vgpus(config.vgpu) else _vgpu_providers(config, namer, parts)
+    return Setup((pci, *vgpus), bool(vgpus), config.rescan_seconds, learn, namer.check)
+
+
+def _no_vgpus(vgpu: VgpuConfig) -> bool:
+    return not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread)
+
+
+def _vgpu_providers(config: Config, namer: Namer, parts: Parts) -> tuple[Provider, ...]:
+    from launcherkit_plugin.host.kernel_files import DiskFiles
+    from launcherkit_plugin.vgpu.granted import Nodes
+    from launcherkit_plugin.vgpu.maker import Maker
+    from launcherkit_plugin.vgpu.providers import Handed, vgpu_providers
+    from launcherkit_plugin.vgpu.writer import Changes
+
+    changes = Changes(
+        Maker(DiskFiles(parts.root), parts.clock, parts.sleep),
+        lambda nodes: read_open_nodes(parts.proc).is_open(nodes),
+        log=parts.log,
+        metrics=parts.metrics,
+        recorder=parts.events,
+    )
+    mdevs, vfs = (Nodes(_cdi_file(config, part, parts), cdi_only=_only_cdi(config)) for part in ("mdev", "vf"))
+    return vgpu_providers(
+        config.vgpu,
+        namer.vgpu,
+        changes,
+        handed=Handed(mdevs, vfs, iommufd=config.nodes == "cdev"),
+        stopped=parts.stopped,
+    )
+
+
+def _cdi_file(config: Config, part: str, parts: Parts) -> CdiFile | None:
+    return None if config.cdi is None else CdiFile(config.cdi.folder, part, parts.dev_root)
+
+
+def _only_cdi(config: Config) -> bool:
+    return config.cdi is not None and config.cdi.only
+
+
+def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], parts: Parts) -> Binder | None:
+    """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
+    binds = any(rule.bind for rule in config.pci)
+    if not binds and not _has_records(parts.ledger):
+        return None
+    from launcherkit_plugin.binding.assemble import binder_of
+
+    return binder_of(
+        match if binds else _no_rule,
+        parts.host,
+        root=parts.root,
+        proc=parts.proc,
+        ledger=parts.ledger,
+        log=parts.log,
+        metrics=parts.metrics,
+        events=parts.events,
+    )
+
+
+def _has_records(ledger: str) -> bool:
+    try:
+        return any(name.endswith(".json") for name in os.listdir(ledger))
+    except OSError:
+        return False
+
+
+def _no_rule(_: PciFunction) -> None:
+    """Nothing is to be bound; thousands of functions need not be matched to find that out."""

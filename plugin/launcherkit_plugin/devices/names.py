@@ -1,0 +1,234 @@
+"""What resources are called (K6), and that no two of them are called the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from launcherkit.errors import Collector
+from launcherkit.model.function import PciFunction
+from launcherkit.model.request import resource_suffix
+from launcherkit.sources.files import read_file
+from launcherkit.sources.pci_ids import PATHS, PciNames, find_names
+from launcherkit_plugin.model.config import Config, PciRule
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.errors import NameClash
+
+DOMAINS: Mapping[int, str] = {
+    0x10DE: "nvidia.com",
+    0x1002: "amd.com",
+    0x1022: "amd.com",
+    0x8086: "intel.com",
+    0x15B3: "mellanox.com",
+}
+"""Of the names of vendors' devices, where the configuration has no other."""
+
+LONGEST_NAME = 61
+"""Characters after the slash. Kubernetes takes 63, but the kubelet must reach the socket that has this in its name, and
+the path of a socket has 107 at most: 32 are those of ``/var/lib/kubelet/device-plugins/``, 14 ``kubevirt-.sock``."""
+_LONGEST_DOMAIN = 244
+"""Kubernetes puts ``requests.`` before the whole, and takes 253."""
+
+_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_ALNUM = _LOWER | {letter.upper() for letter in _LOWER}
+_IN_NAME = _ALNUM | set("-_.")
+_IN_AUTOMATIC = (_ALNUM - set("abcdefghijklmnopqrstuvwxyz")) | {"_"}
+_BLANK = " \t\n\f\r"
+
+
+def check_resource_name(name: str) -> str:
+    """A name that Kubernetes takes for an extended resource; gives it back.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    domain, slash, rest = name.partition("/")
+    if not slash:
+        raise ValueError("a resource's name is <domain>/<NAME>, such as nvidia.com/GA102_GEFORCE_RTX_3090")
+    check_domain(domain)
+    check_short_name(rest)
+    return name
+
+
+def check_domain(domain: str) -> str:
+    """A domain that may stand before the slash; gives it back.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    labels = domain.split(".")
+    if len(domain) > _LONGEST_DOMAIN or not all(_is_label(label) for label in labels):
+        raise ValueError(
+            f"the domain is of lower case letters, digits, dashes and dots, {_LONGEST_DOMAIN} characters at most"
+        )
+    if domain.endswith("kubernetes.io") or domain.startswith("requests."):
+        raise ValueError("Kubernetes keeps domains that end with kubernetes.io or begin with requests. to itself")
+    return domain
+
+
+def _is_label(label: str) -> bool:
+    return 0 < len(label) <= 63 and _LOWER.issuperset(label.replace("-", "")) and label.strip("-") == label
+
+
+def check_short_name(name: str) -> str:
+    """The part after the slash; gives it back.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    if not (name and _IN_NAME.issuperset(name) and name[0] in _ALNUM and name[-1] in _ALNUM):
+        raise ValueError("the name is of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"the name has {len(name)} characters; the path of its socket leaves room for {LONGEST_NAME}")
+    return name
+
+
+def automatic_name(text: str, device: int) -> str:
+    """The NAME of a device that the table calls so, as NVIDIA's plugin forms it.
+
+    What the kubelet would refuse is mended: no ``_`` at the ends, and the device ID where too much or nothing is left.
+    """
+    upper = text.strip(_BLANK).upper().replace("/", "_").replace(".", "_")
+    name = "".join(c for c in _joined(upper) if c in _IN_AUTOMATIC).strip("_")
+    return name if 0 < len(name) <= LONGEST_NAME else f"{device:04x}"
+
+
+def type_key(name: str) -> str:
+    """The name of a vGPU type as KubeVirt and NVIDIA's plugin compare it: ``GRID T4-1Q`` and ``GRID_T4-1Q`` are one."""
+    return _joined(name.strip(_BLANK))
+
+
+def _joined(text: str) -> str:
+    """Each run of white space made one ``_``."""
+    for blank in _BLANK:
+        text = text.replace(blank, " ")
+    return "_".join(part for part in text.split(" ") if part)
+
+
+def resource_name(function: PciFunction, config: Config, names: PciNames) -> str:
+    """The name of a function's model: its alias, else what the table calls it, else its device ID (K6)."""
+    alias = config.aliases.get(f"{function.vendor:04x}:{function.device:04x}")
+    named = names.devices.get(function.model, "")
+    return f"{_domain(function.vendor, config)}/{alias or automatic_name(named, function.device)}"
+
+
+def vgpu_name(type_name: str, vendor: int | None, config: Config) -> str:
+    """The name of a type of vGPU, ``nvidia.com/GRID_T4-1Q``: its alias, else its own name.
+
+    Args:
+        type_name: ``GRID T4-1Q``; its ID, where it has no name.
+        vendor: of the parent; None where that isn't a PCI device.
+        config: aliases and domains.
+    """
+    key = type_key(type_name)
+    own = "".join(c for c in key if c in _IN_NAME).strip("-_.")[:LONGEST_NAME].rstrip("-_.")
+    return f"{_domain(vendor, config)}/{config.aliases.get(key) or own or 'UNNAMED'}"
+
+
+def _domain(vendor: int | None, config: Config) -> str:
+    if vendor is None:
+        return "mdev.launcherkit.io"
+    return config.domains.get(vendor) or DOMAINS.get(vendor) or f"{vendor:04x}.pci.launcherkit.io"
+
+
+class Namer:
+    """Gives names as they are needed, looks for a model's in the table once, and sees to it that they are apart.
+
+    Who has which name is gathered from one `check` to the next: what has been unplugged is in nobody's way.
+    """
+
+    def __init__(self, config: Config, tables: Sequence[str] = PATHS) -> None:
+        """Make one.
+
+        Args:
+            config: aliases, domains, rules.
+            tables: where ``pci.ids`` may be, if the configuration doesn't say.
+        """
+        self._config = config
+        self._tables = tables if config.pci_ids is None else (config.pci_ids,)
+        self._rules = {id(rule): f"rule {number}" for number, rule in enumerate(config.pci, 1)}
+        self._by_model: dict[tuple[int, int], str] = {}
+        self._given: dict[tuple[tuple[int, int], int], tuple[str, str]] = {}
+        """Names, each with what it is the name of, by model and rule."""
+        self._bearers: dict[str, dict[str, None]] = {}
+
+    def learn(self, functions: Iterable[PciFunction]) -> None:
+        """Find the names of all of these in one pass over the table, which takes some milliseconds.
+
+        Raises:
+            UnreadableFile: the table that the configuration names can't be read.
+        """
+        new = {function.model: function for function in functions if function.model not in self._by_model}
+        if new and self._config.pci_ids is not None:
+            read_file(self._config.pci_ids, 0)  # a table that was asked for and isn't there must not go unnoticed
+        names = find_names(new.values(), self._tables)
+        self._by_model |= {model: resource_name(function, self._config, names) for model, function in new.items()}
+
+    def function(self, function: PciFunction, rule: PciRule) -> str:
+        """The name of the resource that a function belongs to by a rule."""
+        given = self._given.get((function.model, id(rule)))
+        if given is None:
+            which = self._rules.get(id(rule), "a rule")
+            if rule.name is not None:
+                given = rule.name, which
+            else:
+                self.learn([function])
+                vendor, device = function.model
+                given = self._by_model[function.model], f"model {vendor:04x}:{device:04x} by {which}"
+            self._given[function.model, id(rule)] = given
+        name, bearer = given
+        self._bearers.setdefault(name, {})[bearer] = None
+        return name
+
+    def vgpu(self, type_name: str, vendor: int | None) -> str:
+        """See `vgpu_name`."""
+        name = vgpu_name(type_name, vendor, self._config)
+        self._bearers.setdefault(name, {})[f"vGPU type {type_key(type_name)}"] = None
+        return name
+
+    def check(self, resources: Iterable[Resource]) -> None:
+        """Whether all names that were given since the last time are one thing's alone (K6).
+
+        Args:
+            resources: what is to be advertised, of all providers.
+
+        Raises:
+            NameClash, SeveralErrors: names both.
+        """
+        errors = Collector()
+        borne, self._bearers = self._bearers, {}
+        for name, bearers in borne.items():
+            for one, other in pairwise(bearers):
+                errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY))
+        for text in clashes((resource.name, resource.variable) for resource in resources):
+            errors.add(NameClash(text, _REMEDY))
+        errors.raise_if_any()
+
+
+_REMEDY = "Give one of them another name: `aliases` has names for models and vGPU types, a rule takes `name`."
+
+
+def clashes(named: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What two resources have in common that each must have for itself (K6, E2).
+
+    Args:
+        named: name and variable of each resource.
+    """
+    names: set[str] = set()
+    sockets: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    for name, variable in named:
+        if name in names:
+            yield f"two resources are called {name}"
+            continue
+        names.add(name)
+        socket = Resource(name, variable, {}).socket
+        for kind, key, taken in (("socket", socket, sockets), ("variable", variable, variables)):
+            other = taken.setdefault(key, name)
+            if other != name:
+                yield f"the resources {other} and {name} have one {kind}, {key}"
+
+
+def variable_name(name: str, prefix: str) -> str:
+    """``PCI_RESOURCE_NVIDIA_COM_GA102`` (E1)."""
+    return f"{prefix}_{resource_suffix(name)}"

@@ -1,0 +1,367 @@
+"""PCI functions that are passed through: which are devices, whether they can be had, what a container gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import Claim
+from launcherkit.model.request import resource_suffix
+from launcherkit.resolve.pci_class import describe, primary_rank
+from launcherkit.resolve.siblings import Situation, assemble_units
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
+from launcherkit.resolve.viability import check_viability, touched_groups
+from launcherkit.sources.host import Host
+from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
+from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
+from launcherkit_plugin.model.config import Nodes, PciRule
+from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
+from launcherkit_plugin.model.errors import DeviceUnhealthy
+from launcherkit_plugin.model.usage import Usage
+
+GONE_SECONDS = 600.0
+"""For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""
+
+
+class Binder(Protocol):
+    """Who binds what rules with ``bind`` say (K8)."""
+
+    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+        """See `launcherkit_plugin.devices.provider.Provider.reconcile`."""
+        ...
+
+    def problem(self, address: PciAddress) -> Problem | None:
+        """What kept it from binding a function."""
+        ...
+
+
+class _Plan(NamedTuple):
+    """What a container gets for a device, and what that rests on."""
+
+    functions: tuple[PciAddress, ...]
+    group_nodes: tuple[str, ...] | None
+    """The nodes of all groups; None where one is missing."""
+    cdev_nodes: tuple[str, ...] | None
+    """VFIO's character devices of all functions; None where one is missing."""
+    sight: Fingerprint
+
+
+class PciProvider:
+    """Devices by rules: see `launcherkit_plugin.devices.provider.Provider`."""
+
+    def __init__(
+        self,
+        match: Callable[[PciFunction], PciRule | None],
+        name_of: Callable[[PciFunction, PciRule], str],
+        host: Host,
+        *,
+        root: str = "/",
+        nodes: Nodes = "auto",
+        cdi: CdiFile | None = None,
+        cdi_only: bool = False,
+        binder: Binder | None = None,
+    ) -> None:
+        """Make a provider.
+
+        Args:
+            match: the rule that a function falls under, if any.
+            name_of: the resource's name for a function that falls under a rule.
+            host: looked at again when the kubelet asks for what has changed since.
+            root: where ``sys/`` and ``dev/`` of that host are.
+            nodes: which device nodes containers get.
+            cdi: where the devices are written down for the container runtime, if CDI is used.
+            cdi_only: containers get the device nodes through CDI and in no other way.
+            binder: binds functions before they are advertised.
+        """
+        self._match = match
+        self._name_of = name_of
+        self._host = host
+        self._root = root.rstrip("/")
+        self._nodes = nodes
+        self._cdi = cdi
+        self._cdi_only = cdi_only
+        self._binder = binder
+        self._rules: dict[str, PciRule] = {}
+        self._plans: dict[str, _Plan] = {}
+        self._devices: dict[str, dict[str, Device]] = {}
+        self._had_vfio: set[PciAddress] = set()
+        self._gone_since: dict[str, float] = {}
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        return not function.is_bridge and self._match(function) is not None
+
+    # What there is
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        """See `launcherkit_plugin.devices.provider.Provider.resources`."""
+        found: dict[str, dict[str, Device]] = {}
+        plans: dict[str, _Plan] = {}
+        named = self._named(host, usage)
+        for function, rule, name in named:
+            self._rules[name] = rule
+            plan = self._plan(function.address, rule, host)
+            plans[str(function.address)] = plan
+            found.setdefault(name, {})[str(function.address)] = self._device(function, rule, plan, host)
+        self._keep_gone(found, usage, now)
+        self._plans, self._devices = plans, found
+        companions = _companions(named)
+        return tuple(
+            Resource(name, _variable(name, self._rules[name]), devices, name in companions)
+            for name, devices in sorted(found.items())
+        )
+
+    def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:
+        """The functions that are devices, each with its rule and the name of its resource."""
+        named = []
+        for function, rule in self._primaries(host):
+            name = self._name_of(function, rule)
+            if bound_to_vfio(function, host.details.get(function.address)):
+                self._had_vfio.add(function.address)
+            elif (
+                rule.only_vfio
+                and function.address not in self._had_vfio
+                and usage.holder(name, str(function.address)) is None
+            ):
+                continue
+            named.append((function, rule, name))
+        return named
+
+    def _primaries(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
+        """The functions that are devices (K1), each with its rule, by address."""
+        slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
+        for function in host.functions.values():
+            rule = self._match(function)
+            if rule is None or is_bridge(function, host.details.get(function.address)) or _is_vgpu(function, host):
+                continue
+            # A VF is a device of its own, and so is what is asked for beside its card.
+            alone = function.is_vf or rule.companion
+            key = function.address if alone else (*function.address.slot, id(rule))
+            slots.setdefault(key, []).append((function, rule))
+        chosen = [
+            (function, rule)
+            for mates in slots.values()
+            for best in [min(mates, key=lambda mate: (primary_rank(mate[0]), mate[0].address))]
+            for function, rule in mates
+            if function.model == best[0].model
+        ]
+        yield from sorted(chosen, key=lambda pair: pair[0].address)
+
+    def _device(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Device:
+        detail = host.details.get(function.address)
+        groups = (host.functions[mate].iommu_group for mate in plan.functions if mate in host.functions)
+        return Device(
+            str(function.address),
+            function.numa_node,
+            self._problem(function, rule, plan, host),
+            frozenset(group for group in groups if group is not None),
+            plan.functions,
+            detail.parents if detail else (),
+            describe(function),
+        )
+
+    def _problem(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Problem | None:
+        """Why a device can't be had (K5), the first thing to mend first."""
+        what, detail = describe(function), host.details.get(function.address)
+        if detail is not None and not detail.config_readable:
+            return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
+        if not bound_to_vfio(function, detail):
+            failed = self._binder.problem(function.address) if self._binder is not None and rule.bind else None
+            bound = f"is bound to {function.driver}, not" if function.driver else "has no driver; it must be bound"
+            return failed or Problem("driver", f"{what} {bound} to a VFIO driver")
+        if function.iommu_group is None:
+            return Problem("no-group", f"{what} has no IOMMU group: the IOMMU is off, in the firmware or the kernel")
+        errors = _viability(plan.functions, host)
+        if errors:
+            return Problem(_reason(errors[0]), errors[0].message)
+        if self._chosen_nodes([plan]) is None:
+            return Problem("node", f"{what}: {self._missing_node(plan.functions, host)} is not there")
+        return None
+
+    def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
+        """Devices that were there a moment ago stay listed, Unhealthy: the kubelet and people shall see it (K5)."""
+        gone: dict[str, float] = {}
+        for name, devices in self._devices.items():
+            for key, device in devices.items():
+                if any(key in others for others in found.values()):
+                    continue
+                since = self._gone_since.get(key, now)
+                if now - since <= GONE_SECONDS or usage.holder(name, key) is not None:
+                    gone[key] = since
+                    problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is not on sysfs any more")
+                    found.setdefault(name, {})[key] = device._replace(problem=problem)
+        self._gone_since = gone
+
+    # What a container gets
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+        """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
+        plans = [self._plans.get(key) for key in ids]
+        if not all(plan is not None and is_still_so(plan.sight) for plan in plans):
+            plans = list(await self._look_again(resource, ids))
+        chosen = [plan for plan in plans if plan is not None]
+        nodes = self._chosen_nodes(chosen)
+        if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
+            # What is missing is told by a new look.
+            chosen = await self._look_again(resource, ids)
+            nodes = self._chosen_nodes(chosen)
+        if nodes is None:
+            raise DeviceUnhealthy(
+                f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
+                "nodes of their groups, others only VFIO's character devices",
+                "Load vfio-pci with one of the two for all, or ask for them in different pods.",
+            )
+        listed = (
+            dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
+            if self._rules[resource.name].list_siblings
+            else ids
+        )
+        names = self._write_down(ids, chosen)
+        return Grant({resource.variable: ",".join(listed)}, () if names and self._cdi_only else nodes, names)
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """See `launcherkit_plugin.devices.provider.Provider.check`."""
+        await self._look_again(resource, ids)
+
+    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+        """See `launcherkit_plugin.devices.provider.Provider.reconcile`."""
+        changed = await self._binder.reconcile(host, usage, now) if self._binder is not None else False
+        if self._cdi is not None:
+            well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
+            self._cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
+        return changed
+
+    def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
+        """The names by which the container runtime finds devices, once their nodes are written down for it."""
+        if self._cdi is None:
+            return ()
+        self._cdi.add({key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, plans, strict=True)})
+        return tuple(map(cdi_name, ids))
+
+    async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
+        """Plans by what is on the host now, which is read in a thread: a device in trouble makes its reader wait.
+
+        Raises:
+            DeviceUnhealthy: the first device that can't be had.
+        """
+        addresses = [PciAddress.parse(key) for key in ids]
+        host, rule = await asyncio.to_thread(self._host.facts, addresses), self._rules[resource.name]
+        plans = []
+        for address in addresses:
+            function = host.functions.get(address)
+            plan = self._plan(address, rule, host)
+            problem = (
+                Problem("gone", f"{address} is not on sysfs any more")
+                if function is None
+                else self._problem(function, rule, plan, host)
+            )
+            if problem is not None:
+                raise DeviceUnhealthy(
+                    f"{resource.name}: {address} can't be had any more: {problem.text}",
+                    "Mend what the message names; the device is back by itself then.",
+                )
+            plans.append(plan)
+        return plans
+
+    def _plan(self, address: PciAddress, rule: PciRule, host: HostFacts) -> _Plan:
+        functions = _attached(address, rule, host)
+        groups = [host.functions[mate].iommu_group if mate in host.functions else None for mate in functions]
+        old = [CONTAINER_NODE, *map(group_node, groups)]
+        new = [IOMMUFD_NODE, *(cdev_node(host.details.get(mate)) for mate in functions)]
+        return _Plan(functions, _complete(old, host), _complete(new, host), fingerprint_of(functions, host, self._root))
+
+    def _chosen_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...] | None:
+        """The nodes for these devices together, each once: of the groups or VFIO's own, never a mix (V2)."""
+        kinds = {
+            "group": [[plan.group_nodes for plan in plans]],
+            "cdev": [[plan.cdev_nodes for plan in plans]],
+            "auto": [[plan.group_nodes for plan in plans], [plan.cdev_nodes for plan in plans]],
+        }
+        for sets in kinds[self._nodes]:
+            if None not in sets:
+                return tuple(dict.fromkeys(node for nodes in sets for node in nodes or ()))
+        return None
+
+    def _missing_node(self, functions: Iterable[PciAddress], host: HostFacts) -> str:
+        """The node that a person would look for first."""
+        cdev = self._nodes == "cdev"
+        wanted = [IOMMUFD_NODE] if cdev else [CONTAINER_NODE]
+        for mate in functions:
+            node = cdev_node(host.details.get(mate)) if cdev else group_node(host.functions[mate].iommu_group)
+            wanted.append(node or f"the character device of {mate} below /dev/vfio/devices")
+        return next((node for node in wanted if node not in (host.nodes or ())), wanted[0])
+
+
+def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
+    """The resources that have functions of cards of which others have the best: those are asked for beside the card.
+
+    NVIDIA's device plugin makes each function of a card a resource of its own, and so may KubeVirt's own list (K7).
+    """
+    found = {name for _, rule, name in named if rule.companion}
+    slots: dict[object, list[tuple[PciFunction, str]]] = {}
+    for function, _, name in named:
+        if not function.is_vf:
+            slots.setdefault(function.address.slot, []).append((function, name))
+    for mates in slots.values():
+        if len(mates) > 1:
+            best = min(primary_rank(function) for function, _ in mates)
+            first = {name for function, name in mates if primary_rank(function) == best}
+            found |= {name for function, name in mates if primary_rank(function) > best and name not in first}
+    return found
+
+
+def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciAddress, ...]:
+    """The primary and what comes along, as the reader in the pod will see it (S1, S2)."""
+    if rule.siblings == "listed" and not rule.list_siblings:
+        return (address,)
+    siblings = "slot" if rule.siblings == "listed" else rule.siblings
+    claim = Claim("environment", "gpus", "device", None, None, address)
+    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {})
+    (unit,) = assemble_units([claim], situation)
+    return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
+
+
+def _viability(functions: Sequence[PciAddress], host: HostFacts) -> list[LauncherkitError]:
+    errors = Collector()
+    check_viability(touched_groups(functions, host), (), host, errors, [])
+    try:
+        errors.raise_if_any()
+    except LauncherkitError as error:
+        return list(error.leaves())
+    return []
+
+
+def _reason(error: LauncherkitError) -> Reason:
+    reasons: Mapping[type[LauncherkitError], Reason] = {
+        GroupNotViable: "not-viable",
+        DeviceAsleep: "asleep",
+        DeviceGone: "config-space",
+    }
+    return reasons.get(type(error), "not-viable")
+
+
+def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
+    """A function of an SR-IOV vGPU card, which is the business of another provider: VFs, and PFs never (G4)."""
+    detail = host.details.get(function.address)
+    if detail is None:
+        return False
+    first = host.details.get(detail.virtfns[0]) if detail.virtfns else None
+    return detail.vgpu is not None or (first is not None and first.vgpu is not None)
+
+
+def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] | None:
+    """Nodes, each once; None where one isn't there. With no ``dev/`` to look at they are taken to be."""
+    wanted = tuple(dict.fromkeys(nodes))
+    if None in wanted or not (host.nodes is None or host.nodes.issuperset(wanted)):
+        return None
+    return tuple(node for node in wanted if node is not None)
+
+
+def _variable(name: str, rule: PciRule) -> str:
+    return f"{rule.prefix}_{resource_suffix(name)}"

@@ -1,0 +1,122 @@
+"""The steps of binding, each as one file of sysfs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.identity import text
+from launcherkit_plugin.host.worker import Late, ProcessWorker, Worker
+from launcherkit_plugin.model.errors import StepFailed, StepHangs
+
+T = TypeVar("T")
+
+STEP_SECONDS = 30.0
+"""A large GPU takes some ten seconds to be shut down by its driver."""
+
+
+class Sysfs:
+    """PCI devices and drivers below ``<root>/sys``.
+
+    Methods that say so may wait, and are called within `holding`. They raise `StepFailed` where the kernel says no, and
+    `StepHangs` where it says nothing.
+    """
+
+    def __init__(
+        self,
+        root: str = "/",
+        seconds: float = STEP_SECONDS,
+        *,
+        hands: Callable[[Sequence[int]], Worker] = ProcessWorker,
+    ) -> None:
+        """Use the files below a root.
+
+        Args:
+            root: where ``sys/`` is.
+            seconds: the longest that one step may take.
+            hands: makes what does the steps, from open files that it is to keep.
+        """
+        self._bus = os.path.join(root, "sys/bus/pci")
+        self._seconds = seconds
+        self._hands = hands
+        self._hand: Worker | None = None
+
+    @contextmanager
+    def holding(self, locks: Sequence[int]) -> Iterator[None]:
+        """Have what does the steps keep these open files: a step that is left behind keeps the locks."""
+        assert self._hand is None
+        self._hand = self._hands(locks)
+        try:
+            yield
+        finally:
+            self._hand.close()
+            self._hand = None
+
+    def exists(self, address: PciAddress) -> bool:
+        """Whether the function is there."""
+        return os.path.exists(f"{self._bus}/devices/{address}")
+
+    def driver(self, address: PciAddress) -> str | None:
+        """The driver that has the function. A link: reading it waits for nobody."""
+        try:
+            return os.path.basename(os.readlink(f"{self._bus}/devices/{address}/driver"))
+        except OSError:
+            return None
+
+    def has_driver(self, name: str) -> bool:
+        """Whether a driver is loaded."""
+        return os.path.isdir(f"{self._bus}/drivers/{name}")
+
+    def may_write(self) -> bool:
+        """Whether this process may bind anything at all."""
+        return os.access(f"{self._bus}/drivers_probe", os.W_OK)
+
+    def override(self, address: PciAddress) -> str | None:
+        """The driver that alone may take the function. May wait: the kernel takes the device's lock to tell it."""
+        path = f"{self._bus}/devices/{address}/driver_override"
+        return text(self._step(f"reading {path}", lambda hand: hand.read(path, self._seconds)))
+
+    def set_override(self, address: PciAddress, name: str | None) -> None:
+        """Let one driver alone take the function, or again any that knows it. May wait."""
+        self._put(f"devices/{address}/driver_override", name or "\n")
+
+    def unbind(self, address: PciAddress, name: str) -> None:
+        """Take the function from its driver. May wait."""
+        self._put(f"drivers/{name}/unbind", str(address))
+
+    def bind(self, address: PciAddress, name: str) -> None:
+        """Give the function, which has no driver, to this one. May wait."""
+        self._put(f"drivers/{name}/bind", str(address))
+
+    def probe(self, address: PciAddress) -> None:
+        """Let the kernel find a driver for the function. May wait."""
+        self._put("drivers_probe", str(address))
+
+    def _put(self, name: str, content: str) -> None:
+        path = f"{self._bus}/{name}"
+        what = f"writing {content.strip() or 'an empty line'} to {path}"
+        self._step(what, lambda hand: hand.write(path, content, self._seconds))
+
+    def _step(self, what: str, do: Callable[[Worker], T]) -> T:
+        assert self._hand is not None
+        try:
+            return do(self._hand)
+        except OSError as problem:
+            raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem)) from problem
+        except Late as late:
+            raise StepHangs(
+                f"{what} has not come back within {self._seconds:g} s; process {late.pid} still waits for the driver",
+                "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
+                "/dev/nvidia*`); the step then goes through, and the next call of this command cleans up. If nothing "
+                "uses it, the kernel's log says more.",
+            ) from late
+
+
+def _remedy(problem: OSError) -> str:
+    if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Binding takes root and a /sys that can be written to: in a container, a privileged one."
+    return "The kernel's log (dmesg) says more."

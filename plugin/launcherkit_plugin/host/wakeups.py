@@ -1,0 +1,47 @@
+"""Wakeups that it is worth while to look, gathered until somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+
+
+class Wakeup(Enum):
+    """What a hint is about."""
+
+    HOST = auto()
+    """Devices, drivers or nodes."""
+    GIVEN = auto()
+    """An Allocate has given something away."""
+    PODS = auto()
+    """A pod has come or gone."""
+    CONFIG = auto()
+    """A file of the configuration, or KubeVirt's in the cluster."""
+    TIME = auto()
+    """Nothing was heard for long enough."""
+
+
+class Wakeups:
+    """May be given hints at any time, in the loop's thread."""
+
+    def __init__(self, settle: float) -> None:
+        """``settle``: seconds from the first hint to the end of `wait`; what comes in between is told with it."""
+        self._settle = settle
+        self._waiting: set[Wakeup] = set()
+        self._some = asyncio.Event()
+
+    def give(self, news: Wakeup) -> None:
+        self._waiting.add(news)
+        self._some.set()
+
+    async def wait(self, seconds: float) -> frozenset[Wakeup]:
+        """The hints that have come; none after so many seconds without."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._some.wait()
+        except TimeoutError:
+            return frozenset()
+        await asyncio.sleep(self._settle)
+        self._some.clear()
+        gathered, self._waiting = frozenset(self._waiting), set()
+        return gathered

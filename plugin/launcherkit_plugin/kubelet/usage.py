@@ -1,0 +1,89 @@
+"""Which pod holds which device, from what of the kubelet's can be read (K3, K8, G3).
+
+PodResources is right about what is free, once the kubelet knows its pods: just after it has started it answers, and
+names none of those that run. The checkpoint is right about what is held, and late about what is free. So PodResources
+counts, and what the checkpoint has beside it counts too until the kubelet must have settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from launcherkit_plugin.kubelet.checkpoint import is_missing, read_checkpoint
+from launcherkit_plugin.kubelet.pod_resources import PodDevices, list_pod_devices
+from launcherkit_plugin.model.errors import UsageUnreadable
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+
+SETTLE_SECONDS = 60.0
+"""For how long after the kubelet's start, or after an allocation, what the checkpoint alone has counts as held."""
+
+SYNCED_SECONDS = 10.0
+"""The same, once the kubelet names our own pod: it has its pods from the API server then, and takes in one after the
+other."""
+
+
+async def read_usage(
+    pod_resources: str,
+    checkpoint: str,
+    *,
+    own_pod: str | None = None,
+    settle: float = SETTLE_SECONDS,
+    clock: Callable[[], float] = time.time,
+    tell: Callable[[UsageUnreadable], object] = str,
+) -> Usage:
+    """Who holds what; `NO_USAGE` where it can't be known. Raises nothing.
+
+    Args:
+        pod_resources: path of the socket ``pod-resources/kubelet.sock``.
+        checkpoint: path of ``device-plugins/kubelet_internal_checkpoint``.
+        own_pod: ``namespace/name`` of the pod that this runs in. As long as the kubelet doesn't name it, it doesn't
+            know its pods: without an API server it may never after a restart.
+        settle: seconds, see `SETTLE_SECONDS`.
+        clock: seconds since the epoch, as the file system has them.
+        tell: is told why a source can't be read.
+    """
+    saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
+    try:
+        listed = await list_pod_devices(pod_resources)
+    except UsageUnreadable as problem:
+        tell(problem)
+        return NO_USAGE if saved is None else Usage("checkpoint", saved)
+    if _has_settled(listed, own_pod, min(clock() - _changed(path) for path in (pod_resources, checkpoint)), settle):
+        return Usage("pod-resources", listed.held)
+    if saved is None:
+        # A kubelet that has never given anything away has no checkpoint; with one that can't be read nobody knows.
+        return Usage("pod-resources", listed.held) if is_missing(checkpoint) else NO_USAGE
+    return Usage("pod-resources", _either(listed.held, saved))
+
+
+def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> dict[str, dict[str, Holder]] | None:
+    try:
+        return read_checkpoint(path)
+    except UsageUnreadable as problem:
+        tell(problem)
+        return None
+
+
+def _has_settled(listed: PodDevices, own_pod: str | None, age: float, settle: float) -> bool:
+    """``age`` is in seconds; below 0 the clock has been set back, and says nothing."""
+    if own_pod is None:
+        return age >= settle
+    return own_pod in listed.pods and age >= min(settle, SYNCED_SECONDS)
+
+
+def _changed(path: str) -> float:
+    """When a file was made or written, in seconds since the epoch; long ago where there is none."""
+    try:
+        return os.stat(path).st_ctime
+    except OSError:
+        return 0.0
+
+
+def _either(
+    listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]]
+) -> dict[str, dict[str, Holder]]:
+    """All that one of the two has; the first knows the pods by their names."""
+    return {resource: {**saved.get(resource, {}), **listed.get(resource, {})} for resource in {*listed, *saved}}

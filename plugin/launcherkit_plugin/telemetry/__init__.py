@@ -1,0 +1,1 @@
+"""What people and monitoring are told: log, metrics, probes, Events, labels."""

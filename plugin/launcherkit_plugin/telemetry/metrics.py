@@ -1,0 +1,71 @@
+"""What is counted, and nothing of how: `launcherkit_plugin.telemetry.prometheus` keeps it, a command keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from launcherkit_plugin.model.device import Resource
+
+Outcome: TypeAlias = Literal["done", "refused", "failed"]
+"""Refused: we said no, or were told so, for a reason that has a code. Failed: what should work did not."""
+
+Binding: TypeAlias = Literal["bind", "unbind"]
+VgpuChange: TypeAlias = Literal["create", "remove"]
+"""Of an mdev, or of the type of a VF."""
+
+
+class Metrics(Protocol):
+    """Told of what happens. Cheap, raises nothing, and may be called from any thread."""
+
+    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+        """An Allocate was answered."""
+
+    def registered(self, resource: str, outcome: Outcome) -> None:
+        """A resource was registered with the kubelet, or not."""
+
+    def scanned(self, seconds: float) -> None:
+        """The host was looked at."""
+
+    def devices(self, resources: Sequence[Resource]) -> None:
+        """What is advertised from now on."""
+
+    def bound(self, action: Binding, outcome: Outcome) -> None:
+        """A group was bound to VFIO, or given back."""
+
+    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+        """A vGPU was made or removed."""
+
+    def held_groups(self, number: int) -> None:
+        """So many IOMMU groups have a device that a pod holds."""
+
+    def reloaded(self, outcome: Outcome) -> None:
+        """The configuration was read again."""
+
+
+class NoMetrics:
+    """`Metrics` that keep nothing."""
+
+    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+        pass
+
+    def registered(self, resource: str, outcome: Outcome) -> None:
+        pass
+
+    def scanned(self, seconds: float) -> None:
+        pass
+
+    def devices(self, resources: Sequence[Resource]) -> None:
+        pass
+
+    def bound(self, action: Binding, outcome: Outcome) -> None:
+        pass
+
+    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+        pass
+
+    def held_groups(self, number: int) -> None:
+        pass
+
+    def reloaded(self, outcome: Outcome) -> None:
+        pass

@@ -1,0 +1,117 @@
+"""`Metrics` as Prometheus has them: base units, and labels whose values are few and known.
+
+docs/reference/plugin-metrics.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from launcherkit_plugin import __version__
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.telemetry.metrics import Binding, Outcome, VgpuChange
+
+PREFIX = "launcherkit_plugin"
+
+_ALLOCATE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1, 5)
+"""PCI answers in less than a millisecond; a vGPU is made first, which takes a driver up to seconds."""
+_SCAN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+
+class PrometheusMetrics:
+    """`Metrics` in a registry of its own, beside the process's memory, time and files."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        Info(f"{PREFIX}_build", "What runs.", registry=registry).info({"version": __version__})
+        self._advertised = _Advertised()
+        registry.register(self._advertised)
+        self._allocations = Counter(
+            f"{PREFIX}_allocations", "Calls of Allocate by outcome.", ["resource", "outcome"], registry=registry
+        )
+        self._allocate_seconds = Histogram(
+            f"{PREFIX}_allocate_duration_seconds",
+            "How long an Allocate took.",
+            ["resource"],
+            registry=registry,
+            buckets=_ALLOCATE_SECONDS,
+        )
+        self._registrations = Counter(
+            f"{PREFIX}_registrations",
+            "Registrations with the kubelet by outcome.",
+            ["resource", "outcome"],
+            registry=registry,
+        )
+        self._scan_seconds = Histogram(
+            f"{PREFIX}_scan_duration_seconds",
+            "How long a look at the host took.",
+            registry=registry,
+            buckets=_SCAN_SECONDS,
+        )
+        self._bindings = Counter(
+            f"{PREFIX}_bindings",
+            "Groups bound to VFIO or given back, by outcome.",
+            ["action", "outcome"],
+            registry=registry,
+        )
+        self._vgpu_changes = Counter(
+            f"{PREFIX}_vgpu_changes", "vGPUs made or removed, by outcome.", ["action", "outcome"], registry=registry
+        )
+        self._held_groups = Gauge(
+            f"{PREFIX}_held_iommu_groups", "IOMMU groups with a device that a pod holds.", registry=registry
+        )
+        self._reloads = Counter(
+            f"{PREFIX}_config_reloads", "Readings of a changed configuration.", ["outcome"], registry=registry
+        )
+
+    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+        self._allocations.labels(resource, outcome).inc()
+        self._allocate_seconds.labels(resource).observe(seconds)
+
+    def registered(self, resource: str, outcome: Outcome) -> None:
+        self._registrations.labels(resource, outcome).inc()
+
+    def scanned(self, seconds: float) -> None:
+        self._scan_seconds.observe(seconds)
+
+    def devices(self, resources: Sequence[Resource]) -> None:
+        self._advertised.resources = tuple(resources)
+
+    def bound(self, action: Binding, outcome: Outcome) -> None:
+        self._bindings.labels(action, outcome).inc()
+
+    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+        self._vgpu_changes.labels(action, outcome).inc()
+
+    def held_groups(self, number: int) -> None:
+        self._held_groups.set(number)
+
+    def reloaded(self, outcome: Outcome) -> None:
+        self._reloads.labels(outcome).inc()
+
+
+class _Advertised(Collector):
+    """Counted when asked for, from one value: a resource that has gone leaves no series, and none is half updated."""
+
+    def __init__(self) -> None:
+        self.resources: tuple[Resource, ...] = ()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        devices = GaugeMetricFamily(f"{PREFIX}_devices", "Devices advertised.", labels=["resource", "health"])
+        unhealthy = GaugeMetricFamily(
+            f"{PREFIX}_unhealthy_devices", "Unhealthy devices by reason.", labels=["resource", "reason"]
+        )
+        for resource in self.resources:
+            reasons = Count(device.problem.reason for device in resource.devices.values() if device.problem)
+            bad = reasons.total()
+            devices.add_metric([resource.name, "healthy"], len(resource.devices) - bad)
+            devices.add_metric([resource.name, "unhealthy"], bad)
+            for reason, number in sorted(reasons.items()):
+                unhealthy.add_metric([resource.name, reason], number)
+        return devices, unhealthy

@@ -1,1 +1,0 @@
-"""Who holds which device: PodResources, the kubelet's checkpoint, open VFIO nodes."""

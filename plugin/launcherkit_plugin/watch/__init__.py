@@ -1,1 +1,0 @@
-"""News of changes, from the kernel: that there is some, never what it is. Who is told looks anew."""

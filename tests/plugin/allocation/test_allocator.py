@@ -1,0 +1,257 @@
+"""The kubelet's questions over all resources: what is refused, and what Allocate leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
+from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.errors import DeviceUnhealthy, GroupSplit, UnknownDevice
+from launcherkit_plugin.model.usage import Usage
+from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
+from tests.support.hosttree import HostTree
+
+GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2), device("sick", 3, why="bound to nouveau"))
+T = TypeVar("T")
+
+
+class Giver:
+    """A provider that gives what it is asked for, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.under_way = 0
+
+    async def allocate(self, found: Resource, ids: Sequence[str]) -> Grant:
+        self.under_way += 1
+        assert self.under_way == 1, "one at a time"
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        if self.failure is not None:
+            raise self.failure
+        return Grant({found.variable: ",".join(ids)}, ())
+
+    async def check(self, found: Resource, ids: Sequence[str]) -> None:
+        await self.allocate(found, ids)
+
+    def wants(self, function: PciFunction) -> bool:
+        return True
+
+    def resources(self, host: HostFacts, used: Usage, now: float) -> tuple[Resource, ...]:
+        return ()
+
+    async def reconcile(self, host: HostFacts, used: Usage, now: float) -> bool:
+        return False
+
+
+class Desk:
+    """An allocator with a clock that the test moves."""
+
+    def __init__(self, giver: Giver | None = None, *resources: Resource) -> None:
+        self.now = 100.0
+        self.allocator = Allocator(Reservations(), lambda: self.now)
+        provider = giver or Giver()
+        self.offers = {each.name: Offer(each, provider) for each in resources or (GPUS,)}
+        self.allocator.advertise(self.offers, NO_FACTS)
+
+    def allocate(self, *ids: str, name: str = "gpu") -> Grant:
+        return asyncio.run(self.allocator.allocate(name, [ids]))[0]
+
+    def unhealthy(self) -> list[str]:
+        listed = self.allocator.advertise(self.offers, NO_FACTS)
+        return [each.id for offer in listed.values() for each in offer.resource.devices.values() if not each.healthy]
+
+    def saw(self, pods: dict[str, dict[str, str]]) -> None:
+        self.now += 1
+        self.allocator.saw(usage(pods), self.now)
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(UnknownDevice, match="gpu: there is no device 'z'"):
+        Desk().allocate("a", "z")
+    with pytest.raises(UnknownDevice, match="nic: there is no device 'a'"):
+        Desk().allocate("a", name="nic")
+
+
+def test_a_device_that_is_unhealthy_is_an_error_with_the_reason() -> None:
+    with pytest.raises(DeviceUnhealthy, match="gpu: sick is Unhealthy: bound to nouveau"):
+        Desk().allocate("a", "sick")
+
+
+def test_what_was_given_away_makes_its_mates_unhealthy_at_once() -> None:
+    desk = Desk()
+    assert desk.allocate("a").env == {"PCI_RESOURCE_gpu": "a"}
+    assert desk.unhealthy() == ["b", "sick"]
+    with pytest.raises(GroupSplit, match="a pod that is being started has a"):
+        desk.allocate("b")
+
+
+def test_mates_come_back_when_the_pod_has_gone() -> None:
+    desk = Desk()
+    desk.allocate("a")
+    desk.saw({"gpu": {"a": "default/vm"}})
+    assert desk.unhealthy() == ["b", "sick"]
+    desk.saw({})
+    assert desk.unhealthy() == ["sick"]
+    desk.allocate("b")
+
+
+def test_mates_come_back_when_the_pod_never_came() -> None:
+    desk = Desk()
+    desk.allocate("a")
+    desk.now += PATIENCE_SECONDS
+    desk.saw({})
+    assert desk.unhealthy() == ["sick"]
+
+
+def test_a_failure_leaves_nothing_reserved() -> None:
+    desk = Desk(Giver(DeviceUnhealthy("it is gone", "Look.")))
+    with pytest.raises(DeviceUnhealthy):
+        desk.allocate("a")
+    assert desk.unhealthy() == ["sick"]
+
+
+def test_all_or_nothing_where_the_second_device_is_a_mate_of_a_pods() -> None:
+    desk = Desk()
+    desk.saw({"gpu": {"b": "default/vm"}})
+    with pytest.raises(GroupSplit):
+        desk.allocate("c", "a")
+    assert desk.unhealthy() == ["a", "sick"]
+
+
+def test_a_card_and_its_audio_go_to_one_container_in_either_order() -> None:
+    cards = resource("gpu", device("a", 1), device("b", 2))
+    audio = resource("audio", device("x", 1), device("y", 2), companion=True)
+    for first, second in ((("a", "gpu"), ("x", "audio")), (("x", "audio"), ("a", "gpu"))):
+        desk = Desk(None, cards, audio)
+        desk.allocate(first[0], name=first[1])
+        assert desk.unhealthy() == []
+        desk.allocate(second[0], name=second[1])
+        desk.now += 10
+        desk.saw({"gpu": {"a": "default/vm"}, "audio": {"x": "default/vm"}})
+        assert desk.unhealthy() == []
+
+
+def test_a_group_is_not_split_between_two_pods_after_its_pod_has_ended() -> None:
+    """Whoever is given one of two mates first has the group, though the kubelet's last word names the old pod."""
+    desk = Desk()
+    desk.saw({"gpu": {"a": "default/old", "b": "default/old"}})
+    desk.allocate("b")
+    with pytest.raises(GroupSplit):
+        desk.allocate("a")
+
+
+def test_a_group_is_not_split_between_two_pods_after_theirs_was_turned_away() -> None:
+    desk = Desk()
+    desk.allocate("a", "b")
+    desk.allocate("a")
+    with pytest.raises(GroupSplit):
+        desk.allocate("b")
+
+
+def test_the_companion_of_what_was_given_last_comes_first() -> None:
+    cards = resource("gpu", *(device(f"0{number}", number) for number in range(4)))
+    audio = resource("audio", *(device(f"1{number}", number) for number in range(4)), companion=True)
+    desk = Desk(None, cards, audio)
+    free = sorted(audio.devices)
+    desk.allocate("02", name="gpu")
+    assert desk.allocator.prefer("audio", free, [], 1) == ["12"]
+    desk.now += 1
+    desk.allocate("01", name="gpu")
+    assert desk.allocator.prefer("audio", free, [], 1) == ["11"]
+    assert desk.allocator.prefer("audio", free, [], 2) == ["11", "12"]
+    desk.now += 10
+    assert desk.allocator.prefer("audio", free, [], 1) == ["10"]
+
+
+def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:
+    desk = Desk(None, resource("gpu", device("a", 1)), resource("audio", device("x", 1), companion=True))
+    desk.allocate("a")
+    desk.now += 10
+    desk.saw({"gpu": {"a": "default/vm"}})
+    assert desk.unhealthy() == ["x"]
+    with pytest.raises(GroupSplit):
+        desk.allocate("x", name="audio")
+
+
+def test_one_allocation_at_a_time() -> None:
+    async def both(allocator: Allocator) -> list[list[Grant]]:
+        return list(await asyncio.gather(allocator.allocate("gpu", [["a", "b"]]), allocator.allocate("gpu", [["c"]])))
+
+    assert [grant.env for (grant,) in asyncio.run(both(Desk().allocator))] == [
+        {"PCI_RESOURCE_gpu": "a,b"},
+        {"PCI_RESOURCE_gpu": "c"},
+    ]
+
+
+def test_the_containers_of_one_pod_get_theirs_together_or_not_at_all() -> None:
+    desk = Desk()
+    grants = asyncio.run(desk.allocator.allocate("gpu", [["a"], ["b"]]))
+    assert [grant.env["PCI_RESOURCE_gpu"] for grant in grants] == ["a", "b"]
+    desk = Desk()
+    with pytest.raises(DeviceUnhealthy):
+        asyncio.run(desk.allocator.allocate("gpu", [["a"], ["sick"]]))
+    assert desk.unhealthy() == ["sick"]
+
+
+def test_the_check_before_the_start_asks_the_provider_again() -> None:
+    desk = Desk(Giver(DeviceUnhealthy("it is gone", "Look.")))
+    with pytest.raises(DeviceUnhealthy, match="it is gone"):
+        _run(desk.allocator.check("gpu", ["a"]))
+    with pytest.raises(UnknownDevice):
+        _run(desk.allocator.check("gpu", ["z"]))
+    _run(Desk().allocator.check("gpu", ["a"]))
+
+
+def test_a_preference_for_a_resource_that_has_gone_is_what_is_free() -> None:
+    assert Desk().allocator.prefer("nic", ["n", "m"], [], 1) == ["m"]
+    assert Desk().allocator.prefer("gpu", ["a", "b", "c"], [], 2) == ["a", "b"]
+
+
+def _run(call: Coroutine[object, object, T]) -> T:
+    return asyncio.run(call)
+
+
+# The messages that the pages of these errors show
+
+
+def provoked(code: str) -> str:
+    lines = (Path(__file__).parents[2] / "provoked" / "allocator.error").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(code))
+    return line.partition(": ")[2]
+
+
+GA102 = "nvidia.com/GA102"
+
+
+def test_the_page_of_an_unknown_device_shows_what_is_said() -> None:
+    with pytest.raises(UnknownDevice) as raised:
+        Desk(None, resource(GA102, device("0000:01:00.0", 12))).allocate("0000:e1:00.0", name=GA102)
+    assert raised.value.message == provoked("LK712")
+
+
+def test_the_page_of_a_split_group_shows_what_is_said() -> None:
+    desk = Desk(None, resource(GA102, device("0000:01:00.0", 12), device("0000:02:00.0", 12)))
+    desk.saw({GA102: {"0000:01:00.0": "default/vm-1"}})
+    with pytest.raises(GroupSplit) as raised:
+        desk.allocate("0000:02:00.0", name=GA102)
+    assert raised.value.message == provoked("LK714")
+
+
+def test_the_page_of_an_unhealthy_device_shows_what_is_said(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.card("0000:01:00", group=12)
+    node = Node(tree, {0x03: RULE._replace(name=GA102)})
+    node.look()
+    rebind(tree, "0000:01:00.0", "nouveau")
+    with pytest.raises(DeviceUnhealthy) as raised:
+        node.grant("0000:01:00.0", name=GA102)
+    assert raised.value.message == provoked("LK713")

@@ -1,0 +1,162 @@
+"""Devices of one IOMMU group never go to two pods (K3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit_plugin.allocation.groups import (
+    FreshSince,
+    GroupMembers,
+    footprints_of,
+    refuse_split,
+    with_group_members,
+)
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.errors import GroupSplit
+from launcherkit_plugin.model.usage import Holder, Usage
+from tests.plugin.resources import device, resource, usage
+from tests.support.facts import card, facts
+
+GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2))
+NIC = resource("nic", device("n", 2))
+AUDIO = resource("audio", device("x", 1), device("y", 2), companion=True)
+
+
+def settled(_name: str, _device: str) -> float | None:
+    return None
+
+
+def fresh(_name: str, _device: str) -> float | None:
+    return 0.0
+
+
+def mates(
+    resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
+) -> GroupMembers:
+    return GroupMembers({each.name: each for each in resources}, footprints_of(resources), used, fresh_since, host)
+
+
+def unhealthy(
+    resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
+) -> dict[str, str]:
+    return {
+        each.id: each.problem.text
+        for found in with_group_members(mates(resources, used, fresh_since, host), resources, used)
+        for each in found.devices.values()
+        if each.problem is not None
+    }
+
+
+def refused(
+    resources: list[Resource],
+    ids: list[str],
+    used: Usage,
+    fresh_since: FreshSince = settled,
+    host: HostFacts = NO_FACTS,
+) -> bool:
+    """Whether the first resource's devices can't go to a pod that has none yet."""
+    try:
+        refuse_split(mates(resources, used, fresh_since, host), resources[0], ids)
+    except GroupSplit:
+        return True
+    return False
+
+
+def test_mates_of_a_pods_device_are_unhealthy_to_the_rest() -> None:
+    used = usage({"gpu": {"a": "default/vm"}})
+    assert unhealthy([GPUS, NIC], used) == {"b": "b: pod default/vm has a, which shares IOMMU group 1"}
+    assert unhealthy([GPUS, NIC], usage({})) == {}
+
+
+def test_mates_are_found_in_other_resources_too() -> None:
+    used = usage({"nic": {"n": "default/vm"}})
+    assert list(unhealthy([GPUS, NIC], used)) == ["c"]
+
+
+def test_what_a_pod_has_itself_stays_as_it_is() -> None:
+    assert unhealthy([GPUS], usage({"gpu": {"a": "default/vm", "b": "default/vm"}})) == {}
+
+
+def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
+    broken = resource("gpu", device("a", 1), device("b", 1, why="bound to nouveau"))
+    assert unhealthy([broken], usage({"gpu": {"a": "default/vm"}})) == {"b": "bound to nouveau"}
+
+
+def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
+    used = usage({"gpu": {"a": "default/vm"}})
+    with pytest.raises(GroupSplit, match=r"gpu: b can't be given away: pod default/vm has a, .* IOMMU group 1"):
+        refuse_split(mates([GPUS], used), GPUS, ["c", "b"])
+
+
+def test_a_whole_group_goes_to_one_container() -> None:
+    assert not refused([GPUS], ["a", "b"], usage({}))
+
+
+def test_the_kubelet_may_give_out_anew_what_a_pod_seems_to_have() -> None:
+    """The pod has ended and is still listed; who has it is the kubelet's to know."""
+    assert not refused([GPUS], ["a"], usage({"gpu": {"a": "default/old"}}))
+    assert not refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/old"}}))
+
+
+def test_another_pods_mate_is_in_the_way_even_where_the_device_itself_is_given_out_anew() -> None:
+    assert refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/other"}}))
+
+
+def test_a_companion_goes_with_its_card_while_that_is_fresh() -> None:
+    used = usage({"gpu": {"c": ""}})
+    assert not refused([AUDIO, GPUS], ["y"], used, fresh)
+    assert not refused([GPUS, AUDIO], ["c"], usage({"audio": {"y": ""}}), fresh)
+    assert unhealthy([GPUS, AUDIO], used, fresh) == {}
+
+
+def test_later_on_a_companion_is_a_mate_as_any() -> None:
+    used = usage({"gpu": {"c": "default/vm"}})
+    assert refused([AUDIO, GPUS], ["y"], used)
+    assert list(unhealthy([GPUS, AUDIO], used)) == ["y"]
+
+
+def test_two_cards_of_one_group_are_no_companions_however_fresh() -> None:
+    assert refused([GPUS], ["b"], usage({"gpu": {"a": "default/vm"}}), fresh)
+    assert list(unhealthy([GPUS], usage({"gpu": {"a": "default/vm"}}), fresh)) == ["b"]
+
+
+def test_what_a_pod_has_counts_by_whatever_name_it_was_given() -> None:
+    """After a change of names, or from another device plugin."""
+    used = usage({"old": {"a": "default/vm"}})
+    assert unhealthy([GPUS], used) == {
+        "a": "a: pod default/vm has it, which shares IOMMU group 1",
+        "b": "b: pod default/vm has a, which shares IOMMU group 1",
+    }
+    assert refused([GPUS], ["a"], used)
+    assert refused([GPUS], ["b"], used)
+    assert not refused([GPUS], ["c"], used)
+
+
+def test_what_a_pod_has_counts_though_nobody_advertises_it_any_more() -> None:
+    host = facts(*card("0000:01:00", 7))
+    gpus = resource("gpu", device("0000:02:00.0", 7), device("0000:03:00.0", 8))
+    used = usage({"old": {"0000:01:00.0": "default/vm", "no address": "default/other"}})
+    assert list(unhealthy([gpus], used, host=host)) == ["0000:02:00.0"]
+    assert refused([gpus], ["0000:02:00.0"], used, host=host)
+
+
+def test_two_pods_that_have_no_name_yet_are_two() -> None:
+    one, other = Holder("", "of call 1"), Holder("", "of call 2")
+    assert not refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": one}}))
+    assert refused([GPUS], ["a"], Usage("pod-resources", {"gpu": {"a": one, "b": other}}))
+
+
+def test_a_companion_is_of_the_same_card_not_of_another_in_the_group() -> None:
+    gpus = resource("gpu", device("0000:01:00.0", 1), device("0000:02:00.0", 1))
+    audio = resource("audio", device("0000:01:00.1", 1), device("0000:02:00.1", 1), companion=True)
+    used = usage({"gpu": {"0000:01:00.0": ""}})
+    assert not refused([audio, gpus], ["0000:01:00.1"], used, fresh)
+    assert refused([audio, gpus], ["0000:02:00.1"], used, fresh)
+
+
+def test_a_companion_tells_when_its_card_was_given_away() -> None:
+    used = usage({"gpu": {"c": ""}})
+    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
+    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None
+    assert mates([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None

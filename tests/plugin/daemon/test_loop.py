@@ -1,0 +1,485 @@
+"""The daemon's loop: looks, brings the host closer to the configuration, advertises, and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.daemon import loop as daemon_module
+from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
+from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.server import Surroundings
+from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.telemetry.metrics import NoMetrics
+from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
+from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
+from tests.support.looping import Loop, running_loop
+
+OTHER = "nvidia.com/AD102GL_L40S"
+LONG = 3600.0
+
+
+class Shelf:
+    """A provider that has what it is told to have."""
+
+    def __init__(self, *resources: Resource) -> None:
+        self.has = list(resources)
+        self.reconciled: list[Usage] = []
+        self.changes: list[Callable[[], bool]] = []
+        """What the next reconciles do."""
+        self.allocating = threading.Event()
+        self.may_allocate = threading.Event()
+        self.may_allocate.set()
+
+    def wants(self, function: PciFunction) -> bool:
+        return True
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        return tuple(self.has)
+
+    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+        self.reconciled.append(usage)
+        return self.changes.pop(0)() if self.changes else False
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+        self.allocating.set()
+        await asyncio.to_thread(self.may_allocate.wait)
+        return Grant({resource.variable: ",".join(ids)}, ("/dev/vfio/vfio",))
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        pass
+
+
+class Broken(Shelf):
+    """A provider with a bug."""
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        raise ZeroDivisionError("in resources")
+
+    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+        raise ZeroDivisionError("in reconcile")
+
+
+class Events:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str]] = []
+
+    def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
+        self.told.append((type, reason, message))
+
+
+class Stage:
+    """A daemon with everything that it is told about the world."""
+
+    def __init__(self, loop: Loop, folder: Path, *providers: Provider, rescan: float = LONG) -> None:
+        self.loop = loop
+        self.log, self.events = Lines(), Events()
+        self.scans = 0
+        self.scan: Callable[[], HostFacts] = lambda: NO_FACTS
+        self.usage = NO_USAGE
+        self.next_setup: Callable[[], Setup | None] = lambda: None
+        self.check: Callable[[Sequence[Resource]], object] = len
+        self.published: list[Resource] = []
+        self.rounds = 0
+        self.stop = loop.call(asyncio.Event)
+        self.hints = loop.call(Wakeups, 0.01)
+        allocator = loop.call(Allocator, Reservations(), time.monotonic)
+        self.allocator = allocator
+        around = Surroundings(str(folder), Hinting(allocator, self.hints), self.log, NoMetrics())
+        self.advertiser = loop.call(Advertiser, around, time.monotonic)
+        world = World(
+            scan=self._scan,
+            read_usage=self._usage,
+            reload=self._reload,
+            publish=lambda facts, resources: self.published.__setitem__(slice(None), resources),
+            clock=time.monotonic,
+            log=self.log,
+            metrics=NoMetrics(),
+            events=self.events,
+            health=self,
+        )
+        self.daemon = loop.call(Daemon, world, self.setup(*providers, rescan=rescan), allocator, self.hints)
+        self.running: Future[None] | None = None
+
+    def setup(self, *providers: Provider, rescan: float = LONG) -> Setup:
+        return Setup(providers, False, rescan, lambda facts: None, self._check)
+
+    def _check(self, resources: Sequence[Resource]) -> None:
+        self.check(resources)
+
+    def turned(self) -> None:
+        self.rounds += 1
+
+    def waiting(self, for_what: str) -> None:
+        pass
+
+    def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
+        self.scans += 1
+        return self.scan()
+
+    async def _usage(self) -> Usage:
+        return self.usage
+
+    async def _reload(self) -> Setup | None:
+        return self.next_setup()
+
+    def hint(self, news: Wakeup = Wakeup.HOST) -> None:
+        self.loop.call(self.hints.give, news)
+
+    def look(self) -> None:
+        """A hint, and the beginning of the look that it brings."""
+        before = self.scans
+        self.hint()
+        until(lambda: self.scans > before)
+
+    def turn(self) -> None:
+        """A hint, and the whole turn that it brings."""
+        until(lambda: self.rounds)
+        before = self.rounds
+        self.hint()
+        until(lambda: self.rounds > before)
+
+    def start(self) -> None:
+        self.running = self.loop.start(self.daemon.run(self.advertiser, self.stop))
+
+    def end(self) -> None:
+        self.loop.call(self.stop.set)
+        try:
+            if self.running is not None:
+                self.running.result(60)
+        finally:
+            self.loop.run(self.advertiser.close())
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as folder, running_kubelet(Path(folder)) as kubelet:
+        yield kubelet
+
+
+@contextmanager
+def on_stage(kubelet: Kubelet, *providers: Provider, start: bool = True, **options: Any) -> Iterator[Stage]:
+    with running_loop() as loop:
+        stage = Stage(loop, kubelet.plugins, *providers, **options)
+        try:
+            if start:
+                stage.start()
+            yield stage
+        finally:
+            stage.end()
+
+
+def grouped(name: str, **groups: int) -> Resource:
+    """A resource with devices of these IDs and groups."""
+    devices = {id_: Device(id_, groups=frozenset({group})) for id_, group in groups.items()}
+    return Resource(name, "PCI_RESOURCE_X", devices)
+
+
+# Turns
+
+
+def test_what_the_providers_have_is_advertised(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a", sick=["a"])), Shelf(resource("b", name=OTHER))) as stage:
+        kubelet.wait_for(NAME, {"a": False})
+        kubelet.wait_for(OTHER, {"b": True})
+        until(lambda: [found.name for found in stage.published] == [NAME, OTHER])
+
+
+def test_a_hint_brings_a_new_look(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+        shelf.has = [resource("a", "b", sick=["a"])]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": False, "b": True})
+
+
+def test_without_a_hint_one_comes_all_the_same(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf, rescan=0.02):
+        kubelet.wait_for(NAME, {"a": True})
+        shelf.has = [resource("a", sick=["a"])]
+        kubelet.wait_for(NAME, {"a": False})
+
+
+def test_what_a_provider_has_changed_on_the_host_is_looked_at_before_it_is_advertised(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a", sick=["a"]))
+
+    def bind() -> bool:
+        shelf.has = [resource("a")]
+        return True
+
+    shelf.changes = [bind]
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+        assert (kubelet.pushes(NAME), stage.scans) == (1, 2)
+
+
+def test_a_provider_with_a_bug_is_not_in_the_others_way(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Broken(), Shelf(resource("a"))) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+        assert "error: internal error in Broken: ZeroDivisionError: in reconcile" in stage.log.lines
+        assert "error: internal error in Broken: ZeroDivisionError: in resources" in stage.log.lines
+
+
+def test_one_that_breaks_later_keeps_what_it_had(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+        shelf.resources = Broken().resources  # type: ignore[method-assign]
+        stage.turn()
+        until(lambda: any("in resources" in line for line in stage.log.lines))
+        assert kubelet.devices(NAME) == {"a": True}
+
+
+def test_a_look_that_hangs_is_waited_for_once_and_the_last_one_counts(
+    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_module, "SCAN_SECONDS", 0.05)
+    hanging = threading.Event()
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+
+        def hang() -> HostFacts:
+            hanging.wait(60)
+            return NO_FACTS
+
+        stage.scan = hang
+        stage.look()
+        shelf.has = [resource("a", sick=["a"])]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": False})
+        threads = [thread for thread in threading.enumerate() if thread.name == "apart"]
+        assert len(threads) == 1
+        assert any("a look at the host hangs" in line for line in stage.log.lines)
+        hanging.set()
+
+
+# Who has what
+
+
+def test_the_mate_of_a_device_that_was_given_away_is_unhealthy_until_its_pod_has_ended(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(grouped(NAME, a=1, b=1, c=2))) as stage:
+        kubelet.wait_for(NAME, {"a": True, "b": True, "c": True})
+        answer = kubelet.call_allocate(NAME, ["a"])
+        assert answer.container_responses[0].envs["PCI_RESOURCE_X"] == "a"
+        kubelet.wait_for(NAME, {"a": True, "b": False, "c": True})
+        stage.usage = Usage("pod-resources", {NAME: {"a": Holder("default/vm")}})
+        stage.turn()
+        stage.usage = Usage("pod-resources", {})
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": True, "b": True, "c": True})
+
+
+def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+        stage.usage = Usage("pod-resources", {})
+        kubelet.call_allocate(NAME, ["a"])
+        stage.hint()
+        until(lambda: (holder := shelf.reconciled[-1].holder(NAME, "a")) is not None and not holder.pod)
+
+
+def test_nothing_is_taken_away_while_something_is_given_away(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    shelf.may_allocate.clear()
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+        until(lambda: len(shelf.reconciled) == 1)
+        caller = threading.Thread(target=kubelet.call_allocate, args=(NAME, ["a"]))
+        caller.start()
+        shelf.allocating.wait(60)
+        stage.look()
+        assert len(shelf.reconciled) == 1
+        shelf.may_allocate.set()
+        caller.join(60)
+        until(lambda: len(shelf.reconciled) > 1)
+        assert shelf.reconciled[1].holder(NAME, "a") is not None
+
+
+def test_nor_where_the_kubelet_has_hung_up_meanwhile(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    shelf.may_allocate.clear()
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+        until(lambda: stage.rounds)
+
+        def ask() -> None:
+            with suppress(NotAdmitted):
+                kubelet.call_allocate(NAME, ["a"])
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        shelf.allocating.wait(60)
+        kubelet.restart()
+        caller.join(60)
+        kubelet.wait_for(NAME)
+        stage.look()
+        assert len(shelf.reconciled) == 1
+        shelf.may_allocate.set()
+        until(lambda: len(shelf.reconciled) > 1)
+        assert shelf.reconciled[1].holder(NAME, "a") is not None
+
+
+def test_an_unhealthy_device_is_refused_with_the_reason(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a", sick=["a"]))):
+        kubelet.wait_for(NAME)
+        with pytest.raises(NotAdmitted, match=rf"FAILED_PRECONDITION: error\[LK713\].*{SICK.text}"):
+            kubelet.call_allocate(NAME, ["a"])
+
+
+# The configuration
+
+
+def test_a_new_configuration_is_in_force_at_once(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a"))) as stage:
+        kubelet.wait_for(NAME)
+        setups = [stage.setup(Shelf(resource("b", name=OTHER)))]
+        stage.next_setup = lambda: setups.pop() if setups else None
+        stage.hint(Wakeup.CONFIG)
+        kubelet.wait_for(OTHER, {"b": True})
+        kubelet.wait(lambda: NAME not in kubelet.resources())
+        assert ("Normal", "ConfigurationChanged", "the new configuration is in force") in stage.events.told
+
+
+def test_a_wrong_one_is_told_and_the_old_one_kept(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+
+        def wrong() -> Setup:
+            raise BadPluginConfig("plugin.yaml, resources: no list", "See the schema.")
+
+        stage.next_setup = wrong
+        stage.hint(Wakeup.CONFIG)
+        event = ("Warning", "ConfigurationRefused", "the old one is kept: plugin.yaml, resources: no list")
+        until(lambda: event in stage.events.told)
+        shelf.has = [resource("a", "b")]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": True, "b": True})
+
+
+def clash(resources: Sequence[Resource]) -> None:
+    if len(resources) > 1:
+        raise NameClash("two resources have one socket", "Rename one.")
+
+
+def test_a_clash_of_names_at_the_start_is_an_error(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a"), resource("b", name=OTHER)), start=False) as stage:
+        stage.check = clash
+        with pytest.raises(NameClash):
+            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop))
+
+
+def test_a_card_that_clashes_later_takes_nothing_away(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf, start=False) as stage:
+        stage.check = clash
+        stage.start()
+        kubelet.wait_for(NAME)
+        shelf.has = [resource("a", sick=["a"]), resource("b", name=OTHER)]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": False})
+        assert kubelet.resources() == {NAME}
+        assert any("LK702: two resources have one socket" in line for line in stage.log.lines)
+
+
+def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf, start=False) as stage:
+        stage.check = clash
+        stage.start()
+        kubelet.wait_for(NAME, {"a": True})
+        setups = [stage.setup(Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD")))]
+        stage.next_setup = lambda: setups.pop() if setups else None
+        stage.hint(Wakeup.CONFIG)
+        event = ("Warning", "ConfigurationRefused", "the old one is kept: two resources have one socket")
+        until(lambda: event in stage.events.told)
+        shelf.has = [resource("a", sick=["a"])]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": False})
+        assert kubelet.resources() == {NAME}
+
+
+def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a")), rescan=0.2) as stage:
+        kubelet.wait_for(NAME)
+        before = stage.scans
+
+        def looked_meanwhile() -> bool:
+            stage.hint(Wakeup.GIVEN)
+            return stage.scans > before
+
+        until(looked_meanwhile)
+
+
+# What is told, and the end
+
+
+def test_what_becomes_of_devices_is_told_to_the_cluster_and_a_start_is_not(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a", "b"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+        assert stage.events.told == []
+        shelf.has = [resource("a", sick=["a"])]
+        stage.hint()
+        until(lambda: len(stage.events.told) == 2)
+        assert stage.events.told == [
+            ("Warning", "DeviceUnhealthy", f"{NAME}: {SICK.text}"),
+            ("Normal", "DeviceGone", f"{NAME}: b is no longer listed"),
+        ]
+
+
+def test_a_host_that_can_not_be_read_at_the_start_is_an_error(kubelet: Kubelet) -> None:
+    def unreadable() -> HostFacts:
+        raise BadPluginConfig("no sysfs", "Mount it.")
+
+    with on_stage(kubelet, Shelf(resource("a")), start=False) as stage:
+        stage.scan = unreadable
+        with pytest.raises(LauncherkitError, match="no sysfs"):
+            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop))
+
+
+def test_one_that_can_not_be_read_later_is_told_and_read_again(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME)
+
+        def unreadable() -> HostFacts:
+            raise OSError("gone")
+
+        stage.scan = unreadable
+        stage.turn()
+        until(lambda: "error: internal error: OSError: gone" in stage.log.lines)
+        stage.scan = lambda: NO_FACTS
+        shelf.has = [resource("a", "b")]
+        stage.hint()
+        kubelet.wait_for(NAME, {"a": True, "b": True})
+
+
+def test_it_ends_when_it_is_told_to_though_nothing_happens(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a"))) as stage:
+        kubelet.wait_for(NAME)
+        stage.end()
+        assert stage.running is not None
+        assert stage.running.done()

@@ -1,0 +1,479 @@
+"""`launcherkit-plugin serve` as a process, on a built host, with a strict kubelet."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.kubelet.parts import until
+from tests.plugin.resources import rebind, regroup
+from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
+from tests.support.hooks import ROOT, ServerProcess
+from tests.support.hosttree import HostTree
+from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
+
+GPU = "nvidia.com/GPU"
+AUTO = "nvidia.com/2204"
+"""What a machine without pci.ids calls the cards of `HostTree.card`."""
+ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugin'}", "PATH": os.defpath}
+NEVER = {"pydantic", "yaml", "kubernetes", "jinja2", "lxml", "libvirt", "grpc", "aiohttp"}
+RULES = {"resources": [{"name": GPU, "select": [{"vendors": ["10de"], "classes": ["03"]}]}], "rescanSeconds": 1}
+
+
+class Node:
+    """A host with cards, and the kubelet's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kubelet_dir = folder / "k"
+        self.tree = HostTree(folder / "host")
+        self.config = folder / "config" / "plugin.yaml"
+        self.config.parent.mkdir()
+        self.configure(RULES)
+
+    def configure(self, values: Mapping[str, object]) -> None:
+        """Replace the configuration, as editors do."""
+        new = self.config.with_suffix(".new")
+        new.write_text(json.dumps(values))
+        new.rename(self.config)
+
+    def serve(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> ServerProcess:
+        places = {
+            "--host": self.tree.root,
+            "--dev-root": self.tree.root,
+            "--kubelet-dir": self.kubelet_dir,
+            "--ledger": self.folder / "ledger",
+            "--features-dir": self.folder / "features.d",
+        }
+        given = [str(part) for pair in places.items() for part in pair]
+        command = [sys.executable, "-m", "launcherkit_plugin", "serve", *given, *map(str, arguments)]
+        return ServerProcess(command, ENV | dict(env or {}))
+
+    @contextmanager
+    def serving(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+        process = self.serve(*(arguments or ("--config", self.config)), env=env)
+        try:
+            yield process
+        finally:
+            process.close()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory(prefix="node-") as folder:
+        node = Node(Path(folder))
+        node.tree.card("0000:01:00", group=10)
+        node.tree.card("0000:02:00", group=11, numa=1)
+        yield node
+
+
+@pytest.fixture
+def kubelet(node: Node) -> Iterator[Kubelet]:
+    with running_kubelet(node.kubelet_dir) as kubelet:
+        yield kubelet
+
+
+BOTH = {"0000:01:00.0": True, "0000:02:00.0": True}
+
+
+# From the command line to the pod
+
+
+def test_without_a_configuration_it_gives_a_pod_its_cards(node: Node, kubelet: Kubelet) -> None:
+    with node.serving("--auto", "nvidia"):
+        kubelet.wait(lambda: kubelet.resources())
+        (name,) = kubelet.resources()
+        kubelet.wait_for(name, BOTH)
+        assert kubelet.topology(name) == {"0000:01:00.0": 0, "0000:02:00.0": 1}
+        (holding,) = kubelet.admit("vm", [("compute", name, 2)])
+        (variable,) = holding.answer.envs
+        assert variable.startswith("PCI_RESOURCE_NVIDIA_COM_")
+        assert holding.answer.envs[variable] == "0000:01:00.0,0000:02:00.0"
+        nodes = {device.container_path: device.host_path for device in holding.answer.devices}
+        wanted = [f"/dev/vfio/{name}" for name in ("vfio", "10", "11")]
+        assert nodes == {path: f"{node.tree.root}{path}" for path in wanted}
+        assert all(Path(path).exists() for path in nodes.values())
+
+
+def test_a_pod_of_two_containers_gets_devices_for_each(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        one, other = kubelet.admit("vm", [("compute", GPU, 1), ("side", GPU, 1)])
+        given = [list(holding.answer.envs.values()) for holding in (one, other)]
+        assert sorted(given) == [["0000:01:00.0"], ["0000:02:00.0"]]
+        assert all(len(holding.answer.devices) == 2 for holding in (one, other))
+
+
+def test_without_anything_to_advertise_it_says_what_to_give(node: Node) -> None:
+    with node.serving("--metrics-address", "127.0.0.1:0") as process:
+        assert process.wait() == 2
+        assert "give --config FILE, or --auto nvidia, gpu or all" in process.told()
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "text"),
+    [(RULES, 0, ""), ({"resources": 7}, 78, "error[LK701]"), ({"auto": "everything"}, 78, "error[LK701]")],
+)
+def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], code: int, text: str) -> None:
+    node.configure(values)
+    with node.serving("--config", node.config, "--check-config") as process:
+        assert process.wait() == code
+        assert text in process.told()
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "text"),
+    [
+        ("no host", 78, "error[LK501]"),
+        ("no file", 65, "error[LK131]"),
+        ("wrong file", 78, "error[LK701]"),
+        ("wants a cluster", 69, "error[LK741]"),
+        ("two of a name", 78, "error[LK702]"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, text: str) -> None:
+    if way == "no host":
+        shutil.rmtree(node.tree.root / "sys")
+    elif way == "no file":
+        node.config.unlink()
+    elif way == "wrong file":
+        node.configure({"resources": [{"name": "GPU"}]})
+    elif way == "wants a cluster":
+        node.configure({"kubevirt": {"cluster": True}})
+    else:
+        node.configure({"resources": [RULES["resources"][0], {**RULES["resources"][0], "name": "amd.com/GPU"}]})  # type: ignore[index]
+    with node.serving() as process:
+        assert process.wait() == code
+        assert text in process.told()
+
+
+# Its life
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to_and_leaves_no_socket(node: Node, kubelet: Kubelet, number: int) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU)
+        assert process.end(number) == 0
+        assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
+
+
+def test_it_ends_too_while_it_waits_for_a_kubelet(node: Node) -> None:
+    with node.serving() as process:
+        process.wait_for("waiting")
+        assert process.end() == 0
+
+
+@pytest.mark.parametrize("milliseconds", range(20, 320, 60))
+def test_it_ends_when_it_is_told_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
+    with node.serving() as process:
+        time.sleep(milliseconds / 1000)  # wherever that is: before or after its handlers are there
+        assert process.end() in (0, -signal.SIGTERM)
+        assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
+
+
+def test_a_second_signal_does_not_wait(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+
+
+def test_a_kubelet_that_starts_later_is_found(node: Node) -> None:
+    with node.serving() as process:
+        process.wait_for("waiting")
+        with running_kubelet(node.kubelet_dir) as kubelet:
+            kubelet.wait_for(GPU, BOTH)
+
+
+def test_killed_and_started_again_it_has_all_devices_and_gives_none_twice(node: Node, kubelet: Kubelet) -> None:
+    for _ in range(5):
+        with node.serving() as process:
+            kubelet.wait_for(GPU, BOTH)
+            if not kubelet.holdings:
+                kubelet.admit("vm", [("compute", GPU, 1)])
+            process.end(signal.SIGKILL)
+            kubelet.wait(lambda: GPU not in kubelet.resources())
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm2", [("compute", GPU, 1)])
+        with pytest.raises(NotAdmitted, match="available: 0"):
+            kubelet.admit("vm3", [("compute", GPU, 1)])
+
+
+def test_it_serves_while_the_kubelet_is_restarted_again_and_again(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm", [("compute", GPU, 1)])
+        for _ in range(5):
+            kubelet.restart()
+            kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm2", [("compute", GPU, 1)])
+
+
+def test_what_takes_memory_is_not_in_its_process() -> None:
+    needed_later = [
+        *("binding.assemble", "telemetry.prometheus", "telemetry.http", "nodehook.service"),
+        *("host.kernel_files", "vgpu.writer", "vgpu.granted", "vgpu.maker", "vgpu.providers"),
+    ]
+    names = [f"launcherkit_plugin.{name}" for name in ("cli.main", "cli.serve", "daemon.serve", *needed_later)]
+    program = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], env=ENV, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()} & NEVER == set()
+
+
+# The configuration
+
+
+def test_a_new_configuration_is_in_force_without_a_restart(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        node.configure({"resources": [{"name": "nvidia.com/FIRST", "select": [{"addresses": ["0000:01:00.*"]}]}]})
+        kubelet.wait_for("nvidia.com/FIRST", {"0000:01:00.0": True})
+        kubelet.wait(lambda: GPU not in kubelet.resources())
+
+
+def test_a_wrong_one_is_told_and_the_old_one_kept(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        node.configure({"resources": [{"name": "no name"}]})
+        process.wait_for("LK701")
+        kubelet.admit("vm", [("compute", GPU, 2)])
+        node.configure(
+            {"resources": [{"name": "nvidia.com/OTHER", "select": [{"vendors": ["10de"], "classes": ["03"]}]}]}
+        )
+        # The pod has them under their old name, and nobody else gets them.
+        kubelet.wait_for("nvidia.com/OTHER", dict.fromkeys(BOTH, False))
+
+
+def test_a_config_map_is_followed(node: Node, kubelet: Kubelet) -> None:
+    """The kubelet makes a new folder of the files, and swaps a link to it."""
+    mounted = node.folder / "mounted"
+    for version, name in (("..1", GPU), ("..2", "nvidia.com/SECOND")):
+        (mounted / version).mkdir(parents=True)
+        values = {"resources": [{"name": name, "select": [{"vendors": ["10de"], "classes": ["03"]}]}]}
+        (mounted / version / "plugin.yaml").write_text(json.dumps(values))
+    (mounted / "..data").symlink_to("..1")
+    (mounted / "plugin.yaml").symlink_to("..data/plugin.yaml")
+    with node.serving("--config", mounted / "plugin.yaml"):
+        kubelet.wait_for(GPU, BOTH)
+        (mounted / "..data_tmp").symlink_to("..2")
+        (mounted / "..data_tmp").rename(mounted / "..data")
+        kubelet.wait_for("nvidia.com/SECOND", BOTH)
+
+
+# Health
+
+
+def test_a_node_that_goes_and_comes_back_is_seen_by_its_event(node: Node, kubelet: Kubelet) -> None:
+    node.configure(RULES | {"rescanSeconds": 3600})
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        (node.tree.root / "dev/vfio/10").unlink()
+        kubelet.wait_for(GPU, {"0000:01:00.0": False, "0000:02:00.0": True})
+        node.tree.node("vfio/10")
+        kubelet.wait_for(GPU, BOTH)
+
+
+def test_a_driver_that_changes_is_seen_by_the_next_look(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        rebind(node.tree, "0000:01:00.0", "nouveau")
+        kubelet.wait_for(GPU, {"0000:01:00.0": False, "0000:02:00.0": True})
+        rebind(node.tree, "0000:01:00.0", "vfio-pci")
+        kubelet.wait_for(GPU, BOTH)
+
+
+def test_a_card_that_is_plugged_in_is_advertised(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        node.tree.card("0000:03:00", group=12)
+        kubelet.wait_for(GPU, BOTH | {"0000:03:00.0": True})
+
+
+def test_a_group_is_looked_at_when_it_is_given_away(node: Node, kubelet: Kubelet) -> None:
+    node.configure(RULES | {"rescanSeconds": 3600})
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        regroup(node.tree, "0000:01:00", 10, 77)
+        kubelet.wait_for(GPU, BOTH)
+        (answer,) = kubelet.call_allocate(GPU, ["0000:01:00.0"]).container_responses
+        assert [device.container_path for device in answer.devices] == ["/dev/vfio/vfio", "/dev/vfio/77"]
+
+
+def test_an_id_that_is_not_or_no_longer_advertised_is_refused(node: Node, kubelet: Kubelet) -> None:
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH)
+        with pytest.raises(NotAdmitted, match=r"NOT_FOUND: error\[LK712\]"):
+            kubelet.call_allocate(GPU, ["0000:77:00.0"])
+        rebind(node.tree, "0000:01:00.0", "nouveau")
+        with pytest.raises(NotAdmitted, match=r"FAILED_PRECONDITION: error\[LK713\].*nouveau"):
+            kubelet.call_allocate(GPU, ["0000:01:00.0"])
+
+
+def test_mates_of_a_group_never_go_to_two_pods(node: Node, kubelet: Kubelet) -> None:
+    node.tree.function("0000:04:00.0", driver="vfio-pci", group=20)
+    node.tree.function("0000:05:00.0", driver="vfio-pci", group=20)
+    every = BOTH | {"0000:04:00.0": True, "0000:05:00.0": True}
+    with node.serving():
+        kubelet.wait_for(GPU, every)
+        kubelet.call_allocate(GPU, ["0000:04:00.0"])
+        kubelet.wait_for(GPU, every | {"0000:05:00.0": False})
+        with pytest.raises(NotAdmitted, match=r"FAILED_PRECONDITION: error\[LK71[34]\].*0000:04:00.0"):
+            kubelet.call_allocate(GPU, ["0000:05:00.0"])
+
+
+def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kubelet: Kubelet) -> None:
+    node.tree.function("0000:04:00.0", driver="vfio-pci", group=20)
+    node.tree.function("0000:05:00.0", driver="vfio-pci", group=20)
+    with node.serving():
+        kubelet.wait_for(GPU, BOTH | {"0000:04:00.0": True, "0000:05:00.0": True})
+        (single,) = kubelet.admit("single", [("compute", GPU, 1)])
+        (pair,) = kubelet.admit("pair", [("compute", GPU, 2)])
+        assert single.ids[0] in BOTH
+        assert set(pair.ids) == {"0000:04:00.0", "0000:05:00.0"}
+
+
+# What it tells
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    """Status and text of a page."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+def test_it_is_ready_once_it_is_registered_and_not_while_the_kubelet_is_away(node: Node) -> None:
+    with node.serving("--config", node.config, "--metrics-address", "127.0.0.1:0") as process:
+        address = process.wait_for("metrics are served on").split()[-1]
+        process.wait_for("waiting")
+        assert page(address, "/healthz")[0] == 200
+        until(lambda: page(address, "/readyz") == (503, f"not registered with the kubelet: {GPU}\n"))
+        with running_kubelet(node.kubelet_dir) as kubelet:
+            kubelet.wait_for(GPU, BOTH)
+            until(lambda: page(address, "/readyz")[0] == 200)
+            kubelet.admit("vm", [("compute", GPU, 1)])
+            lines = page(address, "/metrics")[1].splitlines()
+            assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
+            assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
+        until(lambda: page(address, "/readyz")[0] == 503)
+
+
+def test_node_feature_discovery_is_told_while_it_runs(node: Node, kubelet: Kubelet) -> None:
+    (node.folder / "features.d").mkdir()
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        file = node.folder / "features.d" / "launcherkit"
+        until(file.exists)
+        assert "devices.launcherkit.io/GPU=2" in file.read_text().splitlines()
+        assert process.end() == 0
+        assert not file.exists()
+
+
+def test_options_can_be_variables(node: Node, kubelet: Kubelet) -> None:
+    env = {"LAUNCHERKIT_PLUGIN_CONFIG": str(node.config), "LAUNCHERKIT_LOG_FORMAT": "json"}
+    with node.serving("--auto", "nvidia", env=env) as process:
+        kubelet.wait_for(GPU, BOTH)
+        line = json.loads(process.wait_for(f"registered {GPU}"))
+        assert line["level"] == "info"
+
+
+# The cluster
+
+
+def kubevirt(*resources: str) -> dict[str, Any]:
+    """KubeVirt's resource, which leaves these to another device plugin: one has each model."""
+    models = ("10DE:2204", "10DE:2230")
+    devices = [
+        {"pciVendorSelector": model, "resourceName": name, "externalResourceProvider": True}
+        for model, name in zip(models, resources, strict=False)
+    ]
+    configuration = {"permittedHostDevices": {"pciHostDevices": devices}}
+    return {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "spec": {"configuration": configuration}}
+
+
+@pytest.fixture
+def cluster() -> ApiServer:
+    made = ApiServer()
+    made.put(NODES, {"metadata": {"name": "node-1", "labels": {}}})
+    made.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT"))
+    return made
+
+
+@pytest.fixture
+def in_cluster(cluster: ApiServer, node: Node) -> Iterator[dict[str, str]]:
+    """The environment of a pod that talks to it."""
+    with cluster.running(node.folder) as kubeconfig:
+        yield {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "node-1"}
+
+
+def test_what_kubevirt_permits_is_advertised_and_followed(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+) -> None:
+    node.tree.function("0000:04:00.0", device=0x2230, driver="vfio-pci", group=20)
+    node.configure({"kubevirt": {"cluster": True}})
+    with node.serving(env=in_cluster):
+        kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
+        cluster.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT", "nvidia.com/ANOTHER"))
+        kubelet.wait_for("nvidia.com/ANOTHER", {"0000:04:00.0": True})
+        cluster.put(KUBEVIRTS, kubevirt())
+        kubelet.wait(lambda: kubelet.resources() == set())
+
+
+def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: dict[str, str]) -> None:
+    with node.serving(env=in_cluster):
+        kubelet.wait_for(GPU, BOTH)
+        node.configure({"kubevirt": {"cluster": True}})
+        kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
+
+
+def test_a_device_that_falls_ill_is_an_event_on_the_node(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+) -> None:
+    with node.serving(env=in_cluster):
+        kubelet.wait_for(GPU, BOTH)
+        (node.tree.root / "dev/vfio/10").unlink()
+        cluster.wait_for("an Event", lambda: cluster.events)
+    (event,) = cluster.events.values()
+    assert (event["type"], event["reason"]) == ("Warning", "DeviceUnhealthy")
+    assert event["message"].startswith(f"{GPU}: ")
+    assert "0000:01:00.0" in event["message"]
+
+
+# Memory
+
+
+def resident(process: ServerProcess) -> int:
+    """In KB."""
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1])
+
+
+def test_ten_thousand_allocates_leave_no_memory_behind(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        for _ in range(2_000):  # until all that is kept is there
+            kubelet.call_allocate(GPU, list(BOTH))
+        before = resident(process)
+        for _ in range(10_000):
+            kubelet.call_allocate(GPU, list(BOTH))
+        assert resident(process) - before < 1_000, "100 bytes a call would be a leak"

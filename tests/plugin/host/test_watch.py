@@ -1,0 +1,198 @@
+"""Folders and devices are watched, and what can't be watched is lived without."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcherkit_plugin.host import watch as watching_module
+from launcherkit_plugin.host.inotify import Inotify
+from launcherkit_plugin.host.uevents import open_uevents, read_uevents, subsystem_of
+from launcherkit_plugin.host.watch import watching
+
+
+def changed_by(folder: Path, change: Callable[[], object]) -> frozenset[str]:
+    """What inotify tells of one change in a folder that is watched."""
+    inotify = Inotify()
+    try:
+        inotify.watch([str(folder)])
+        change()
+        return inotify.read()
+    finally:
+        inotify.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "new").touch(),
+        lambda folder: (folder / "old").unlink(),
+        lambda folder: (folder / "old").rename(folder / "other"),
+        lambda folder: (folder / "old").write_text("x"),
+        lambda folder: (folder / "link").symlink_to("old"),
+        lambda folder: (folder / "folder").mkdir(),
+    ],
+)
+def test_a_change_in_a_folder_is_told(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    (tmp_path / "old").touch()
+    assert changed_by(tmp_path, lambda: change(tmp_path)) == {str(tmp_path)}
+
+
+def test_a_socket_that_is_bound_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its path may be too long
+    with socket.socket(socket.AF_UNIX) as made:
+        assert changed_by(tmp_path, lambda: made.bind("s")) == {str(tmp_path)}
+
+
+def test_reading_a_file_is_none(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    assert changed_by(tmp_path, (tmp_path / "old").read_text) == frozenset()
+
+
+def test_only_what_is_there_and_new_is_told_as_watched(tmp_path: Path) -> None:
+    inotify = Inotify()
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    os.mkdir(one)
+    assert inotify.watch([one, other]) == {one}
+    os.mkdir(other)
+    assert inotify.watch([one, other]) == {other}
+    assert inotify.watch([one]) == frozenset()
+    (tmp_path / "other" / "file").touch()
+    assert inotify.read() == frozenset(), "it isn't watched any more"
+    inotify.close()
+
+
+def test_a_folder_that_was_made_again_is_a_new_one(tmp_path: Path) -> None:
+    inotify = Inotify()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    inotify.watch([str(folder)])
+    folder.rmdir()
+    assert inotify.read() == {str(folder)}
+    folder.mkdir()
+    assert inotify.watch([str(folder)]) == {str(folder)}
+    inotify.close()
+
+
+# In a loop
+
+
+def told_of(folders: Callable[[], list[str]], change: Callable[[], object], *, first: bool = True) -> list[str]:
+    """The folders that are called back for after a change, up to the first call."""
+    told: list[str] = []
+
+    async def run() -> None:
+        called = asyncio.Event()
+
+        def tell(folder: str) -> None:
+            told.append(folder)
+            called.set()
+
+        with watching(lambda: None) as seen:
+            seen.folders({folder: lambda folder=folder: tell(folder) for folder in folders()})  # type: ignore[misc]
+            told.clear()
+            called.clear()
+            change()
+            if first:
+                await asyncio.wait_for(called.wait(), 60)
+            else:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    return told
+
+
+def test_who_watches_a_folder_is_called_back_and_nobody_else(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    folders = [str(tmp_path / "one"), str(tmp_path / "other")]
+    assert told_of(lambda: folders, (tmp_path / "one" / "file").touch) == folders[:1]
+
+
+def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    deep = tmp_path / "dev" / "vfio" / "devices"
+    assert told_of(lambda: [str(deep)], lambda: deep.mkdir(parents=True)) == [str(deep)]
+
+
+def test_what_came_into_it_before_it_was_watched_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "made" / "vfio").mkdir(parents=True)
+    (tmp_path / "made" / "vfio" / "44").touch()
+    watched = str(tmp_path / "dev" / "vfio")
+    assert told_of(lambda: [watched], lambda: (tmp_path / "made").rename(tmp_path / "dev")) == [watched]
+
+
+def test_one_that_goes_is_told_too(tmp_path: Path) -> None:
+    folder = tmp_path / "vfio"
+    folder.mkdir()
+    assert told_of(lambda: [str(folder)], lambda: shutil.rmtree(folder))[0] == str(folder)
+
+
+def test_without_inotify_nothing_is_told_and_nothing_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_many() -> Inotify:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(watching_module, "Inotify", too_many)
+    assert told_of(lambda: [str(tmp_path)], (tmp_path / "file").touch, first=False) == []
+
+
+# Wakeup of devices
+
+
+@pytest.mark.parametrize(
+    ("data", "subsystem"),
+    [
+        (b"add@/devices/pci0000:00/0000:00:01.0\0ACTION=add\0SUBSYSTEM=pci\0PCI_ID=10DE:2204\0", "pci"),
+        (b"bind@/devices/x\0SUBSYSTEM=vfio-dev\0", "vfio-dev"),
+        (b"change@/devices/virtual/net\0SUBSYSTEM=net\0", "net"),
+        (b"libudev\0\xfe\xed\xca\xfe", ""),
+        (b"", ""),
+    ],
+)
+def test_the_kernels_news_say_what_they_are_about(data: bytes, subsystem: str) -> None:
+    assert subsystem_of(data) == subsystem
+
+
+class Wakeup:
+    """A socket with news on it: (data, sender) each, or an error."""
+
+    def __init__(self, *news: tuple[bytes, int] | OSError) -> None:
+        self.news = list(news)
+
+    def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
+        if not self.news:
+            raise BlockingIOError
+        first = self.news.pop(0)
+        if isinstance(first, OSError):
+            raise first
+        return first[0], (first[1], 1)
+
+
+@pytest.mark.parametrize(
+    ("news", "ours"),
+    [
+        ([(b"SUBSYSTEM=pci\0", 0)], True),
+        ([(b"SUBSYSTEM=net\0", 0)], False),
+        ([(b"SUBSYSTEM=net\0", 0), (b"SUBSYSTEM=mdev\0", 0)], True),
+        ([(b"SUBSYSTEM=pci\0", 4711)], False),  # of another process
+        ([OSError(105, "No buffer space available")], True),
+        ([], False),
+    ],
+)
+def test_news_of_others_and_of_other_things_are_not_heard(news: list[tuple[bytes, int] | OSError], ours: bool) -> None:
+    source = Wakeup(*news)
+    assert read_uevents(source) is ours  # type: ignore[arg-type]
+    assert source.news == []
+
+
+def test_where_the_kernel_gives_none_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise PermissionError
+
+    monkeypatch.setattr(socket, "socket", refused)
+    assert open_uevents() is None

@@ -1,0 +1,116 @@
+"""A step that does not come back is left to a process of its own, which keeps others away until it has ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.ledger import Ledger
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.worker import Late, ProcessWorker
+from launcherkit_plugin.model.errors import StepFailed, StepHangs
+from tests.support.hosttree import HostTree
+
+GPU = PciAddress.parse("0000:01:00.0")
+
+
+def test_a_file_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "driver_override"
+    path.write_text("(null)\n")
+    with closing(ProcessWorker()) as hand:
+        assert hand.read(str(path), 30) == b"(null)\n"
+        hand.write(str(path), "vfio-pci", 30)
+    assert path.read_text().startswith("vfio-pci")
+
+
+def test_what_the_system_says_is_said_as_here(tmp_path: Path) -> None:
+    missing = str(tmp_path / "unbind")
+    with closing(ProcessWorker()) as hand:
+        for ask in (lambda: hand.read(missing, 30), lambda: hand.write(missing, "x", 30)):
+            with pytest.raises(FileNotFoundError) as error:
+                ask()
+            assert (error.value.errno, error.value.filename) == (errno.ENOENT, missing)
+
+
+def test_who_waits_for_ever_is_left_behind(tmp_path: Path) -> None:
+    pipe = tmp_path / "unbind"
+    os.mkfifo(pipe)  # opening it waits for somebody who reads
+    with closing(ProcessWorker()) as hand:
+        with pytest.raises(Late) as late:
+            hand.write(str(pipe), "0000:01:00.0", 0.1)
+        assert late.value.pid > 0
+        (tmp_path / "driver_override").write_text("nvidia\n")
+        assert hand.read(str(tmp_path / "driver_override"), 30) == b"nvidia\n", "another one does the next step"
+
+
+def test_one_that_was_killed_is_an_error_and_the_next_step_has_another(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with closing(ProcessWorker()) as hand:
+        hand.read(str(tmp_path / "file"), 30)
+        assert hand._process is not None
+        hand._process.kill()
+        hand._process.wait()
+        with pytest.raises(OSError, match=r"has ended|Broken pipe"):
+            hand.read(str(tmp_path / "file"), 30)
+        assert hand.read(str(tmp_path / "file"), 30) == b"x"
+
+
+def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
+    """So that nobody changes a device while a killed command's last step is on its way."""
+    pipe, folder = tmp_path / "unbind", str(tmp_path / "ledger")
+    os.mkfifo(pipe)
+    code = (
+        "import select, sys\n"
+        "from launcherkit.model.address import PciAddress\n"
+        "from launcherkit_plugin.host.worker import ProcessWorker\n"
+        "from launcherkit_plugin.binding.ledger import Ledger\n"
+        "wait = select.select\n"
+        "def told(*arguments):\n"
+        "    print(flush=True)\n"  # the step is on its way
+        "    return wait(*arguments)\n"
+        "select.select = told\n"
+        "with Ledger(sys.argv[1], '').locked([PciAddress.parse('0000:01:00.0')]) as locks:\n"
+        "    ProcessWorker(locks).write(sys.argv[2], '0000:01:00.0', 600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, folder, str(pipe)], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        command.send_signal(signal.SIGKILL)
+    with pytest.raises(StepHangs, match="by another process"), Ledger(folder, "").locked([GPU], seconds=0.1):
+        pass
+    with pipe.open("rb") as reader:  # the step goes through
+        reader.read()
+    with Ledger(folder, "").locked([GPU], seconds=60):
+        pass
+
+
+def test_a_step_says_what_it_was_and_what_the_kernel_said(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function(str(GPU), driver="nvidia", group=44)
+    sysfs = Sysfs(str(tmp_path))
+    with sysfs.holding(()):
+        sysfs.set_override(GPU, "vfio-pci")
+        assert sysfs.override(GPU) == "vfio-pci"
+    assert (sysfs.driver(GPU), sysfs.has_driver("nvidia"), sysfs.has_driver("vfio-pci")) == ("nvidia", True, False)
+    with (
+        pytest.raises(StepFailed, match=r"writing 0000:01:00.0 to .*/nvidia/unbind: No such file or directory"),
+        sysfs.holding(()),
+    ):
+        sysfs.unbind(GPU, "nvidia")
+
+
+def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.driver("nvidia")
+    os.mkfifo(tmp_path / "sys/bus/pci/drivers/nvidia/unbind")
+    sysfs = Sysfs(str(tmp_path), 0.1)
+    with pytest.raises(StepHangs, match=r"unbind has not come back within 0.1 s; process \d+ still"), sysfs.holding(()):
+        sysfs.unbind(GPU, "nvidia")

@@ -1,0 +1,279 @@
+"""What is measured, and how it is handed out over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
+from launcherkit_plugin.model.errors import NoMetricsAddress
+from launcherkit_plugin.telemetry.health import Health
+from launcherkit_plugin.telemetry.http import answer, parse_address, serving
+from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics
+from tests.support.provoked import provoked
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "plugin-metrics.md"
+
+
+def resource(name: str, *reasons: Reason | None) -> Resource:
+    """A resource with a device for each reason, None for a healthy one."""
+    devices = {
+        str(number): Device(str(number), problem=Problem(reason, "as said") if reason else None)
+        for number, reason in enumerate(reasons)
+    }
+    return Resource(name, "PCI_RESOURCE_X", devices)
+
+
+def page_of(metrics: PrometheusMetrics) -> str:
+    given = answer(b"GET /metrics HTTP/1.1\r\n\r\n", metrics.registry, Health(lambda: 0.0, 1.0))
+    assert given.status == "200 OK"
+    return given.body.decode()
+
+
+def families(metrics: PrometheusMetrics) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(page_of(metrics))}
+
+
+def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"{PREFIX}_{name}", labels)
+
+
+# The metrics
+
+
+def tell_all(metrics: Metrics) -> None:
+    metrics.allocated("nvidia.com/A", 0.002, "done")
+    metrics.registered("nvidia.com/A", "done")
+    metrics.scanned(0.03)
+    metrics.devices([resource("nvidia.com/A", None, None, "driver")])
+    metrics.bound("bind", "refused")
+    metrics.vgpu("create", "failed")
+    metrics.held_groups(3)
+    metrics.reloaded("done")
+
+
+def test_what_was_told_can_be_read() -> None:
+    metrics = PrometheusMetrics()
+    tell_all(metrics)
+    assert value(metrics, "allocations_total", resource="nvidia.com/A", outcome="done") == 1
+    assert value(metrics, "allocate_duration_seconds_sum", resource="nvidia.com/A") == pytest.approx(0.002)
+    assert value(metrics, "registrations_total", resource="nvidia.com/A", outcome="done") == 1
+    assert value(metrics, "scan_duration_seconds_count") == 1
+    assert value(metrics, "bindings_total", action="bind", outcome="refused") == 1
+    assert value(metrics, "vgpu_changes_total", action="create", outcome="failed") == 1
+    assert value(metrics, "held_iommu_groups") == 3
+    assert value(metrics, "config_reloads_total", outcome="done") == 1
+
+
+def test_devices_are_counted_by_health_and_the_unhealthy_by_reason() -> None:
+    metrics = PrometheusMetrics()
+    metrics.devices([resource("nvidia.com/A", None, "driver", "driver", "gone"), resource("amd.com/B", None)])
+    assert value(metrics, "devices", resource="nvidia.com/A", health="healthy") == 1
+    assert value(metrics, "devices", resource="nvidia.com/A", health="unhealthy") == 3
+    assert value(metrics, "unhealthy_devices", resource="nvidia.com/A", reason="driver") == 2
+    assert value(metrics, "unhealthy_devices", resource="nvidia.com/A", reason="gone") == 1
+    assert value(metrics, "devices", resource="amd.com/B", health="unhealthy") == 0
+
+
+def test_a_resource_that_is_gone_leaves_no_series() -> None:
+    metrics = PrometheusMetrics()
+    metrics.devices([resource("nvidia.com/A", "gone")])
+    metrics.devices([])
+    assert value(metrics, "devices", resource="nvidia.com/A", health="healthy") is None
+    assert value(metrics, "unhealthy_devices", resource="nvidia.com/A", reason="gone") is None
+
+
+def test_two_daemons_in_one_process_share_nothing() -> None:
+    one, other = PrometheusMetrics(), PrometheusMetrics()
+    one.scanned(1.0)
+    assert value(other, "scan_duration_seconds_count") == 0
+
+
+def test_a_command_counts_nothing_and_needs_no_more_code_for_it() -> None:
+    tell_all(NoMetrics())
+
+
+def test_every_metric_is_on_its_page_with_its_labels_and_no_other_is() -> None:
+    metrics = PrometheusMetrics()
+    tell_all(metrics)
+    own = {name: family for name, family in families(metrics).items() if name.startswith(PREFIX)}
+    labels = {
+        f"{name}_total" if family.type == "counter" else name: {
+            label for sample in family.samples for label in sample.labels if label != "le"
+        }
+        for name, family in own.items()
+        if not name.endswith("_created")
+    }
+    rows = re.findall(rf"^\| `({PREFIX}_\w+)` \| \w+ \| (.*?) \|", PAGE.read_text(), re.M)
+    assert {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows} == labels
+
+
+def test_every_reason_of_a_device_is_on_the_page_and_no_other_is() -> None:
+    part = PAGE.read_text().partition("## Reasons")[2].partition("## Alerts")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", part, re.M)[1:] == list(get_args(Reason))
+
+
+def test_names_have_base_units_and_label_values_are_few() -> None:
+    metrics = PrometheusMetrics()
+    tell_all(metrics)
+    for name, family in families(metrics).items():
+        assert not re.search(r"_(ms|milliseconds|us|kb|mb|percent)(_|$)", name)
+        assert len(family.samples) < 50, f"{name} has many series for one resource"
+
+
+# Health
+
+
+def test_a_daemon_that_comes_round_is_well_and_one_that_does_not_is_ill() -> None:
+    now = iter([0.0, 5.0, 20.0, 21.0])
+    health = Health(lambda: next(now), patience=10)
+    assert health.illness() == ""
+    assert health.illness() == "the daemon has not come round for 20 s"
+    health.turned()
+
+
+def test_it_is_not_ready_before_it_says_so_and_then_until_it_waits_again() -> None:
+    health = Health(lambda: 0.0, 10)
+    assert health.unreadiness()
+    health.waiting("")
+    assert not health.unreadiness()
+    health.waiting("the kubelet's socket is not there")
+    assert health.unreadiness() == "the kubelet's socket is not there"
+
+
+# The pages
+
+
+def status(request: bytes) -> str:
+    return answer(request, PrometheusMetrics().registry, Health(lambda: 0.0, 1.0)).status
+
+
+@pytest.mark.parametrize(
+    ("request_line", "expected"),
+    [
+        (b"GET /healthz HTTP/1.1", "200 OK"),
+        (b"GET /healthz?verbose HTTP/1.0", "200 OK"),
+        (b"GET /readyz HTTP/1.1", "503 Service Unavailable"),
+        (b"GET / HTTP/1.1", "404 Not Found"),
+        (b"GET /metrics/../etc HTTP/1.1", "404 Not Found"),
+        (b"POST /metrics HTTP/1.1", "405 Method Not Allowed"),
+        (b"GET /metrics HTTP/2.0", "400 Bad Request"),
+        (b"GET  /metrics HTTP/1.1", "400 Bad Request"),
+        (b"\x16\x03\x01\x02", "400 Bad Request"),
+        (b"", "400 Bad Request"),
+    ],
+)
+def test_a_request_is_answered_as_it_deserves(request_line: bytes, expected: str) -> None:
+    assert status(request_line + b"\r\nHost: a\r\n\r\n") == expected
+
+
+@given(st.binary(max_size=300))
+def test_no_request_is_too_odd_to_be_answered(request: bytes) -> None:
+    assert status(request)[:3] in {"200", "400", "404", "405", "503"}
+
+
+def test_a_scraper_gets_the_format_that_it_reads() -> None:
+    metrics = PrometheusMetrics()
+    request = b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text; version=1.0.0\r\n\r\n"
+    given = answer(request, metrics.registry, Health(lambda: 0.0, 1.0))
+    assert given.content_type.startswith("application/openmetrics-text")
+    assert given.body.endswith(b"# EOF\n")
+
+
+# The server
+
+
+@asynccontextmanager
+async def server() -> AsyncIterator[tuple[str, int]]:
+    health = Health(lambda: 0.0, 10)
+    async with serving("127.0.0.1:0", PrometheusMetrics().registry, health) as bound:
+        yield parse_address(bound)
+
+
+async def fetched(host: str, port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(request)
+    read = await reader.read()
+    writer.close()
+    return read
+
+
+def test_a_page_comes_over_http_and_the_connection_ends() -> None:
+    async def scenario() -> None:
+        async with server() as (host, port):
+            read = await fetched(host, port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            head, _, body = read.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"Connection: close" in head
+            assert body == b"ok\n"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_end_is_hung_up_on() -> None:
+    async def scenario() -> None:
+        async with server() as (host, port):
+            assert await fetched(host, port, b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000) == b""
+
+    asyncio.run(scenario())
+
+
+def test_clients_that_say_nothing_keep_no_probe_out() -> None:
+    async def scenario() -> None:
+        async with server() as (host, port):
+            silent = [await asyncio.open_connection(host, port) for _ in range(40)]
+            assert b"200 OK" in await fetched(host, port, b"GET /healthz HTTP/1.1\r\n\r\n")
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_ends_although_a_client_is_still_there() -> None:
+    async def scenario() -> None:
+        async with server() as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /hea")
+            await writer.drain()
+        assert await reader.read() == b""
+        writer.close()
+
+    with pytest.raises(ConnectionResetError):  # an abort: nothing was answered
+        asyncio.run(scenario())
+
+
+def test_an_address_that_somebody_has_is_refused_with_its_name() -> None:
+    async def scenario() -> None:
+        async with server() as (host, port), serving(f"{host}:{port}", PrometheusMetrics().registry, Health(float, 1)):
+            pass
+
+    with pytest.raises(NoMetricsAddress, match=r"--metrics-address 127\.0\.0\.1:\d+: "):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [(":8080", ("", 8080)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9", ("::1", 9)), ("node:1", ("node", 1))],
+)
+def test_an_address_is_a_host_and_a_port(address: str, expected: tuple[str, int]) -> None:
+    assert parse_address(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", "8080", ":", ":http", ":65536", "::1:80", ":-1", ":\u0663"])
+def test_what_is_no_address_is_refused_with_examples(address: str) -> None:
+    with pytest.raises(NoMetricsAddress) as caught:
+        parse_address(address)
+    (told,) = provoked("cluster", "LK742")
+    assert f"LK742: {caught.value.message}" == told.replace("'8080'", repr(address))
+    assert ":8080" in caught.value.remedy
