@@ -11,6 +11,7 @@ from tests.tiers import BASE, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
 ONE_TIER = "--tier"
+BASE_ALONE = "--base"
 hypothesis.settings.register_profile("tests", deadline=None)  # no test asserts how long something took
 hypothesis.settings.load_profile("tests")
 
@@ -19,6 +20,7 @@ _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(ALL_TIERS, action="store_true", help="a tier that can't run here is an error, not a skip")
+    parser.addoption(BASE_ALONE, action="store_true", help=f"run {BASE} tests alone, and say what is left out")
     parser.addoption(ONE_TIER, metavar="TIER", help="run this tier alone; that it can't run here is an error")
 
 
@@ -34,7 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"the {tier.name} tier can't run: no {', '.join(missing)}; {tier.how_to_get()}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(BASE_ALONE):
+        left_out = [item for item in items if any(item.get_closest_marker(tier.name) for tier in TIERS)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for tier in TIERS:
         reason = _why_skipped(tier)
         for item in items:
@@ -46,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One line a tier: what ran, or why it did not and how to get it; and what stood in for what this machine lacks."""
     ran: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
@@ -59,6 +65,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 instead.update(str(value) for name, value in report.user_properties if name == "instead")
     terminalreporter.section("tiers")
     for name, reason in [(BASE, ""), *((tier.name, _why_skipped(tier)) for tier in TIERS)]:
+        if name != BASE and config.getoption(BASE_ALONE):
+            terminalreporter.write_line(f"{name + ':':<24} left out; `./dev test {name}` runs it")
+            continue
         line = f"SKIPPED, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
         terminalreporter.write_line(f"{name + ':':<24} {line}", yellow=bool(reason))
     for change, count in sorted(instead.items()):

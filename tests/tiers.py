@@ -124,7 +124,11 @@ CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluste
 # The cluster's kubelet, with the same program.
 KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder)
 
+# Ten thousand calls, twenty restarts, kills at every moment: it needs nothing but time.
+SLOW = Tier("slow")
+
 TIERS = (
+    SLOW,
     LIBVIRT,
     GUEST,
     CLUSTER,

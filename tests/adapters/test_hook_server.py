@@ -346,6 +346,7 @@ def ready(client: BareClient) -> Iterator[Any]:
 # What it needs
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_of_eight_devices_stay_in_forty_megabytes(sockets: Path, tmp_path: Path) -> None:
     what = sample(8, 2)
     tree = HostTree(tmp_path / "host", nodes=False)

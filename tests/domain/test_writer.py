@@ -273,6 +273,7 @@ def test_hostdevs_in_a_second_devices_element_are_completed_there() -> None:
     assert [each.alias for each in hostdevs(written)] == ["ua-b", "ua-gpu-a"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_devices_are_written_in_one_go() -> None:
     many = domain(
         *("<disk><address type='drive'/></disk>" for _ in range(10_000)),

@@ -291,6 +291,7 @@ def test_a_bridge_that_was_allocated_is_no_better_than_any_other_class() -> None
     ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_entries_are_claimed_without_walking_the_list_for_each() -> None:
     """Twenty thousand steps each would not end within this test's patience; see E3: a value has no longest length."""
     entries = tuple(PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(60_000))

@@ -243,6 +243,7 @@ def _count_moments(machine: Machine, do: Callable[[], object]) -> int:
     return machine.kernel.moments
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_killed_at_any_moment_it_ends_all_bound_or_as_it_was(

@@ -468,6 +468,7 @@ def resident(process: ServerProcess) -> int:
     return int(line.split()[1])
 
 
+@pytest.mark.slow
 def test_ten_thousand_allocates_leave_no_memory_behind(node: Node, kubelet: Kubelet) -> None:
     with node.serving() as process:
         kubelet.wait_for(GPU, BOTH)

@@ -128,6 +128,7 @@ def test_a_device_in_use_is_back_after_a_restart_and_not_given_away_again(kubele
         kubelet.admit("vm3", [("compute", NAME, 1)])
 
 
+@pytest.mark.slow
 def test_twenty_restarts_under_load_lose_nothing(kubelet: Kubelet, plugin: Plugin) -> None:
     plugin.advertise(resource(*"abcdefgh"), resource("i", "j", name=OTHER))
     kubelet.wait_for(NAME)

@@ -251,6 +251,7 @@ def killed_after(steps: int, kernel: Kernel) -> Callable[[], None]:
     return mend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_kills_at_random_points_lose_and_leak_nothing(seed: int) -> None:
     chance = random.Random(seed)
