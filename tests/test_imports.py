@@ -12,7 +12,7 @@ import sysconfig
 
 import pytest
 
-from tests.support.imports import ROOT, Package, imported_by, room
+from tests.support.imports import ROOT, Package, Rules, imported_by, room
 
 ARROWS: dict[str, set[str]] = {
     # The values, and what everybody may use besides: errors.
@@ -87,7 +87,11 @@ NOT_ON_THE_HOOK_PATH = {
 """Every VM start would wait for it; some cost more than the whole hook."""
 
 
+SHELLS = frozenset(f"adapters.{name}" for name in ("define", "domain_hook", "exec_hook", "launcher", "sidecar"))
+"""What is run. None of them needs another."""
+
 PACKAGE = Package(ROOT / "launcherkit")
+RULES = Rules(PACKAGE, ARROWS, everywhere=frozenset({"errors"}), shells=SHELLS)
 every_module = pytest.mark.parametrize(
     "module", PACKAGE.modules, ids=lambda module: f"launcherkit.{module}".rstrip(".")
 )
@@ -96,8 +100,19 @@ every_module = pytest.mark.parametrize(
 @every_module
 def test_a_room_knows_only_the_rooms_that_its_arrows_lead_to(module: str) -> None:
     assert room(module) in ARROWS, f"a new room: give {room(module)} its arrows above"
-    allowed = ARROWS[room(module)] | {room(module), "errors"}
-    assert [name for name, target in PACKAGE.own_targets(module).items() if room(target) not in allowed] == []
+    assert RULES.broken_by(module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("adapters.define", "from launcherkit.adapters.exec_hook import main"),
+        ("resolve.claims", "from launcherkit.sources.vmi import read_vmi"),
+        ("rpc.server", "import launcherkit.adapters.sidecar"),
+    ],
+)
+def test_a_missing_arrow_is_noticed_inside_a_function_too(module: str, line: str) -> None:
+    assert len(RULES.broken_by(module, ast.parse(f"def f():\n    {line}"))) == 1
 
 
 @every_module

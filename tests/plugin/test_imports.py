@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.imports import ROOT, Package, imported_by, room
+from tests.support.imports import ROOT, Package, Rules, room
 
+_PARTS = {
+    "model",
+    "host",
+    "telemetry",
+    "devices",
+    "vgpu",
+    "binding",
+    "allocation",
+    "kubelet",
+    "cluster",
+    "config",
+}
 ARROWS: dict[str, set[str]] = {
     "": set(),
     "model": {""},
@@ -21,11 +34,13 @@ ARROWS: dict[str, set[str]] = {
     "kubelet": {"model", "telemetry"},
     "cluster": {"", "model", "host", "telemetry"},
     "config": {"model", "devices"},
+    # What puts everything together.
+    "daemon": {*_PARTS, "", "nodehook"},
+    "nodehook": _PARTS,
+    "cli": {*_PARTS, "daemon", "nodehook", ""},
+    "__main__": {"cli"},
 }
 """Room to the rooms that it may import."""
-
-TOGETHER = {"daemon", "nodehook", "cli", "__main__"}
-"""What puts everything together may import everything."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"kubelet", "nodehook"},
@@ -44,13 +59,34 @@ PACKAGE = Package(ROOT / "plugin" / "launcherkit_plugin")
 every_module = pytest.mark.parametrize("module", [name for name in PACKAGE.modules if ".proto" not in name])
 
 
+TRANSLATOR = Package(ROOT / "launcherkit")
+SHARED = frozenset({"", "atomic", "errors", "model", "process", "render", "resolve", "rpc", "sources"})
+"""What the distributions share: the host model, what both need of gRPC, and what every program of ours has."""
+
+RULES = Rules(PACKAGE, ARROWS, beside=(TRANSLATOR, SHARED))
+
+
 @every_module
 def test_a_room_knows_only_the_rooms_that_its_arrows_lead_to(module: str) -> None:
-    if room(module) in TOGETHER:
-        return
     assert room(module) in ARROWS, f"a new room: give {room(module)} its arrows above"
-    allowed = ARROWS[room(module)] | {room(module)}
-    assert [name for name, target in PACKAGE.own_targets(module).items() if room(target) not in allowed] == []
+    assert RULES.broken_by(module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("binding.binder", "from launcherkit_plugin.daemon.wiring import assemble"),
+        ("binding.binder", "import launcherkit_plugin.cli.bind"),
+        ("cli.bind", "from launcherkit.cli import main"),
+        ("kubelet.server", "import launcherkit.adapters.sidecar"),
+    ],
+)
+def test_a_missing_arrow_is_noticed_inside_a_function_too(module: str, line: str) -> None:
+    assert len(RULES.broken_by(module, ast.parse(f"def f():\n    {line}"))) == 1
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    assert RULES.circle() is None
 
 
 @every_module
@@ -59,22 +95,12 @@ def test_a_third_party_is_imported_only_where_it_belongs(module: str) -> None:
     assert [package for package in third if room(module) not in THIRD_PARTIES.get(package, set())] == []
 
 
-@every_module
-def test_the_translators_shells_are_not_reached_into(module: str) -> None:
-    """What is shared is the host model, the gRPC server, and what every program of ours has."""
-    shared = {"model", "errors", "sources", "resolve", "rpc", "atomic", "process", "render", ""}
-    translator = Package(ROOT / "launcherkit")
-    targets = {translator.own(name) for name in imported_by(PACKAGE.source_of(module))}
-    assert {room(target) for target in targets if target is not None} <= shared
-
-
 def test_no_two_modules_need_each_other_to_be_imported() -> None:
     assert PACKAGE.cycle() is None
 
 
 def test_the_translator_knows_nothing_of_the_plugin() -> None:
-    translator = Package(ROOT / "launcherkit")
-    users = [name for name in translator.modules if "launcherkit_plugin" in translator.packages_imported_by(name)]
+    users = [name for name in TRANSLATOR.modules if "launcherkit_plugin" in TRANSLATOR.packages_imported_by(name)]
     assert users == []
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,6 +54,49 @@ class Package:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
             return " -> ".join(f"{self.name}.{module}" for module in error.args[1])
+        return None
+
+
+class Rules(NamedTuple):
+    """What may be imported where."""
+
+    package: Package
+    arrows: Mapping[str, set[str]]
+    """Room to the rooms that it may import."""
+    everywhere: frozenset[str] = frozenset()
+    """Rooms that every room may import."""
+    shells: frozenset[str] = frozenset()
+    """Modules that no other module of their room may import."""
+    beside: tuple[Package, frozenset[str]] | None = None
+    """Another package of ours, and its rooms that this one may import."""
+
+    def broken_by(self, module: str, source: ast.AST | None = None) -> list[str]:
+        """The imports of a module, or of another source in its place, that an arrow is missing for."""
+        names = list(imported_by(self.package.source_of(module) if source is None else source))
+        return [name for name in names if not self._is_allowed(module, name)]
+
+    def _is_allowed(self, module: str, name: str) -> bool:
+        target = self.package.own(name)
+        if target is not None:
+            if room(target) == room(module):
+                return target == module or target not in self.shells
+            return room(target) in self.arrows[room(module)] | self.everywhere
+        if self.beside is None:
+            return True
+        other, shared = self.beside
+        target = other.own(name)
+        return target is None or room(target) in shared
+
+    def circle(self) -> str | None:
+        """Rooms that import each other, in a circle."""
+        graph: dict[str, set[str]] = {}
+        for module in self.package.modules:
+            targets = {room(target) for target in self.package.own_targets(module).values()}
+            graph.setdefault(room(module), set()).update(targets - {room(module)})
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            return " -> ".join(error.args[1])
         return None
 
 
