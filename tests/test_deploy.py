@@ -93,12 +93,14 @@ def added_container() -> dict[str, Any]:
     policy = only("plugin.yaml", "MutatingAdmissionPolicy")
     (mutation,) = policy["spec"]["mutations"]
     assert mutation["patchType"] == "JSONPatch"
-    found = re.fullmatch(r"\[JSONPatch(.*)\]\s*", mutation["jsonPatch"]["expression"], re.DOTALL)
+    # A pod may have no list of init containers yet.
+    begin = '(has(object.spec.initContainers) ? [] : [JSONPatch{op: "add", path: "/spec/initContainers", value: []}]) +'
+    found = re.fullmatch(re.escape(begin) + r"\s*\[JSONPatch(.*)\]\s*", mutation["jsonPatch"]["expression"], re.DOTALL)
     assert found
     patch = json.loads(
         re.sub(r"^(\s*)(\w+):|([{ ])(op|path|value):", r'\1\3"\2\4":', untyped(found[1]), flags=re.MULTILINE)
     )
-    assert (patch["op"], patch["path"]) == ("add", "/spec/containers/-")
+    assert (patch["op"], patch["path"]) == ("add", "/spec/initContainers/-")
     container: dict[str, Any] = patch["value"]
     return container
 
@@ -181,7 +183,34 @@ def test_one_label_decides_who_gets_the_plugin_and_who_gets_its_container() -> N
     selector = only("plugin.yaml", "MutatingAdmissionPolicy")["spec"]["matchConstraints"]["objectSelector"]
     assert selector["matchLabels"] == {"kubevirt.io": "virt-launcher", label: "true"}
     assert only("plugin.yaml", "VirtualMachine")["spec"]["template"]["metadata"]["labels"] == {label: "true"}
-    assert f'vmi.metadata.labels["{label}"] == "true"' in only("plugin.yaml", "Plugin")["spec"]["condition"]
+    (hook,) = only("plugin.yaml", "Plugin")["spec"]["domainHooks"]
+    assert hook["condition"] == f'"{label}" in vmi.Labels && vmi.Labels["{label}"] == "true"'
+
+
+def test_a_plugin_has_no_condition_that_launcher_and_handler_would_read_by_different_names() -> None:
+    # virt-launcher and the admission webhook know a VMI's fields by Go's names, virt-handler by JSON's; both read the
+    # condition of the plugin, virt-launcher alone those of domain hooks, virt-handler alone those of node hooks.
+    node = yaml.safe_load((DEPLOY / "plugin" / "components" / "node-hook" / "kubevirt-plugin.yaml").read_text())
+    for plugin in (only("plugin.yaml", "Plugin"), node):
+        assert "condition" not in plugin["spec"]
+        for hook in plugin["spec"].get("domainHooks", []):
+            assert set(re.findall(r"\bvmi\.(\w+)", hook["condition"])) <= {"Labels", "Annotations", "Spec"}
+        for hook in plugin["spec"].get("nodeHooks", []):
+            assert set(re.findall(r"\bvmi\.(\w+)", hook["condition"])) <= {"metadata", "spec"}
+
+
+def test_the_plugins_container_ends_with_the_pod_because_it_is_a_native_sidecar() -> None:
+    # Nobody tells a domain hook that the VM is gone: as an ordinary container it would keep the pod, and its devices.
+    assert added_container()["restartPolicy"] == "Always"
+
+
+def test_beside_the_plugin_the_vm_has_the_sidecar_that_kubevirt_1_9_needs() -> None:
+    # KubeVirt#18861.
+    assert [sidecar["image"] for sidecar in sidecars("plugin.yaml")] == [added_container()["image"]]
+    for path in (DEPLOY / "plugin.yaml", DEPLOY / "plugin" / "components" / "node-hook" / "kustomization.yaml"):
+        head = re.match(r"(#.*\n)+", path.read_text())
+        assert head, path
+        assert "KubeVirt#18861" in head[0], path
 
 
 def test_the_socket_is_where_kubevirt_allows_it_and_the_container_makes_it() -> None:
