@@ -96,6 +96,15 @@ def test_an_image_names_its_user_by_number_and_starts_without_a_shell(file: Cont
     assert exec_form(entrypoint)
 
 
+@every_target
+def test_an_image_has_its_bill_of_materials(file: Containerfile, stage: Stage) -> None:
+    copied = [step.rest for layer in file.chain(stage) for step in layer.steps if step.name == "COPY"]
+    if not stage.name:
+        assert "launcherkit-sidecar" in file.arguments["SIDECAR_IMAGE"]  # which has one, of the same packages
+    else:
+        assert f"deploy/images/sboms/launcherkit-{stage.name}.cdx.json /usr/share/sbom/" in copied
+
+
 def test_only_the_launcher_and_the_device_plugin_are_root() -> None:
     roots = [stage.name for _, stage in TARGETS if (user := stage.last("USER")) and user.rest.startswith("0:")]
     assert roots == ["plugin", "launcher"]
@@ -128,7 +137,8 @@ def test_the_build_has_all_that_the_wheel_is_made_of() -> None:
     copied = copied_by("build")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = [*wheel["packages"], *wheel["force-include"], project["project"]["readme"]]
+    readme = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["readme"]
+    needed = [*wheel["packages"], *wheel["force-include"], *wheel["sbom-files"], readme, "hatch_build.py"]
     needed += project["project"]["license-files"]
     missing = [path for path in needed if not any(path == top or path.startswith(f"{top}/") for top in copied)]
     assert missing == []
@@ -143,8 +153,9 @@ def test_the_plugins_build_has_its_folder_and_no_other_image_has_it() -> None:
 def test_the_device_plugin_has_what_its_distribution_asks_for() -> None:
     pins = (ROOT / "requirements" / "plugin.txt").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
-    project = tomllib.loads((ROOT / "plugin" / "pyproject.toml").read_text())["project"]
-    asked = {re.split(r"[\[<>=!~ ]", dependency)[0] for dependency in project["dependencies"]} - {"launcherkit"}
+    tools = tomllib.loads((ROOT / "plugin" / "pyproject.toml").read_text())["tool"]
+    dependencies = tools["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
+    asked = {re.split(r"[\[<>=!~ ]", dependency)[0] for dependency in dependencies} - {"launcherkit"}
     assert asked | {"grpclib", "protobuf", "pydantic", "pyyaml"} <= pinned
     assert not {"jinja2", "libvirt-python", "pytest", "grpcio"} & pinned
 

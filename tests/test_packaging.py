@@ -1,4 +1,4 @@
-"""The wheel: pip alone installs it into an empty environment, and the commands run there."""
+"""The distributions: their metadata, their bytes, and pip alone installs the wheel into an empty environment."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
+from hatch_build import absolute_links, address_of
+from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
+from tests.support.pages import links
 from tests.tiers import TIERS
 
 ROOT = Path(__file__).parents[1]
+PROJECTS = (ROOT, ROOT / "plugin")
 REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
 
 
@@ -30,13 +36,32 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ROOT, cwd=folder)
-    (built,) = folder.glob("launcherkit-*.whl")
+def build(target: str, project: Path, out: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", out, cwd=project)
+    (built,) = out.iterdir()
     return built
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel of each distribution, by its name."""
+    built = [build("wheel", project, tmp_path_factory.mktemp("wheel")) for project in PROJECTS]
+    return {path.name.partition("-")[0]: path for path in built}
+
+
+@pytest.fixture(scope="module")
+def sdists(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each sdist, unpacked, by the name of its distribution."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    for project in PROJECTS:
+        with tarfile.open(build("sdist", project, tmp_path_factory.mktemp("sdist"))) as archive:
+            archive.extractall(folder, filter="data")
+    return {path.name.partition("-")[0]: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: dict[str, Path]) -> Path:
+    return wheels["launcherkit"]
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +84,123 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: py
     return folder / "bin"
 
 
-def test_the_wheel_is_pure_and_typed_and_has_its_data_and_licence(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert wheel.name.endswith("-py3-none-any.whl")
-    assert "launcherkit/py.typed" in names
-    assert any(name.startswith("launcherkit/demo_data/") for name in names)
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"launcherkit"}
+def metadata_of(wheel: Path) -> Message:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(archive.read(name).decode())
+
+
+every_distribution = pytest.mark.parametrize("name", ["launcherkit", "launcherkit_plugin"])
+
+
+@every_distribution
+def test_a_wheel_is_pure_and_typed_and_has_licence_and_bill_of_materials(wheels: dict[str, Path], name: str) -> None:
+    names = zipfile.ZipFile(wheels[name]).namelist()
+    assert wheels[name].name.endswith("-py3-none-any.whl")
+    assert f"{name}/py.typed" in names
+    told = f"{name}-{__version__}.dist-info"
+    assert {f"{told}/licenses/LICENSE", f"{told}/sboms/{name.replace('_', '-')}.cdx.json"} <= set(names)
+    assert {path.partition("/")[0] for path in names} == {name, told}
+
+
+def test_the_wheel_has_the_data_of_the_demonstration(wheel: Path) -> None:
+    assert any(name.startswith("launcherkit/demo_data/") for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_both_distributions_have_one_version_and_the_plugin_wants_the_other_of_just_that(
+    wheels: dict[str, Path],
+) -> None:
+    assert {metadata_of(wheel)["Version"] for wheel in wheels.values()} == {__version__}
+    wanted = metadata_of(wheels["launcherkit_plugin"]).get_all("Requires-Dist", [])
+    assert [line for line in wanted if line.startswith("launcherkit")] == [f"launcherkit[sidecar]=={__version__}"]
+
+
+def test_the_licence_is_one() -> None:
+    assert (ROOT / "plugin" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_addresses_of_both_come_from_one_setting(wheels: dict[str, Path]) -> None:
+    home = address_of(ROOT)["home"]
+    told = [sorted(metadata_of(wheel).get_all("Project-URL", [])) for wheel in wheels.values()]
+    assert told[0] == told[1]
+    assert {line.partition(", ")[0] for line in told[0]} == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert [line for line in told[0] if not line.partition(", ")[2].startswith(home)] == []
+    others = [path for path in (*ROOT.glob("*"), *(ROOT / "plugin").glob("*")) if path.is_file()]
+    assert [path.name for path in others if home in path.read_text()] == ["pyproject.toml"]
+
+
+@every_distribution
+def test_the_links_of_a_long_description_lead_to_files_of_this_version(
+    wheels: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    metadata = metadata_of(wheels[name])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    page = tmp_path / "page.md"
+    page.write_text(str(metadata.get_payload()))
+    begin = f"{address_of(ROOT)['home']}/blob/v{__version__}/"
+    inside = [link.removeprefix(begin).partition("#")[0] for link in links(page) if link.startswith(begin)]
+    assert len(inside) > 3
+    assert [path for path in inside if not (ROOT / path).exists()] == []
+    assert [link for link in links(page) if not link.startswith(("https://", "#"))] == []
+
+
+def test_only_links_to_files_are_made_absolute_and_no_code_is_touched() -> None:
+    text = "[a](x.md#y) [b](https://e.org) [c](#d) `[e](f)`\n```\n[g](h)\n```\n[i](../j)\n"
+    assert absolute_links(text, "plugin", "P/{path}") == (
+        "[a](P/plugin/x.md#y) [b](https://e.org) [c](#d) `[e](f)`\n```\n[g](h)\n```\n[i](P/j)\n"
+    )
+
+
+@every_distribution
+def test_a_wheel_has_the_same_bytes_wherever_and_whenever_it_is_built(
+    wheels: dict[str, Path], sdists: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    for path in sdists[name].rglob("*"):
+        os.utime(path, (0, 0))
+    umask = os.umask(0o077)
+    try:
+        again = build("wheel", sdists[name], tmp_path)
+    finally:
+        os.umask(umask)
+    assert again.read_bytes() == wheels[name].read_bytes()
+
+
+def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: dict[str, Path]) -> None:
+    folder = sdists["launcherkit"]
+    for path in (
+        "dev",
+        ".ci/run",
+        "plugin/pyproject.toml",
+        "requirements/dev.txt",
+        "tests/conftest.py",
+        "docs/README.md",
+    ):
+        assert (folder / path).read_bytes() == (ROOT / path).read_bytes(), path
+    assert os.access(folder / "dev", os.X_OK)
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/model", "--base", cwd=folder)
+
+
+def test_whatever_names_a_version_names_this_one() -> None:
+    texts = {path: path.read_text() for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*.[my]*")}
+    named = {
+        (path.name, version)
+        for path, text in texts.items()
+        for version in re.findall(r"(?:\blauncherkit-\w+:|newTag: )(\d[\w.]*)", text)
+    }
+    assert len(named) > 5
+    assert {version for _, version in named} == {__version__}
+
+
+def test_every_version_in_the_changelog_has_its_day() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = headings[1:] if headings[0] == "[Unreleased]" else headings
+    dated = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in released]
+    assert None not in dated, headings
+    versions = [tuple(map(int, match[1].split("."))) for match in dated if match]
+    assert versions == sorted(set(versions), reverse=True)
+    assert [match[2] for match in dated if match] == sorted((match[2] for match in dated if match), reverse=True)
+    newest = tuple(int(number) for number in re.findall(r"\d+", __version__))
+    assert newest > max(versions, default=(0,)) if headings[0] == "[Unreleased]" else newest == versions[0]
 
 
 def test_the_wheel_has_a_page_for_every_error(wheel: Path) -> None:
@@ -74,9 +209,7 @@ def test_the_wheel_has_a_page_for_every_error(wheel: Path) -> None:
 
 
 def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:
-    archive = zipfile.ZipFile(wheel)
-    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-    needed = Parser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
+    needed = metadata_of(wheel).get_all("Requires-Dist", [])
     always = [line for line in needed if "extra ==" not in line]
     assert {re.split(r"[^\w-]", line)[0].lower() for line in always} == {"jinja2", "lxml", "pydantic", "pyyaml"}
 

@@ -1,3 +1,5 @@
-"""The device plugin. It depends on `launcherkit`, never the other way round."""
+"""The device plugin. It depends on `launcherkit`, never the other way round, and has its version."""
 
-__version__ = "0.1.0"
+from launcherkit import __version__
+
+__all__ = ["__version__"]
