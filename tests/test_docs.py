@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +20,9 @@ from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
 from tests.support.pages import (
+    COMMENTS,
     ELSEWHERE,
+    FROM_A_CHECKOUT,
     ROOT,
     Block,
     Shell,
@@ -42,27 +43,22 @@ LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "dockerfile", "
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_every_example_of_a_page_gives_what_the_page_says(page: Path, tmp_path: Path) -> None:
     folder, aside = tmp_path / "page", tmp_path / "aside"
     folder.mkdir()
     aside.mkdir()
-    return Shell(folder, aside)
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
-def test_every_example_of_a_page_gives_what_the_page_says(page: Path, shell: Shell) -> None:
+    shell = Shell(folder, aside, in_checkout=name_of(page) in FROM_A_CHECKOUT)
     printed: list[str] = []
     for block in blocks(page):
         where = f"{name_of(page)}, line {block.line}"
         assert block.language in LANGUAGES, f"{where}: a block is one of {sorted(LANGUAGES)}"
+        assert set(block.told) <= COMMENTS | {"file"}, f"{where}: what a reader needs is not in a comment"
         needed = block.told.get("needs")
         if needed and not Path(needed).exists():
             continue
         if file := block.told.get("file"):
-            path = shell.folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text)
+            shell.write(file, block.text)
         elif block.language == "console":
             run_commands(block, shell, where)
         elif block.language == "python":
@@ -80,19 +76,12 @@ def run_commands(block: Block, shell: Shell, where: str) -> None:
         assert all(step.command.startswith(beginning) for step in steps(block)), f"{where}: these can run here"
         return
     for step in steps(block):
-        outcome = shell.run(here(step.command), block.told.get("in"))
+        outcome = shell.run(step.command)
         shown = "\n".join([f"{where}: $ {step.command}", *outcome.lines])
         if step.expected is not None:
             assert matches(step.expected, outcome.lines), shown
         expected_code = int(block.told.get("exits", 0)) if step == steps(block)[-1] else 0
         assert outcome.code == expected_code, f"{shown}\nexit code {outcome.code}, not {expected_code}"
-
-
-def here(command: str) -> str:
-    """``./dev demo`` in the environment that ``./dev`` has made; in another one, what it calls there."""
-    if Path(sys.prefix) != ROOT / ".venv" and command.startswith("./dev demo"):
-        return command.replace("./dev", "launcherkit", 1)
-    return command
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])

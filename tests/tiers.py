@@ -137,6 +137,35 @@ TIERS = (
 )
 
 
+FULL_DEMO_MIB = 6144
+"""The memory that `./dev demo --full` takes."""
+
+
+def full_demo_lacks(uid: int, available_mib: int, machine: str) -> list[str]:
+    """What `./dev demo --full` needs and can't get by itself; empty: it can run.
+
+    Args:
+        uid: of the user.
+        available_mib: memory that can be had.
+        machine: the architecture.
+    """
+    program = CLUSTER.program()
+    lacks = []
+    if program is None:
+        lacks.append(
+            f"{CLUSTER.variable} is not set: a folder with a program `{CLUSTER.in_folder}` that starts Kubernetes"
+        )
+    elif not os.access(program, os.X_OK):
+        lacks.append(f"{CLUSTER.variable}: {program} is no program")
+    if machine != KERNEL.architecture:
+        lacks.append(f"this machine is {machine}, not {KERNEL.architecture}")
+    if uid != 0:
+        lacks.append("it has to be root")
+    if available_mib < FULL_DEMO_MIB:
+        lacks.append(f"{available_mib} MiB of memory can be had, it takes {FULL_DEMO_MIB}")
+    return lacks
+
+
 def find_program(name: str) -> str | None:
     """The path of a program; daemons too, whose directories a user's PATH may lack."""
     path = os.environ.get("PATH", os.defpath)

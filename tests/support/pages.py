@@ -1,13 +1,19 @@
 """The pages of the documentation: their links, their examples, and a shell to run the examples in.
 
-A fenced block may be told about by HTML comments right above it:
+What a reader does with a page is done here, from where the reader stands: commands run one after the other, and folder
+and exports stay. A page begins in an empty folder, in a shell that finds the programs; README and tutorial begin in a
+checkout, in a shell that doesn't.
 
-    <!-- file: policy.yaml -->     put the block's text into this file of the page's folder
-    <!-- in: checkout -->          run it there, or in a folder of the page; else where the last command left off
+A line like this above a block, for everybody to see, says that its text is written into that file:
+
+    `policy.yaml`:
+
+What no reader needs is told by HTML comments right above a block:
+
     <!-- runs: in a cluster -->    don't run it here; only the places of `ELSEWHERE`
     <!-- needs: /sys/bus/pci -->   run it only where this path is
     <!-- exits: 65 -->             its last command ends so; the default is 0
-    <!-- prints -->                what the Python block above it prints
+    <!-- prints -->                what the Python block above it prints; that one is run by `python3`
     <!-- policy -->                a policy; a YAML file with that word in its name is one anyhow
 
 Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams,
@@ -17,13 +23,17 @@ output may be anything.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +44,11 @@ ELSEWHERE = {
 }
 """Where a block may say that it runs instead: what its commands begin with, and why they can't run here."""
 
+COMMENTS = {"runs", "needs", "exits", "prints", "policy"}
+FROM_A_CHECKOUT = {"README.md", "docs/tutorial.md"}
+"""The pages that begin in a checkout."""
+
+_FILE = re.compile(r"^`(?P<path>[^`\s]+\.[^`\s]+)`:$")
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)\s*$")
 _COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z]+)(?:: (?P<value>.*?))? -->\s*$")
 _SCRIPTS = {
@@ -52,7 +67,7 @@ class Block(NamedTuple):
     language: str
     text: str
     told: Mapping[str, str]
-    """What the comments above it say."""
+    """What the comments above it say, and under ``file`` the name of the file that it is."""
 
 
 class Step(NamedTuple):
@@ -71,8 +86,8 @@ class Outcome(NamedTuple):
 
 
 def all_pages() -> list[Path]:
-    """README, the pages of ``docs/`` and the other documents at the root."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, the pages of ``docs/``, the other documents at the root, and the device plugin's README."""
+    return [*sorted(ROOT.glob("*.md")), ROOT / "plugin" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
@@ -99,7 +114,8 @@ def blocks(page: Path) -> list[Block]:
         elif comment := _COMMENT.match(line):
             told[comment["key"]] = comment["value"] or ""
         elif line.strip():
-            told = {}
+            file = _FILE.match(line)
+            told = {"file": file["path"]} if file else {}
     assert opened is None, f"{name_of(page)}: the last block has no end"
     return found
 
@@ -156,38 +172,67 @@ def _prose(page: Path) -> str:
     return "\n".join(lines)
 
 
+def _is_made_by_dev(scripts: Path) -> bool:
+    """Whether programs are those of the environment that `./dev` makes, and it would leave that as it is."""
+    stamp = ROOT / ".venv" / "launcherkit-dev.json"
+    if scripts != ROOT / ".venv" / "bin" or not stamp.exists():
+        return False
+    current: str = load_script(ROOT / "dev").digest()
+    return current == json.loads(stamp.read_text())["digest"]
+
+
 class Shell:
     """Runs the commands of one page one after the other, as a person would: folder and exports stay.
 
     Args:
-        folder: the page's folder, empty at first.
-        aside: a folder for what is not the page's.
+        folder: where the person stands at first; it is empty.
+        aside: a folder for what the person doesn't see.
+        in_checkout: the folder is a checkout, and the programs are not on PATH yet.
     """
 
-    def __init__(self, folder: Path, aside: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, aside: Path, *, in_checkout: bool = False) -> None:
+        self._folder = folder
         self._aside = aside
         self._state = aside / "state"
         scripts = Path(sys.executable).parent
+        paths = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if path != str(scripts)]
         self._env = {
-            "HOME": str(folder),
+            "HOME": str(aside),
             "LANG": "C.UTF-8",
-            "PATH": os.pathsep.join([str(scripts), str(aside), os.environ.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join(paths if in_checkout else [str(scripts), str(aside / "bin"), *paths]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": str(ROOT),
+            "SHELL": "/bin/bash",
         }
-        for name, module in _SCRIPTS.items():
-            call = f"import sys, {module} as it; sys.exit(it.main())"
-            stand_in = aside / name  # found only where the project is not installed
-            stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{call}" "$@"\n')
-            stand_in.chmod(0o755)
+        if not _is_made_by_dev(scripts):
+            self._stand_in(scripts)
+        if in_checkout:
+            for path in ROOT.iterdir():
+                if not (folder / path.name).exists() and path.name != "example":
+                    (folder / path.name).symlink_to(path)
 
-    def run(self, command: str, where: str | None = None) -> Outcome:
-        """Run a command; ``where`` is ``checkout`` or a folder of the page."""
-        at_home = where != "checkout"
-        folder = ROOT if not at_home else self.folder / (where or ".")
-        begin = f". {self._state}" if where is None and self._state.exists() else f"cd {folder}"
-        keep = f'{{ declare -px; printf "cd %q\\n" "$PWD"; }} > {self._state}' if at_home else ""
+    def _stand_in(self, scripts: Path) -> None:
+        """Programs and a `./dev`, where the real one would have to make an environment first."""
+        (self._aside / "bin").mkdir()
+        programs = {
+            name: f'exec {sys.executable} -c "import sys, {module} as it; sys.exit(it.main())" "$@"'
+            for name, module in _SCRIPTS.items()
+        }
+        path = f"{scripts}:{self._aside / 'bin'}:$PATH"
+        programs["dev"] = f'PATH={path}; export PATH; [ "$1" = shell ] && exec "$SHELL"; exec launcherkit "$@"'
+        for name, command in programs.items():
+            program = self._aside / "bin" / name
+            program.write_text(f"#!/bin/sh\n{command}\n")
+            program.chmod(0o755)
+        (self._folder / "dev").symlink_to(self._aside / "bin" / "dev")
+        self._env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'plugin'}"
+
+    def run(self, command: str) -> Outcome:
+        """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
+        begin = f". {self._state}" if self._state.exists() else f"cd {self._folder}"
+        keep = f'{{ declare -px; printf "cd %q\\n" "$PWD"; }} > {self._state}'
+        if command == "./dev shell":
+            command = f"{command} <<'END'\n{keep}\nEND"
+            keep = "true"
         result = subprocess.run(
             ["bash", "-c", f"{begin}\n{command}\ncode=$?\n{keep}\nexit $code"],
             env=self._env,
@@ -199,8 +244,16 @@ class Shell:
         )
         return Outcome(result.returncode, result.stdout.splitlines())
 
+    def write(self, file: str, text: str) -> None:
+        """Write a file that the page shows, where the person stands."""
+        shown = self._aside / "shown"
+        shown.write_text(text)
+        folder = str(Path(file).parent)
+        outcome = self.run(f"mkdir -p {shlex.quote(folder)} && cp {shown} {shlex.quote(file)}")
+        assert outcome.code == 0, outcome.lines
+
     def python(self, text: str) -> Outcome:
-        """Run a Python example in the page's folder."""
+        """Run a Python example with the `python3` that the person has."""
         example = self._aside / "example.py"
         example.write_text(text)
-        return self.run(f"{sys.executable} {example}", ".")
+        return self.run(f"python3 {example}")

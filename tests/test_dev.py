@@ -1,0 +1,92 @@
+"""The developer's commands, as far as they can be tried without making an environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripts import load_script
+from tests.tiers import CLUSTER, FULL_DEMO_MIB, full_demo_lacks
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A checkout in which nothing has been made yet, of what `./dev` reads before it makes anything."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "dev", tmp_path)
+    shutil.copy(ROOT / "tests" / "tiers.py", tmp_path / "tests")
+    return tmp_path
+
+
+def test_the_full_demonstration_says_what_is_missing_before_it_makes_or_installs_anything(bare: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != CLUSTER.variable}
+    before = sorted(bare.rglob("*"))
+    done = subprocess.run([bare / "dev", "demo", "--full"], env=env, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert done.stdout == ""
+    assert f"{CLUSTER.variable} is not set" in done.stderr
+    assert "docs/how-to/pod-to-guest.md" in done.stderr
+    assert sorted(bare.rglob("*")) == before
+
+
+def test_all_that_the_full_demonstration_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CLUSTER.variable, str(tmp_path))
+    lacks = full_demo_lacks(1000, FULL_DEMO_MIB - 1, "aarch64")
+    for part in (f"{tmp_path}/cluster is no program", "aarch64", "root", f"{FULL_DEMO_MIB - 1} MiB"):
+        assert any(part in line for line in lacks), part
+    (tmp_path / "cluster").touch(mode=0o755)
+    assert full_demo_lacks(0, FULL_DEMO_MIB, "x86_64") == []
+
+
+def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path: Path) -> None:
+    stub = load_script(ROOT / "dev")
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\necho "$PATH" > seen; pwd >> seen; exit 7\n')
+    shell.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHELL", str(shell))
+        patch.chdir(tmp_path)
+        assert stub.shell() == 7
+    path, folder = (tmp_path / "seen").read_text().splitlines()
+    assert path.split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
+    assert folder == str(tmp_path)
+
+
+# The program `cluster` around kind, which is not run here: what it would run.
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("up", "kind create cluster --name launcherkit-test --wait 4m --kubeconfig S/kubeconfig"),
+        ("up cluster", "kind create cluster --name launcherkit-test --wait 4m --kubeconfig S/kubeconfig"),
+        ("down", "kind delete cluster --name launcherkit-test --kubeconfig S/kubeconfig"),
+        ("status", "kubectl --kubeconfig S/kubeconfig get --raw /readyz"),
+        ("kubectl get -o json pods", "kubectl --kubeconfig S/kubeconfig get -o json pods"),
+        ("kubectl create --dry-run=server -f -", "kubectl --kubeconfig S/kubeconfig create --dry-run=server -f -"),
+    ],
+)
+def test_the_cluster_by_kind_runs(words: str, command: str) -> None:
+    kind = load_script(ROOT / "tests" / "cluster" / "kind" / "cluster")
+    assert " ".join(kind.command_of(kind.parse(["--state", "S", *words.split()], {}))) == command
+
+
+def test_the_cluster_by_kind_says_where_its_files_are_and_what_is_missing(tmp_path: Path) -> None:
+    program = ROOT / "tests" / "cluster" / "kind" / "cluster"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+        return subprocess.run([sys.executable, program, *words], env=env, capture_output=True, text=True)
+
+    assert run("env").stdout == f"KUBECONFIG={tmp_path}/launcherkit-test/kubeconfig\n"
+    for words in ("install", "up", "status"):
+        done = run(words)
+        assert (done.returncode, done.stderr) == (69, "cluster: not on PATH: kind, kubectl, docker or podman\n")
+    assert run("up", "standalone").returncode == 2
