@@ -178,7 +178,7 @@ def _is_made_by_dev(scripts: Path) -> bool:
     if scripts != ROOT / ".venv" / "bin" or not stamp.exists():
         return False
     current: str = load_script(ROOT / "dev").digest()
-    return current == json.loads(stamp.read_text())["digest"]
+    return bool(current == json.loads(stamp.read_text())["digest"])
 
 
 class Shell:
