@@ -21,7 +21,7 @@ from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, DisplayOptions, Request
 from launcherkit.model.value import NamedTuple
 from launcherkit.place.slots import Placement, place_units
-from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims, name_requests
+from launcherkit.resolve.aliases import Named, assign_aliases, find_riders, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, nodes_to_come, touched_groups
@@ -264,7 +264,10 @@ def _claims(
     # What a claim names is for its request alone, whatever a variable holds (C5).
     wanted = {request: allocations[request.key].entries[0] for request in requests if request.claim is not None}
     if there:
-        asked = [(request.section, request.name, allocations[request.key].kind) for request in requests]
+        asked = [
+            Named(request.section, request.name, allocations[request.key].kind, request.claim is not None)
+            for request in requests
+        ]
         for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
             if alias in there:
                 wanted.setdefault(request, there[alias])

@@ -21,6 +21,11 @@ class Claim(NamedTuple):
     variable: str | None
     primary: HostAddress
 
+    @property
+    def by_claim(self) -> bool:
+        """A DRA claim answers it, not a resource (E5)."""
+        return self.origin == "vmi" and self.resource is None
+
 
 class Attachment(NamedTuple):
     """A function that goes to the guest, before it is known where to."""

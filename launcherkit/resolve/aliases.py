@@ -9,8 +9,12 @@ from launcherkit.model.domain import DomainFacts
 from launcherkit.model.plan import Attachment, Claim, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section, kind_of
+from launcherkit.model.value import NamedTuple
 
 _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+CLAIM_PREFIXES: dict[Section, str] = {"gpus": "ua-dra-gpu-", "hostDevices": "ua-dra-hostdevice-"}
+"""KubeVirt's, for what a DRA claim answers; it finds its devices again by these, so no policy changes them."""
 
 
 def clean(text: str) -> str:
@@ -18,27 +22,38 @@ def clean(text: str) -> str:
     return text if _ALLOWED.issuperset(text) else "".join(c if c in _ALLOWED else "-" for c in text)
 
 
-def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes) -> str:
+class Named(NamedTuple):
+    """What a request's alias is made of."""
+
+    section: Section
+    name: str
+    kind: Kind
+    by_claim: bool = False
+    """Answered by a DRA claim: KubeVirt has prefixes of its own for these."""
+
+
+def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
     """The alias of a device by its request's name."""
-    if section == "gpus":
+    section, name, kind, by_claim = named
+    if by_claim:
+        prefix = CLAIM_PREFIXES[section]
+    elif section == "gpus":
         prefix = prefixes.gpu
     else:
         prefix = prefixes.usb if kind == "usb" else prefixes.hostdevice
     return clean(prefix + name)
 
 
-def name_requests(
-    named: Iterable[tuple[Section, str, Kind]], domain: DomainFacts, prefixes: AliasPrefixes
-) -> list[str]:
+def name_requests(named: Iterable[Named], domain: DomainFacts, prefixes: AliasPrefixes) -> list[str]:
     """The alias of each request, in order: what names it comes before what the document calls its hostdevs."""
     used = dict.fromkeys(domain.aliases, 1)
-    return [_unique(alias_of(section, name, kind, prefixes), used) for section, name, kind in named]
+    return [_unique(alias_of(each, prefixes), used) for each in named]
 
 
 def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The aliases of what a VMI or the environment asks for."""
     asked = [claim for claim in claims if claim.origin != "domain"]
-    named = [(claim.section, claim.name, kind_of(claim.primary)) for claim in asked]
+    named = [Named(claim.section, claim.name, kind_of(claim.primary), claim.by_claim) for claim in asked]
     return dict(zip([claim.primary for claim in asked], name_requests(named, domain, prefixes), strict=True))
 
 
@@ -100,7 +115,7 @@ def assign_aliases(
     for unit, attachment in unnamed:
         claim, source = attachment.claim, attachment.source
         if claim is not None:
-            alias = alias_of(claim.section, claim.name, unit.kind, prefixes)
+            alias = alias_of(Named(claim.section, claim.name, unit.kind), prefixes)
         else:
             alias = f"{given[unit.primary.source]}-fn{source.function if isinstance(source, PciAddress) else 0}"
         given[source] = _unique(alias, used)

@@ -15,6 +15,7 @@ from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section
 from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.aliases import CLAIM_PREFIXES
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 
@@ -122,6 +123,7 @@ def _named(
 
 
 _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
+    *CLAIM_PREFIXES.items(),
     ("gpus", "ua-gpu-"),
     ("hostDevices", "ua-hostdevice-"),
     ("hostDevices", "ua-usb-host-"),

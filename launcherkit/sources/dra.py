@@ -18,7 +18,10 @@ from launcherkit.model.request import Allocation, DeviceClaim, Kind, Request
 DRA_ROOT = "/var/run/kubernetes.io/dra-device-attributes"
 _FOLDERS = {"claim": "resourceclaims", "template": "resourceclaimtemplates"}
 _MAX_BYTES = 1 << 20
-_MDEV, _PCI = "mDevUUID", "resource.kubernetes.io/pciBusID"
+_SHOWN = 5
+_VERSIONS = ("metadata.resource.k8s.io/v1alpha1", "metadata.resource.k8s.io/v1beta1")
+_MDEV, _MDEV_TOO, _PCI = "mdevUUID", "mDevUUID", "resource.kubernetes.io/pciBusID"
+"""KubeVirt reads the first; its enhancement proposal has the second spelling too, so drivers may."""
 _REMEDY = (
     "See what the DRA driver wrote: kubectl exec POD -c compute -- find {root} -name '*-metadata.json'. It must "
     "publish device metadata with " + _PCI + " or " + _MDEV + ", and the request must be for one device."
@@ -27,6 +30,7 @@ _REMEDY = (
 
 _ATTRIBUTES: tuple[tuple[str, Kind, Callable[[str], HostAddress]], ...] = (
     (_MDEV, "mdev", MdevAddress.parse),
+    (_MDEV_TOO, "mdev", MdevAddress.parse),
     (_PCI, "pci", PciAddress.parse),
 )
 
@@ -75,18 +79,24 @@ class DraFiles:
         try:
             with open(path, "rb") as file:
                 text = file.read(_MAX_BYTES).decode()
-            # One object a version of the format may follow one another; they say the same.
-            document, _ = json.JSONDecoder().raw_decode(text.lstrip())
+            versions: list[Any] = []
+            for document in _objects(text):
+                if not isinstance(document, dict):
+                    self._fail(request, f"{path}: object {len(versions) + 1} is not an object")
+                version = document.get("apiVersion")
+                if version in _VERSIONS:
+                    return document
+                versions.append(version)
         except OSError as problem:
             self._fail(request, f"{path}: {problem.strerror}")
         except (ValueError, RecursionError) as problem:
             self._fail(request, f"{path} is not JSON: {problem}")
-        if not isinstance(document, dict):
-            self._fail(request, f"{path} is not an object")
-        return document
+        found = ", ".join(map(shown, versions[:_SHOWN])) + (", ..." if len(versions) > _SHOWN else "")
+        what = f"has the apiVersion {found}" if versions else "holds no object"
+        return self._fail(request, f"{path} {what}; known are {' and '.join(_VERSIONS)}")
 
     def _address(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress]]:
-        """mDevUUID before the PCI address, which is that of its parent then (E5)."""
+        """The UUID of an mdev before the PCI address, which is that of its parent then (E5)."""
         attributes = device.get("attributes") if isinstance(device, dict) else None
         found = attributes if isinstance(attributes, dict) else {}
         for name, kind, parse in _ATTRIBUTES:
@@ -103,6 +113,22 @@ class DraFiles:
 
     def _fail(self, request: Request, what: str) -> NoReturn:
         raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root))
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """The values of a JSON stream, one after another: a driver writes the same once for each version, newest first.
+
+    Raises:
+        ValueError: what comes next is not JSON.
+    """
+    decoder, at = json.JSONDecoder(), 0
+    while True:
+        while at < len(text) and text[at] in " \t\r\n":
+            at += 1
+        if at == len(text):
+            return
+        value, at = decoder.raw_decode(text, at)
+        yield value
 
 
 def _devices(document: dict[str, Any], claim: DeviceClaim) -> Iterator[Any]:

@@ -15,14 +15,16 @@ from launcherkit.model.request import DeviceClaim, Request
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.vmi import read_vmi
 
-PCI, MDEV = "resource.kubernetes.io/pciBusID", "mDevUUID"
+PCI, MDEV = "resource.kubernetes.io/pciBusID", "mdevUUID"
+ALPHA, BETA = "metadata.resource.k8s.io/v1alpha1", "metadata.resource.k8s.io/v1beta1"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 CLAIM = DeviceClaim("claim", "gpu-claim", "gpu")
 DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 
 
-def metadata(attributes: Any, request: str = "gpu") -> dict[str, Any]:
-    return {"kind": "DeviceMetadata", "requests": [{"name": request, "devices": [{"attributes": attributes}]}]}
+def metadata(attributes: Any, request: str = "gpu", version: str = ALPHA) -> dict[str, Any]:
+    requests = [{"name": request, "devices": [{"attributes": attributes}]}]
+    return {"kind": "DeviceMetadata", "apiVersion": version, "requests": requests}
 
 
 def put(
@@ -44,9 +46,28 @@ def test_a_pci_address_is_read_from_the_attribute(tmp_path: Path, value: object)
     assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
 
 
-def test_an_mdev_counts_before_the_address_of_its_parent(tmp_path: Path) -> None:
-    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}, f"nvidia.com/{MDEV}": {"string": UUID}}))
+@pytest.mark.parametrize("name", [MDEV, "mDevUUID", f"nvidia.com/{MDEV}", "nvidia.com/mDevUUID"])
+def test_an_mdev_counts_before_the_address_of_its_parent(tmp_path: Path, name: str) -> None:
+    """Else the guest would get the whole card, and with it every other guest's vGPU."""
+    put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}, name: {"string": UUID}}))
     assert read(tmp_path) == (MdevAddress(UUID),)
+
+
+def test_of_both_spellings_kubevirts_counts(tmp_path: Path) -> None:
+    put(tmp_path, metadata({"mDevUUID": {"string": UUID.replace("4b", "5c")}, MDEV: {"string": UUID}}))
+    assert read(tmp_path) == (MdevAddress(UUID),)
+
+
+def stream(*objects: object) -> str:
+    return "\n".join(json.dumps(each) for each in objects) + "\n"
+
+
+@pytest.mark.parametrize("version", [ALPHA, BETA])
+def test_the_first_object_of_a_known_version_counts(tmp_path: Path, version: str) -> None:
+    newer = {"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io/v2", "requests": 7}
+    known = metadata({PCI: {"string": "0000:e1:00.0"}}, version=version)
+    put(tmp_path, stream(newer, {"apiVersion": 1}, known, metadata({PCI: {"string": "0000:e2:00.0"}})) + "what follows")
+    assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
 
 
 def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) -> None:
@@ -57,18 +78,21 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ("", "not JSON"),
-        ("[]", "not an object"),
+        ("", "holds no object"),
+        ("[]", "object 1 is not an object"),
+        ('{"apiVersion": "v2"} 7', "object 2 is not an object"),
         ("[" * 100_000, "not JSON"),
-        ({}, "0 devices"),
-        ({"requests": {"gpu": 1}}, "0 devices"),
-        ({"requests": [1, {"name": "gpu"}, {"name": 1, "devices": []}]}, "0 devices"),
+        ({}, f"has the apiVersion nothing; known are {ALPHA} and {BETA}"),
+        (stream(*({"apiVersion": f"v{number}"} for number in range(9))), "'v4', ...; known"),
+        (stream({"apiVersion": "v2"}) + "}", "not JSON"),
+        ({"apiVersion": BETA, "requests": {"gpu": 1}}, "0 devices"),
+        ({"apiVersion": ALPHA, "requests": [1, {"name": "gpu"}, {"name": 1, "devices": []}]}, "0 devices"),
         (metadata({PCI: {"string": "0000:e1:00.0"}}, "other"), "0 devices"),
         (metadata(None), "neither"),
         (metadata({"model": {"string": "x"}}), "'model'"),
         (metadata({PCI: {"int": 1}}), "attribute resource.kubernetes.io/pciBusID: nothing"),
-        (metadata({MDEV: {"string": "x"}}), "attribute mDevUUID: 'x'"),
-        ({"requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
+        (metadata({MDEV: {"string": "x"}}), "attribute mdevUUID: 'x'"),
+        ({"apiVersion": ALPHA, "requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
     ],
 )
 def test_what_names_no_one_device_is_told_with_what_was_found(tmp_path: Path, document: Any, told: str) -> None:
