@@ -127,6 +127,12 @@ class BadClaim(LauncherkitError):
     code = "LK112"
 
 
+class MixedBackends(LauncherkitError):
+    """Hostdevs of the document open one IOMMU group through iommufd and through the group."""
+
+    code = "LK113"
+
+
 class NotXml(LauncherkitError):
     code = "LK121"
 
@@ -198,6 +204,12 @@ class DeviceAsleep(LauncherkitError):
     """D3cold (V3)."""
 
     code = "LK207"
+
+
+class UnknownMdevModel(LauncherkitError):
+    """A mediated device has a device API that no hostdev can have as its model."""
+
+    code = "LK209"
 
 
 class DeviceGone(LauncherkitError):

@@ -22,9 +22,11 @@ from launcherkit.model.request import Allocation, DisplayOptions, Request
 from launcherkit.model.value import NamedTuple
 from launcherkit.place.slots import Placement, place_units
 from launcherkit.resolve.aliases import Named, assign_aliases, find_riders, name_claims, name_requests
+from launcherkit.resolve.allocated import sees_own_nodes_alone
+from launcherkit.resolve.backend import Backends, decide_backends, nodes_of
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, nodes_to_come, touched_groups
+from launcherkit.resolve.viability import check_nodes, check_viability, nodes_to_come, touched_groups
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -127,11 +129,13 @@ def _plan(
     riders = find_riders(claims, named, domain)
     if not variables:
         listed = frozenset(existing) if facts.known else frozenset()
-    units = assemble_units(claims, Situation(policy.siblings, facts, listed, existing, domain.taken, riders))
+    own_nodes = sees_own_nodes_alone((*listed, *existing), facts)
+    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, riders, own_nodes)
+    units = assemble_units(claims, situation)
     attached = [attachment.source for unit in units for attachment in unit.attachments]
 
     options = {request.name: request.display for request in requests if request.section == "gpus"}
-    shown = _displays(units, options, domain, facts, notes)
+    shown = _displays([unit for unit in units if not unit.kept], options, domain, facts, errors, notes)
     aliases = assign_aliases(units, named, domain, policy.alias_prefixes)
     placement = place_units(units, domain, errors, notes)
     if left_alone or existing or any(unit.stayed for unit in units):
@@ -142,19 +146,16 @@ def _plan(
     groups = touched_groups(attached, facts)
     managed = _managed(units, domain, policy)
     check_viability(groups, managed, facts, errors, notes)
-    needed = needed_nodes(attached, facts, domain.iommufd)
-    if needed.iommufd != domain.iommufd:
-        from launcherkit.resolve.notes import about_iommufd
-
-        notes.append(about_iommufd(domain.iommufd))
+    backends = decide_backends(units, domain, facts, errors, notes)
+    needed = nodes_of(attached, backends, facts)
     if policy.node_check == "always" or (policy.node_check == "auto" and variables):
-        to_come = nodes_to_come(groups, managed, facts) if managed else ()
-        check_nodes([node for node in needed.nodes if node not in to_come], facts, errors)
+        to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
+        check_nodes([node for node in needed if node not in to_come], facts, errors)
     errors.raise_if_any()
     there = set(attached)
     left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))
-    devices = tuple([_device(unit, aliases, placement, shown, managed) for unit in units])
-    return Plan(devices, placement.root_ports, groups, needed.nodes, left, needed.iommufd)
+    devices = tuple([_device(unit, aliases, placement, shown, managed, backends) for unit in units])
+    return Plan(devices, placement.root_ports, groups, needed, left, bool(backends.iommufd))
 
 
 def _displays(
@@ -162,6 +163,7 @@ def _displays(
     options: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     facts: HostFacts,
+    errors: Collector,
     notes: list[Note],
 ) -> dict[HostAddress, Shown]:
     """Most VMs have GPUs that are passed through whole and shown nowhere; the others pay for the import."""
@@ -170,7 +172,7 @@ def _displays(
         return {}
     from launcherkit.resolve.display import decide_displays
 
-    return decide_displays(units, options, domain, facts, notes)
+    return decide_displays(units, options, domain, facts, errors, notes)
 
 
 def _device(
@@ -179,14 +181,22 @@ def _device(
     placement: Placement,
     shown: Mapping[HostAddress, Shown],
     managed: Container[HostAddress],
+    backends: Backends,
 ) -> PlannedDevice:
     guests = placement.guests
     functions = [
-        PlannedFunction(attachment, aliases[source], guests.get(source), shown.get(source), source in managed)
+        PlannedFunction(
+            attachment,
+            aliases[source],
+            guests.get(source),
+            shown.get(source),
+            source in managed,
+            backends.said.get(source),
+        )
         for attachment in unit.attachments
         for source in (attachment.source,)
     ]
-    return PlannedDevice(unit.kind, tuple(functions), unit.stayed)
+    return PlannedDevice(unit.kind, tuple(functions), unit.stayed, unit.kept)
 
 
 def _allocations(
@@ -280,7 +290,7 @@ def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> froz
         return frozenset()
     managed: set[HostAddress] = set()
     for unit in units:
-        default = _said(unit.primary, domain, policy.managed)
+        default = _said(unit.primary, domain, policy.managed and not unit.kept)
         managed.update([each.source for each in unit.attachments if _said(each, domain, default)])
     return frozenset(managed)
 

@@ -32,7 +32,7 @@ def _device(device: PlannedDevice) -> dict[str, Any]:
         "request": _claim(device.primary.attachment.claim),
         "functions": [_function(function) for function in device.functions],
         "stayed": [{"host": str(stayed.address), "why": stayed.why} for stayed in device.stayed],
-    }
+    } | ({"kept": True} if device.kept else {})
 
 
 def _claim(claim: Claim | None) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
         "host": _address(function.source),
         "role": attachment.role,
         "why": attachment.why,
-        "alias": function.alias,
+        "alias": function.alias or None,
         "guest": None if place is None else str(place.address),
         "multifunction": bool(place and place.multifunction),
         "managed": function.managed,
@@ -61,6 +61,8 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
     }
     if attachment.role == "sibling":
         document["request"] = _claim(attachment.claim)
+    if function.iommufd is not None:
+        document["iommufd"] = function.iommufd
     if shown is not None:
         document |= {key: value for key, value in shown._asdict().items() if value is not None}
     return document

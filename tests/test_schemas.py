@@ -56,7 +56,7 @@ def address(function: int, multifunction: str = "") -> str:
         pytest.param(
             pci(managed="yes", inside="<rom bar='off'/><boot order='1'/>"), id="a completed one with rom and boot"
         ),
-        pytest.param(pci(inside="<driver iommufd='yes'/>"), id="iommufd"),
+        pytest.param(pci().replace("<source>", "<driver iommufd='no'/><source>", 1), id="iommufd"),
         pytest.param(pci(inside="<address type='unassigned'/>"), id="one that is not in the guest"),
         pytest.param(
             f"<hostdev {MDEV} model='vfio-pci' display='on' ramfb='on'>{MDEV_SOURCE}{ALIAS}</hostdev>",

@@ -151,6 +151,7 @@ def test_users_3_a_sibling_of_a_better_class_never_leads_the_next_run_of_a_sidec
         function("0000:e1:00.6", group=3),
         function("0000:e1:00.7", USB, driver=None, group=3),
         nodes=["/dev/vfio/3", "/dev/vfio/13", "/dev/vfio/vfio"],
+        container_dev=True,
     )
     first, second = twice(domain(pci_hostdev("0000:e1:00.3", alias="ua-gpu-a")), {}, host, None)
     assert first == ["0000:e1:00.3", "0000:e1:00.6"]
@@ -184,12 +185,17 @@ def test_users_4_a_sidecar_with_neither_variables_nor_hostdevs_is_an_error() -> 
         translate(domain(), env={}, host=TWO_CARDS, vmi=vmi("a"))
 
 
+USB_BY_MODEL = (
+    "<hostdev type='usb'><source><vendor id='0x1'/><product id='0x2'/></source><alias name='ua-usb-host-k'/></hostdev>"
+)
+
+
 def test_users_5_every_hostdev_leaves_with_mode_managed_and_a_valid_unique_alias() -> None:
     document = domain(
         "<disk><alias name='ua-gpu-a-b'/></disk>",
         pci_hostdev(GPU1, alias="hostdev0"),
-        f"<hostdev type='mdev'><source><address uuid='{UUID}'/></source><alias name='not valid'/></hostdev>",
-        "<hostdev type='usb'><source><vendor id='0x1'/><product id='0x2'/></source></hostdev>",
+        f"<hostdev type='mdev'><source><address uuid='{UUID}'/></source><alias name='ua-gpu-n v'/></hostdev>",
+        USB_BY_MODEL,
         "<hostdev type='usb'><source><address bus='1' device='2'/></source></hostdev>",
     )
     host = FixedHost(*card("0000:e1:00", 44), *card("0000:01:00", 12), mdevs=[mdev(), mdev(UUID2, group=91)])
@@ -208,6 +214,54 @@ def test_users_5_every_hostdev_leaves_with_mode_managed_and_a_valid_unique_alias
         assert element.get("managed") == "no"
         assert element.find("source") is not None
         assert len(element.findall("alias")) == 1
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [vmi("a"), None, vmi(), vmi("x", host_devices=(("m", "x/m"),))],
+    ids=["another device", "no VMI", "nothing", "too much"],
+)
+@pytest.mark.parametrize("env", [{VARIABLE: GPU0}, {}], ids=["variables", "none"])
+def test_users_5_a_hostdev_that_nobody_asked_about_stays_byte_for_byte(env: dict[str, str], requests: Any) -> None:
+    """X1: whatever else is done, and even where libvirt would refuse it."""
+    nobodys = (
+        "<hostdev type='pci'><source><address bus='0x41'/></source></hostdev>",
+        (
+            "<hostdev mode='subsystem' type='pci' managed='yes'>\n<driver name='vfio'/>"
+            "<source><address domain='0' bus='0x42' slot='0' function='0'/></source><alias name='hostdev1'/></hostdev>"
+        ),
+        f"<hostdev type='mdev' display='on' ramfb='on'><source><address uuid='{UUID}'/></source></hostdev>",
+        mdev_hostdev(UUID2, attributes=" model='vfio-pci' ramfb='on'"),
+        "<hostdev mode='subsystem' type='usb'><source><vendor id='0x1'/><product id='0x2'/></source></hostdev>",
+        "<hostdev mode='capabilities' type='misc'><source><char>/dev/tty0</char></source></hostdev>",
+    )
+    host = FixedHost(*card("0000:e1:00", 44), function("0000:41:00.0", NIC, group=41), mdevs=[mdev()])
+    try:
+        written = translate(domain(*nobodys), env=env, host=host, vmi=requests).domain_xml.decode()
+    except LauncherkitError:
+        assert requests is not None
+        return
+    for hostdev in nobodys:
+        assert f"    {hostdev}\n" in written
+    assert written.count("<hostdev") == len(nobodys) + (2 if env and requests != vmi() else 0)
+
+
+def test_users_5_a_sibling_of_a_physical_function_never_bears_kubevirts_alias_of_networks() -> None:
+    """X1: KubeVirt detaches whatever begins with ua-sriov-, and would report the sibling as a network."""
+    nic, dma = function("0000:3b:00.0", NIC, group=60), function("0000:3b:00.1", 0x080100, group=60)
+    host = FixedHost(nic, dma, function("0000:41:00.0", NIC, group=41))
+    document = domain(
+        pci_hostdev("0000:3b:00.0", alias="ua-sriov-net1"), pci_hostdev("0000:41:00.0", alias="ua-hostdevice-net1")
+    )
+    first = translate(document, env={}, host=host).domain_xml
+    assert [(each.source, each.alias) for each in hostdevs(first)] == [
+        ("0000:3b:00.0", "ua-sriov-net1"),
+        ("0000:41:00.0", "ua-hostdevice-net1"),
+        ("0000:3b:00.1", "ua-sibling-sriov-net1-fn1"),
+    ]
+    assert translate(first, env={}, host=host).domain_xml == first
+    gone = first.replace(b" multifunction='on'", b"")
+    assert translate(gone, env={}, host=host).domain_xml == first
 
 
 def test_users_6_a_group_that_is_not_viable_fails_before_define() -> None:
@@ -357,7 +411,9 @@ def test_users_22_a_second_ramfb_that_kubevirt_has_written_is_turned_off() -> No
     host = FixedHost(mdevs=[mdev(), mdev(UUID2, group=91)])
     shown = " model='vfio-pci' display='on' ramfb='on'"
     document = domain(
-        "<graphics type='vnc'/>", mdev_hostdev(UUID, attributes=shown), mdev_hostdev(UUID2, attributes=shown)
+        "<graphics type='vnc'/>",
+        mdev_hostdev(UUID, alias="ua-gpu-a", attributes=shown),
+        mdev_hostdev(UUID2, alias="ua-gpu-b", attributes=shown),
     )
     assert displays(translate(document, env={}, host=host)) == [("on", "on"), ("on", "off")]
 

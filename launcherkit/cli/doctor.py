@@ -146,11 +146,13 @@ def _of_vm(
         addresses: list[HostAddress] = [*entries, *_claimed(inputs)]
         addresses += [each.source for each in domain.hostdevs if each.source]
         subject = subject_of_addresses(
-            addresses, facts, iommufd=domain.iommufd, has_variables=has_variables, nodes_matter=nodes_matter
+            addresses, facts, iommufd=domain.asks_for_iommufd, has_variables=has_variables, nodes_matter=nodes_matter
         )
         return f"{inputs.domain_name}, as far as it goes", subject, found, None
     plan = translation.plan
-    subject = subject_of_plan(plan, iommufd=domain.iommufd, has_variables=has_variables, nodes_matter=nodes_matter)
+    subject = subject_of_plan(
+        plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter
+    )
     words = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
     found = [Finding("translation", "", "ok", words)]
     return f"{inputs.domain_name}: {words}", subject, found, translation

@@ -86,13 +86,17 @@ class Subject(NamedTuple):
     managed: frozenset[HostAddress]
     """What libvirt binds itself."""
     wants_iommufd: bool
-    """The domain goes through iommufd."""
+    """Hostdevs of it go through iommufd."""
     has_variables: bool
     """Variables of a device plugin are here: then this is where the VM will run (V2)."""
     nodes_matter: bool = True
     """False where the policy says that device nodes need not be there (V2)."""
     idle: tuple[PciAddress, ...] = ()
     """GPUs that the host keeps for itself."""
+    nodes: tuple[str, ...] | None = None
+    """What QEMU opens, where a translation tells."""
+    domain_iommufd: bool = False
+    """The domain itself says ``<iommufd enabled='yes'/>``."""
 
 
 class Patient(NamedTuple):

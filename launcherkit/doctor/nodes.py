@@ -8,7 +8,7 @@ from launcherkit.doctor.facts import SNAPSHOT, Node, Patient, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
-from launcherkit.resolve.viability import needed_nodes
+from launcherkit.resolve.viability import NeededNodes, needed_nodes
 
 _SHOWN = 12
 _PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside of a pod: modprobe vfio-pci."
@@ -26,6 +26,8 @@ def check_nodes(patient: Patient) -> Iterator[Finding]:
     vfio = [source for source in patient.subject.attached if not isinstance(source, UsbAddress)]
     wanted = [source for source in vfio if isinstance(source, PciAddress | MdevAddress)]
     needed = needed_nodes(wanted, patient.host, patient.subject.wants_iommufd)
+    if patient.subject.nodes is not None:
+        needed = NeededNodes(patient.subject.nodes, patient.subject.wants_iommufd)
     if not wanted:
         yield _base(nodes)
         yield from _permissions(patient, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))

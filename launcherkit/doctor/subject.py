@@ -13,17 +13,19 @@ from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import touched_groups
 
 
-def subject_of_plan(plan: Plan, *, iommufd: bool, has_variables: bool, nodes_matter: bool) -> Subject:
-    """What a translation attaches; ``iommufd`` is what the document itself says."""
+def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, nodes_matter: bool) -> Subject:
+    """What a translation attaches; ``domain_iommufd`` is what the domain itself says."""
     functions = [function for device in plan.devices for function in device.functions]
     return Subject(
         of_vm=True,
         attached=tuple(function.source for function in functions),
         groups=plan.groups,
         managed=frozenset(function.source for function in functions if function.managed),
-        wants_iommufd=iommufd or plan.iommufd,
+        wants_iommufd=plan.iommufd,
         has_variables=has_variables,
         nodes_matter=nodes_matter,
+        nodes=tuple(node for node in plan.nodes if not node.startswith("/dev/bus/usb/")),
+        domain_iommufd=domain_iommufd,
     )
 
 

@@ -1,6 +1,7 @@
 """Are libvirt and QEMU new enough for what the domain uses?
 
-iommufd in a hostdev: libvirt 12.2 or later, and QEMU 9.0, the first whose iommufd object libvirt looks for.
+iommufd in a hostdev: libvirt 12.1 or later; for the whole domain: 12.2; and QEMU 9.0, the first whose iommufd object
+libvirt looks for.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from collections.abc import Iterator
 from launcherkit.doctor.facts import SIDECAR, Patient, Version, not_here
 from launcherkit.doctor.finding import Finding
 
-_LIBVIRT = (12, 2)
+_LIBVIRT, _LIBVIRT_DOMAIN = (12, 1), (12, 2)
 _QEMU = (9, 0)
 
 
 def check_versions(patient: Patient) -> Iterator[Finding]:
     """One finding for libvirt, one for QEMU."""
     why = not_here(patient)
-    for name, program, oldest in (("libvirt-version", "libvirt", _LIBVIRT), ("qemu-version", "QEMU", _QEMU)):
+    libvirt = _LIBVIRT_DOMAIN if patient.subject.domain_iommufd else _LIBVIRT
+    for name, program, oldest in (("libvirt-version", "libvirt", libvirt), ("qemu-version", "QEMU", _QEMU)):
         found = None
         if patient.gathered is not None:
             found = patient.gathered.libvirt if program == "libvirt" else patient.gathered.qemu

@@ -8,6 +8,13 @@ from launcherkit.errors import BadEncoding, DomainTooLarge, ForbiddenXml, NotADo
 from launcherkit.model.value import NamedTuple
 
 MAX_BYTES = 8 * 1024 * 1024
+MAX_TAGS, MAX_ATTRIBUTES, MAX_HOSTDEVS = 125_000, 250_000, 8_192
+"""How many ``<``, ``=`` and ``<hostdev`` a document may have: ten times what one has with hundreds of devices and
+thousands of pinned CPUs. An element costs far more than a byte: a limit on bytes alone bounds neither time nor
+memory."""
+
+_COUNTED = ((b"<", MAX_TAGS, "tags"), (b"=", MAX_ATTRIBUTES, "attributes"), (b"<hostdev", MAX_HOSTDEVS, "hostdevs"))
+_TOO_LARGE = "A domain document is a few kilobytes; look for what was put into it by mistake."
 
 # Encodings in which every byte below 0x80 is the ASCII character, so that markup can be found byte by byte.
 _ASCII_BASED = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125", "latin1", "latin-1")
@@ -30,7 +37,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     Raises:
         NotXml: it is not well-formed.
         ForbiddenXml: it has a document type, which is where entities and external references come from.
-        DomainTooLarge: it is over 8 MiB.
+        DomainTooLarge: it is over 8 MiB, or has more tags, attributes or hostdevs than `MAX_TAGS` and the like.
         BadEncoding: its encoding is not based on ASCII.
         NotADomain: its root is not ``<domain>``.
     """
@@ -38,8 +45,11 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     if len(data) > MAX_BYTES:
         raise DomainTooLarge(
             f"{name} has more than {MAX_BYTES} bytes",
-            "A domain document is a few kilobytes; look for what was put into it by mistake.",
+            _TOO_LARGE,
         )
+    for mark, limit, what in _COUNTED:
+        if data.count(mark) > limit:
+            raise DomainTooLarge(f"{name} has more than {limit} {what} ({mark.decode()})", _TOO_LARGE)
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
         raise _bad_encoding(name, "UTF-16")  # lxml would read it and say nothing of it
     root = _parse(data, name)

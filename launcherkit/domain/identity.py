@@ -7,11 +7,11 @@ in the bytes (X4).
 from __future__ import annotations
 
 from typing import NamedTuple
-from xml.sax.saxutils import escape, quoteattr
 
 from lxml import etree
 
 from launcherkit.domain.document import Document
+from launcherkit.domain.escape import escaped
 from launcherkit.domain.tags import Places
 
 NAMESPACE = "urn:launcherkit:run"
@@ -33,13 +33,12 @@ def read_identity(document: Document) -> Identity:
 def with_uuid(document: Document, uuid: str) -> bytes:
     """The document, which has a name and no UUID, with one."""
     name = document.root.find("name")
-    return document.data if name is None else _behind(document, name, f"<uuid>{escape(uuid)}</uuid>".encode())
+    return document.data if name is None else _behind(document, name, f"<uuid>{escaped(uuid)}</uuid>".encode("ascii"))
 
 
 def with_owner(document: Document, owner: str) -> bytes:
     """The document, which has a name, with the mark that says who runs it; one that is there is replaced."""
-    attribute = quoteattr(owner).encode("ascii", "xmlcharrefreplace")
-    mark = b'<launcherkit:run xmlns:launcherkit="%s" owner=%s/>' % (NAMESPACE.encode(), attribute)
+    mark = f'<launcherkit:run xmlns:launcherkit="{NAMESPACE}" owner="{escaped(owner)}"/>'.encode("ascii")
     data, places = document.data, Places(document)
     name, metadata = document.root.find("name"), document.root.find("metadata")
     if metadata is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeGuard
 
 from lxml import etree
@@ -35,12 +37,12 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
     hostdevs: list[ExistingHostdev] = []
     number_of: dict[HostAddress | None, int] = {}
     taken: set[PciAddress] = set()
-    has_graphics = video_ramfb = iommufd = False
+    has_graphics = video_ramfb = False
     for device in _devices(root):
         tag = device.tag
         guest = alias = None
         placed = addressed = False
-        source: etree._Element | None = None
+        source = driver = None
         for child in device:
             # Where a child is there twice, which libvirt's schema refuses, the first counts.
             if child.tag == "address" and not addressed:
@@ -51,15 +53,15 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
                 alias = child.get("name")
             elif child.tag == "source" and source is None:
                 source = child
-            elif child.tag == "driver" and tag == "hostdev":
-                iommufd = iommufd or child.get("iommufd") == "yes"
-            elif child.tag == "iommufd" and tag == "hostdev":
-                iommufd = iommufd or child.get("enabled") == "yes"
+            elif child.tag == "driver" and driver is None:
+                driver = child
         if guest is not None:
             used.add(guest)
         if tag == "hostdev":
             hostdev = _hostdev(device, source, alias, guest, placed, f"{name}, hostdev {len(hostdevs) + 1}", errors)
             if hostdev is not None:
+                if driver is not None:
+                    hostdev = hostdev._replace(iommufd=_yes_or_no(driver.get("iommufd")))
                 hostdevs.append(hostdev)
                 first = number_of.setdefault(hostdev.source, len(hostdevs))
                 if first != len(hostdevs) and hostdev.source is not None:
@@ -71,8 +73,8 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
             has_graphics = True
         elif tag == "video":
             video_ramfb = video_ramfb or any(model.get("type") == "ramfb" for model in device.iterchildren("model"))
-        elif source is not None and (other := _host_address_of_other(device, source)):
-            taken.add(other)
+        elif source is not None:
+            taken.update(_host_addresses_of_other(device, source))
         if alias is not None:
             aliases.add(alias)
     errors.raise_if_any()
@@ -87,8 +89,18 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         aliases=frozenset(aliases),
         hostdevs=tuple(hostdevs),
         taken=frozenset(taken),
-        iommufd=iommufd,
+        iommufd=_domain_iommufd(root),
     )
+
+
+def _domain_iommufd(root: etree._Element) -> bool | None:
+    element = root.find("iommufd")
+    return None if element is None else _yes_or_no(element.get("enabled"))
+
+
+def _yes_or_no(text: str | None) -> bool | None:
+    """libvirt's ``virYesNo``; None for anything else."""
+    return {"yes": True, "no": False}.get(text or "")
 
 
 def hostdev_elements(root: etree._Element) -> list[etree._Element]:
@@ -226,17 +238,19 @@ def guest_address(address: etree._Element) -> GuestAddress | None:
     return GuestAddress._make(number or 0 for number in numbers)
 
 
-def _host_address_of_other(device: etree._Element, source: etree._Element) -> PciAddress | None:
-    """The host function that a device other than a hostdev uses: an SR-IOV interface, an NVMe disk."""
-    if device.get("type") not in ("hostdev", "nvme"):
-        return None
-    address = source.find("address")
-    if address is None:
-        return None
-    try:
-        return _pci_source(address)
-    except ValueError:
-        return None
+def _host_addresses_of_other(device: etree._Element, source: etree._Element) -> Iterator[PciAddress]:
+    """The host functions that a device other than a hostdev uses: an SR-IOV interface; an NVMe disk or its backing."""
+    if device.tag == "interface" and device.get("type") == "hostdev":
+        sources = [source]
+    elif device.tag == "disk":
+        sources = [each for each in device.iter("source") if each.get("type") == "pci"]
+    else:
+        return
+    for each in sources:
+        address = each.find("address")
+        if address is not None:
+            with suppress(ValueError):
+                yield _pci_source(address)
 
 
 def _machine(root: etree._Element) -> tuple[str, str]:

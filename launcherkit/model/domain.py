@@ -24,6 +24,8 @@ class ExistingHostdev(NamedTuple):
     managed: str | None
     display: str | None
     ramfb: str | None
+    iommufd: bool | None = None
+    """What its ``<driver iommufd>`` says; None where it says nothing (V2)."""
 
 
 class Controller(NamedTuple):
@@ -51,6 +53,11 @@ class DomainFacts(NamedTuple):
     """Aliases of every device but the hostdevs of this value."""
     hostdevs: tuple[ExistingHostdev, ...]
     taken: frozenset[PciAddress]
-    """Host functions that the document uses otherwise: ``<interface type='hostdev'>``, NVMe disks."""
-    iommufd: bool
-    """A hostdev of the document goes through iommufd: ``<driver iommufd='yes'/>`` (V2)."""
+    """Host functions that the document uses otherwise: ``<interface type='hostdev'>``, NVMe disks and their backing."""
+    iommufd: bool | None
+    """The domain's ``<iommufd enabled>``, for hostdevs that say nothing themselves; None where it isn't there (V2)."""
+
+    @property
+    def asks_for_iommufd(self) -> bool:
+        """By the domain's element or by a hostdev's."""
+        return bool(self.iommufd) or any(hostdev.iommufd for hostdev in self.hostdevs)

@@ -53,6 +53,11 @@ class HostFacts(NamedTuple):
     mdevs: Mapping[str, Mdev]
     mdev_parents: Mapping[str, MdevParent]
     nodes: frozenset[str] | None
+    container_dev: bool = False
+    """``/dev`` is a container's, without the nodes that every host has and no container is given (S2).
+
+    Where facts were read by need, it has no VFIO nodes besides ``nodes`` either.
+    """
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

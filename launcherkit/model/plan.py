@@ -20,6 +20,8 @@ class Claim(NamedTuple):
     resource: str | None
     variable: str | None
     primary: HostAddress
+    asked: bool = True
+    """False for a hostdev of the document that bears no request's alias: nobody asked about it (X1)."""
 
     @property
     def by_claim(self) -> bool:
@@ -59,6 +61,14 @@ class Unit(NamedTuple):
     def primary(self) -> Attachment:
         return self.attachments[0]
 
+    @property
+    def kept(self) -> bool:
+        """A hostdev of the document that nobody asked about and that gets no sibling: it stays byte for byte (X1)."""
+        if len(self.attachments) > 1 or self.primary.hostdev is None:
+            return False
+        claim = self.primary.claim
+        return claim is not None and not claim.asked
+
 
 class Shown(NamedTuple):
     """What an mdev is to QEMU, and whether it has a display (X3); None leaves the attribute out."""
@@ -81,11 +91,14 @@ class PlannedFunction(NamedTuple):
 
     attachment: Attachment
     alias: str
+    """Empty where a hostdev that is kept has none."""
     guest: GuestPlace | None
     """The guest address that we give it or that it had; None leaves it to libvirt (P3)."""
     shown: Shown | None
     managed: bool
     """Whether libvirt binds it to vfio-pci and gives it back (X1)."""
+    iommufd: bool | None = None
+    """What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."""
 
     @property
     def source(self) -> HostAddress:
@@ -98,6 +111,8 @@ class PlannedDevice(NamedTuple):
     kind: Kind
     functions: tuple[PlannedFunction, ...]
     stayed: tuple[StayedBehind, ...]
+    kept: bool = False
+    """A hostdev of the document that nobody asked about and that nothing joins: it stays byte for byte (X1)."""
 
     @property
     def primary(self) -> PlannedFunction:
@@ -132,4 +147,4 @@ class Plan(NamedTuple):
     left_alone: tuple[HostAddress, ...]
     """Primaries that the environment holds beyond the requests (C4)."""
     iommufd: bool
-    """Hostdevs of PCI functions go through iommufd, as those in the document do (V2)."""
+    """A PCI function goes through iommufd, and its node is among those that QEMU opens (V2)."""

@@ -106,7 +106,7 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: In
     where = "guest address left to libvirt"
     if function.guest is not None:
         where = f"guest {function.guest.address}" + (", multifunction" if function.guest.multifunction else "")
-    parts = [where, f"alias {function.alias}"]
+    parts = [where, *([f"alias {function.alias}"] if function.alias else [])]
     if function.shown is not None:
         parts += [f"{key} {value}" for key, value in function.shown._asdict().items() if value is not None]
     parts.append("added" if attachment.hostdev is None else "in the domain already")

@@ -16,6 +16,11 @@ _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 CLAIM_PREFIXES: dict[Section, str] = {"gpus": "ua-dra-gpu-", "hostDevices": "ua-dra-hostdevice-"}
 """KubeVirt's, for what a DRA claim answers; it finds its devices again by these, so no policy changes them."""
 
+SRIOV_PREFIX = "ua-sriov-"
+"""KubeVirt's, of the hostdevs of networks. It detaches whatever bears it, before a migration for one."""
+SIBLING_PREFIX = "ua-sibling-"
+"""Of siblings whose primary's prefix would have KubeVirt take them for its own."""
+
 
 def clean(text: str) -> str:
     """Replace every character that an alias can't have by ``-``."""
@@ -57,13 +62,18 @@ def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPre
     return dict(zip([claim.primary for claim in asked], name_requests(named, domain, prefixes), strict=True))
 
 
+def sibling_stem(alias: str) -> str:
+    """What comes before ``-fn<k>`` in a sibling's alias: its primary's alias, unless KubeVirt would act on it (X1)."""
+    return SIBLING_PREFIX + alias.removeprefix("ua-") if alias.startswith(SRIOV_PREFIX) else alias
+
+
 def find_riders(
     claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that came along with another one in an earlier run, by what their aliases say.
 
-    A sibling bears its primary's alias and ``-fn<k>`` (X1). It must not lead in a later run, or siblings would be
-    judged from another primary than before (X2).
+    A sibling bears what `sibling_stem` makes of its primary's alias, and ``-fn<k>`` (X1). It must not lead in a later
+    run, or siblings would be judged from another primary than before (X2).
 
     Args:
         claims: all of them.
@@ -77,7 +87,8 @@ def find_riders(
         return {}
     alias_at = {hostdev.source: hostdev.alias or "" for hostdev in domain.hostdevs}
     domains_own = [claim.primary for claim in claims if claim.origin == "domain"]
-    primary_of = {alias_at[source]: source for source in domains_own} | {alias: at for at, alias in named.items()}
+    primary_of = {sibling_stem(alias_at[source]): source for source in domains_own}
+    primary_of |= {sibling_stem(alias): at for at, alias in named.items()}
     bearers = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in domains_own}
     return {source: bearer for source, bearer in bearers.items() if bearer is not None}
 
@@ -87,7 +98,8 @@ def assign_aliases(
 ) -> dict[HostAddress, str]:
     """The alias of every function.
 
-    Those that a VMI or the environment names come first, then valid ones that the document has, then the rest.
+    Those that a VMI or the environment names come first, then valid ones that the document has, then the rest. A
+    hostdev that is kept has what it has, be it nothing.
 
     Args:
         units: all that is attached.
@@ -101,6 +113,10 @@ def assign_aliases(
         hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
     }
     given = dict(named)
+    for unit in units:
+        if unit.kept and unit.primary.hostdev is not None:
+            alias = given[unit.primary.source] = domain.hostdevs[unit.primary.hostdev].alias or ""
+            used[alias] = 1
     unnamed: list[tuple[Unit, Attachment]] = []
     for unit in units:
         for attachment in unit.attachments:
@@ -117,7 +133,8 @@ def assign_aliases(
         if claim is not None:
             alias = alias_of(Named(claim.section, claim.name, unit.kind), prefixes)
         else:
-            alias = f"{given[unit.primary.source]}-fn{source.function if isinstance(source, PciAddress) else 0}"
+            number = source.function if isinstance(source, PciAddress) else 0
+            alias = f"{sibling_stem(given[unit.primary.source])}-fn{number}"
         given[source] = _unique(alias, used)
     return given
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from launcherkit.errors import Collector, NotOnHost, TooFewDevices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -15,7 +15,7 @@ from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section
 from launcherkit.model.value import NamedTuple
-from launcherkit.resolve.aliases import CLAIM_PREFIXES
+from launcherkit.resolve.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 
@@ -44,7 +44,7 @@ def claim_requested(
         variable_of: the allocation of each requested resource.
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
-        taken: functions that the document uses otherwise, which answer nothing here (C5).
+        taken: functions that the document uses otherwise, which answer nothing here, with a note (C5).
         wanted_aliases: addresses that are for one request: what its claim names, or what the document already has under
             its alias.
         errors: takes `TooFewDevices` for each resource that is short.
@@ -62,7 +62,7 @@ def claim_requested(
             continue
         claims.append(Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary))
     for variable, missing in short.items():
-        errors.add(_too_few(variable, missing, requests, variable_of, host))
+        errors.add(_too_few(variable, missing, requests, variable_of, frozenset(taken), host))
     return Claims(tuple(claims), pools.left_alone())
 
 
@@ -97,7 +97,8 @@ def claim_existing(
 ) -> tuple[Claim, ...]:
     """The hostdevs of the document that no other request names are requests themselves (Q2).
 
-    A hostdev is named after its alias as KubeVirt or the policy's prefixes make it, else after its address.
+    A hostdev is named after its alias as KubeVirt or the policy's prefixes make it. Without such an alias it is named
+    after its address, and nobody asked about it (X1).
     """
     sections: list[tuple[Section, str]] = [("gpus", prefixes.gpu), ("hostDevices", prefixes.hostdevice)]
     sections += [("hostDevices", prefixes.usb), *_SECTION_OF_ALIAS]
@@ -107,19 +108,19 @@ def claim_existing(
         if source is None or source in taken:
             continue
         taken.add(source)
-        section, name = _named(hostdev, source, sections, host)
-        claims.append(Claim("domain", section, name, None, None, source))
+        named = _named_by_alias(hostdev, sections)
+        section, name = named or (_section_of(source, host), f"{hostdev.kind}-{source}")
+        claims.append(Claim("domain", section, name, None, None, source, asked=named is not None))
     return tuple(claims)
 
 
-def _named(
-    hostdev: ExistingHostdev, source: HostAddress, sections: Iterable[tuple[Section, str]], host: HostFacts
-) -> tuple[Section, str]:
+def _named_by_alias(hostdev: ExistingHostdev, sections: Iterable[tuple[Section, str]]) -> tuple[Section, str] | None:
+    """Section and name of the request that a hostdev was made for; None where its alias tells of none."""
     alias = hostdev.alias or ""
     for section, prefix in sections:
         if alias.startswith(prefix) and len(alias) > len(prefix):
             return section, alias[len(prefix) :]
-    return _section_of(source, host), f"{hostdev.kind}-{source}"
+    return None
 
 
 _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
@@ -127,6 +128,8 @@ _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
     ("gpus", "ua-gpu-"),
     ("hostDevices", "ua-hostdevice-"),
     ("hostDevices", "ua-usb-host-"),
+    ("hostDevices", SRIOV_PREFIX),
+    ("hostDevices", SIBLING_PREFIX),
 )
 
 
@@ -147,6 +150,9 @@ def _parent_of(mdev: Mdev | None, host: HostFacts) -> PciFunction | None:
         return None
 
 
+_USED_OTHERWISE = "an <interface> or <disk> of the domain"
+
+
 class _Pools:
     """What each variable can still answer requests with."""
 
@@ -154,7 +160,8 @@ class _Pools:
         self._host = host
         self._pairing = pairing
         self._notes = notes
-        self._claimed: set[HostAddress] = set(taken)
+        self._taken = frozenset(taken)
+        self._claimed: set[HostAddress] = set(self._taken)
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
 
     def pop(
@@ -164,6 +171,11 @@ class _Pools:
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
             free = [entry for entry in allocation.entries if entry not in self._claimed]
+            self._notes += [
+                Note("taken", f"{allocation.variable}: {entry} is left out, for {_USED_OTHERWISE} has it already")
+                for entry in allocation.entries
+                if entry in self._taken
+            ]
             primaries = self._primaries[allocation.variable] = deque(self._find(allocation.variable, free))
         while primaries and primaries[0] in self._claimed:
             primaries.popleft()
@@ -250,11 +262,12 @@ def _too_few(
     missing: int,
     requests: Sequence[Request],
     variable_of: Mapping[str, Allocation],
+    taken: Collection[HostAddress],
     host: HostFacts,
 ) -> TooFewDevices:
     askers = [request for request in requests if variable_of[request.key].variable == variable]
     allocation = variable_of[askers[0].key]
-    entries = ", ".join(_shown(entry, host) for entry in allocation.entries) or "nothing"
+    entries = ", ".join(_shown(entry, taken, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
@@ -263,6 +276,7 @@ def _too_few(
     )
 
 
-def _shown(address: HostAddress, host: HostFacts) -> str:
+def _shown(address: HostAddress, taken: Collection[HostAddress], host: HostFacts) -> str:
     function = host.functions.get(address) if isinstance(address, PciAddress) else None
-    return describe(function) if function else str(address)
+    use = f" ({_USED_OTHERWISE} has it)" if address in taken else ""
+    return (describe(function) if function else str(address)) + use

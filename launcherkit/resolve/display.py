@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from launcherkit.errors import Collector, UnknownMdevModel, shown
 from launcherkit.model.address import HostAddress, MdevAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
@@ -12,6 +13,8 @@ from launcherkit.model.plan import Attachment, Claim, Shown, Unit
 from launcherkit.model.request import DisplayOptions
 
 _DISPLAYED_MODEL = "vfio-pci"
+MODELS = (_DISPLAYED_MODEL, "vfio-ccw", "vfio-ap")
+"""The device APIs of mediated devices that libvirt has a model for (X3)."""
 
 
 def decide_displays(
@@ -19,12 +22,14 @@ def decide_displays(
     options_of: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     host: HostFacts,
+    errors: Collector,
     notes: list[Note],
 ) -> dict[HostAddress, Shown]:
     """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says of it.
 
     KubeVirt: a mediated gpu whose ``display`` block says on or is silent has display and ramfb; if no gpu of the VMI
-    has such a block, the first mediated one has both; a PCI gpu only where ``enabled`` is true; hostDevices never.
+    has such a block, the first mediated one has both; a PCI gpu only where ``enabled`` is true, with ramfb unless told
+    otherwise; hostDevices never.
     On top of that: no display without a graphics device, and one ramfb in the whole domain.
 
     Args:
@@ -32,6 +37,7 @@ def decide_displays(
         options_of: the ``display`` block of each gpu of the VMI by name.
         domain: tells of graphics, and what the hostdevs that are there say.
         host: tells the type of an mdev.
+        errors: takes `UnknownMdevModel`.
         notes: takes what was not given although asked for.
     """
     nobody_said = all(options is None for options in options_of.values())
@@ -46,7 +52,7 @@ def decide_displays(
                 by_default = nobody_said and unit is first
                 shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
             if unit.kind == "mdev":
-                model = _model(attachment, host)
+                model = _model(attachment, host, errors)
                 shown = (shown or _NOT_SHOWN)._replace(model=model) if model == _DISPLAYED_MODEL else Shown(model)
             if shown is None:
                 continue
@@ -92,7 +98,7 @@ def _asked(unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_defau
     if unit.kind == "mdev":
         return Shown(None, *_of_mdev(options, by_default))
     if unit.kind == "pci" and options is not None and options.enabled:
-        return Shown(None, "on", "on" if options.ramfb else None)
+        return Shown(None, "on", None if options.ramfb is False else "on")
     return None
 
 
@@ -111,6 +117,15 @@ def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | No
     return "on", None if options.ramfb is False else "on"
 
 
-def _model(primary: Attachment, host: HostFacts) -> str:
+def _model(primary: Attachment, host: HostFacts, errors: Collector) -> str:
     mdev = host.mdevs.get(primary.source.uuid) if isinstance(primary.source, MdevAddress) else None
-    return (mdev.device_api if mdev else None) or _DISPLAYED_MODEL
+    api = _DISPLAYED_MODEL if mdev is None else mdev.device_api or _DISPLAYED_MODEL
+    if api not in MODELS:
+        errors.add(
+            UnknownMdevModel(
+                f"the mediated device {primary.source} has the device API {shown(api)}, not one of {', '.join(MODELS)}",
+                "libvirt can't attach it. See mdev_type/device_api of the device in /sys/bus/mdev/devices, or in the "
+                "snapshot that was given, and allocate a device of another type.",
+            )
+        )
+    return api

@@ -57,17 +57,3 @@ def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: Host
 def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> bool:
     """KubeVirt pairs by position, and takes a companion for a GPU where the plugin lists both (C1)."""
     return claim.origin == "domain" and claim.section == "gpus" and claim.name in gpus and not is_gpu(function)
-
-
-def about_iommufd(was_asked: bool) -> Note:
-    """What to know where the way to VFIO is not the one that the document had (V2)."""
-    if was_asked:
-        return Note(
-            "iommufd",
-            "the domain goes through iommufd, which an mdev can't: what is added goes through the group nodes",
-        )
-    return Note(
-        "iommufd",
-        "only the nodes of iommufd are here, so the hostdevs have <driver iommufd='yes'/>, which needs libvirt "
-        "12.2 or later",
-    )

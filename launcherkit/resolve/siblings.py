@@ -28,6 +28,8 @@ class Situation(NamedTuple):
     """Functions that the document uses otherwise, which no hostdev may have."""
     riders: Mapping[HostAddress, HostAddress]
     """Hostdevs of the document that came along with another in an earlier run, and with which; they lead nothing."""
+    own_nodes: bool
+    """Whether a device node that is here was given to this container, or will be to one (S2)."""
 
 
 def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
@@ -153,9 +155,22 @@ def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, sit
         return True, "listed with it; without host facts nothing more is known"
     if mate.iommu_group is not None and mate.iommu_group == own.iommu_group:
         return True, f"in the same IOMMU group {own.iommu_group}"
+    return _decide_other_group(mate, situation)
+
+
+def _decide_other_group(mate: PciFunction, situation: Situation) -> tuple[bool, str]:
+    """Whether one in another group than its primary's comes: only what was allocated, however visible it is (S2)."""
+    host, candidate = situation.host, mate.address
     if not bound_to_vfio(mate, host.details.get(candidate)):
         return False, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver or 'no driver'}, not to a VFIO driver"
+    if candidate in situation.listed:
+        return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and a variable lists it"
     nodes = {group_node(mate.iommu_group), cdev_node(host.details.get(candidate))}
     if host.nodes is None or nodes.isdisjoint(host.nodes):
         return False, f"in IOMMU group {mate.iommu_group}, whose device node is not here"
-    return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and its device node is here"
+    if not situation.own_nodes:
+        return False, (
+            f"in IOMMU group {mate.iommu_group}, and nothing says that it was allocated: a visible device node doesn't "
+            "on a host or in a pod that sees more than its own; a variable that lists it would"
+        )
+    return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and this container was given its node"

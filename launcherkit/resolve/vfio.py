@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.host import HostFacts
 
 CONTAINER_NODE = "/dev/vfio/vfio"
 IOMMUFD_NODE = "/dev/iommu"
@@ -40,3 +42,14 @@ def group_node(group: int | None) -> str | None:
 def cdev_node(detail: PciDetail | None) -> str | None:
     """``/dev/vfio/devices/vfioN``, with iommufd."""
     return None if detail is None or detail.vfio_dev is None else f"/dev/vfio/devices/{detail.vfio_dev}"
+
+
+def group_of(source: HostAddress, host: HostFacts) -> int | None:
+    """The IOMMU group of a function or an mdev, as far as it is known."""
+    if isinstance(source, PciAddress):
+        function = host.functions.get(source)
+        return None if function is None else function.iommu_group
+    if isinstance(source, MdevAddress):
+        mdev = host.mdevs.get(source.uuid)
+        return None if mdev is None else mdev.iommu_group
+    return None

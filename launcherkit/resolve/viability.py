@@ -19,7 +19,15 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
+from launcherkit.resolve.vfio import (
+    CONTAINER_NODE,
+    IOMMUFD_NODE,
+    bound_to_vfio,
+    cdev_node,
+    group_node,
+    group_of,
+    is_bridge,
+)
 
 
 class NeededNodes(NamedTuple):
@@ -32,7 +40,7 @@ class NeededNodes(NamedTuple):
 def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
     """The IOMMU groups of what is attached, by number, with all their members."""
     sources = set(attached)
-    numbers = {_group_of(source, host) for source in sources}
+    numbers = {group_of(source, host) for source in sources}
     groups: list[TouchedGroup] = []
     for number in sorted(number for number in numbers if number is not None):
         members: list[GroupMember] = []
@@ -157,7 +165,7 @@ def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool
     vfio = [source for source in sources if isinstance(source, PciAddress | MdevAddress)]
     if not vfio:
         return NeededNodes(tuple(usb), iommufd=False)
-    old = _unique([CONTAINER_NODE, *(group_node(_group_of(source, host)) for source in vfio)])
+    old = _unique([CONTAINER_NODE, *(group_node(group_of(source, host)) for source in vfio)])
     functions = [source for source in vfio if isinstance(source, PciAddress)]
     if len(functions) == len(vfio) and (iommufd or not (host.nodes is None or host.nodes.issuperset(old))):
         new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in functions)])
@@ -195,13 +203,3 @@ def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> Non
 
 def _unique(nodes: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(node for node in nodes if node is not None))
-
-
-def _group_of(source: HostAddress, host: HostFacts) -> int | None:
-    if isinstance(source, PciAddress):
-        function = host.functions.get(source)
-        return None if function is None else function.iommu_group
-    if isinstance(source, MdevAddress):
-        mdev = host.mdevs.get(source.uuid)
-        return None if mdev is None else mdev.iommu_group
-    return None

@@ -70,7 +70,8 @@ class Host:
         from launcherkit.sources.umockdev import read_recording
 
         name = os.fspath(path)
-        return cls(f"from_umockdev({name!r})", None, scan_all(read_recording(name)))
+        facts = scan_all(read_recording(name))._replace(container_dev=False)  # a recording has few nodes of any /dev
+        return cls(f"from_umockdev({name!r})", None, facts)
 
     @classmethod
     def none(cls) -> Host:
@@ -122,8 +123,11 @@ class Host:
                 ``mdev_parents`` are empty then, and ``nodes`` is None.
         """
         if self._root is None:
-            facts = self._facts
-            return facts if details else facts._replace(details={}, mdevs={}, mdev_parents={}, nodes=None)
+            if details:
+                return self._facts
+            return NO_FACTS._replace(
+                known=self._facts.known, functions=self._facts.functions, groups=self._facts.groups
+            )
         from launcherkit.sources.sysfs import scan_all, scan_identity
 
         with DiskTree(self._root) as tree:

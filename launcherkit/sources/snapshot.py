@@ -36,6 +36,8 @@ def dump(facts: HostFacts, machine: Mapping[str, Any] | None = None) -> str:
     parts.append(_lines("mdevs", [_mdev(facts.mdevs[key]) for key in sorted(facts.mdevs)]))
     parts.append(_lines("mdev_parents", [_parent(facts.mdev_parents[key]) for key in sorted(facts.mdev_parents)]))
     parts.append(f'"nodes": {_json(sorted(facts.nodes) if facts.nodes is not None else None)}')
+    if facts.container_dev:
+        parts.append('"container_dev": true')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

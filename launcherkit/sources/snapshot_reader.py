@@ -51,13 +51,13 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     nodes = fields.take("nodes")
     if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
         fields.problem("nodes", nodes, "a list of paths")
+    container_dev = fields.optional("container_dev", flag, "true or false") is True
     fields.finish()
     problems.raise_if_any()
     if known is False:
         return NO_FACTS
-    return HostFacts(
-        True, functions, details, groups, mdevs, parents, frozenset(nodes) if isinstance(nodes, list) else None
-    )
+    there = frozenset(nodes) if isinstance(nodes, list) else None
+    return HostFacts(True, functions, details, groups, mdevs, parents, there, container_dev)
 
 
 def _address(value: object) -> PciAddress:

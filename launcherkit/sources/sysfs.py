@@ -46,7 +46,11 @@ def scan_all(tree: Tree) -> HostFacts:
             with devices.below(name) as directory:
                 details[address] = reader.whole(directory, function, devices.link(name))
     return facts._replace(
-        details=details, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree), nodes=read_nodes(tree)
+        details=details,
+        mdevs=read_mdevs(tree),
+        mdev_parents=read_parents(tree),
+        nodes=read_nodes(tree),
+        container_dev=is_container_dev(tree),
     )
 
 
@@ -57,6 +61,15 @@ def read_nodes(tree: Tree) -> frozenset[str] | None:
     if tree.exists("dev/iommu"):
         nodes.append("/dev/iommu")
     return frozenset(nodes) if nodes or tree.exists("dev") else None
+
+
+_EVERY_HOSTS = ("dev/kmsg", "dev/mem", "dev/cpu_dma_latency")
+"""Nodes that the kernel itself makes. A runtime gives them to privileged containers, with all others that there are."""
+
+
+def is_container_dev(tree: Tree) -> bool:
+    """Whether ``dev/`` is one that a container runtime made, with nothing in it that wasn't given to it (S2)."""
+    return tree.exists("dev") and not any(tree.exists(node) for node in _EVERY_HOSTS)
 
 
 def read_needed(tree: Tree, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
@@ -96,7 +109,17 @@ class _NeedReader:
         found = self._mdevs(mdevs)
         for mdev in found.values():
             self._take(mdev.parent)  # what it is decides whether the mdev counts as a GPU (Q1)
-        return HostFacts(True, self._functions, self._details, self._groups, found, {}, self._nodes(found))
+        nodes = self._nodes(found)
+        return HostFacts(
+            True,
+            self._functions,
+            self._details,
+            self._groups,
+            found,
+            {},
+            nodes,
+            is_container_dev(self._tree) and read_nodes(self._tree) == nodes,
+        )
 
     def _take(self, name: str) -> PciFunction | None:
         """Read a function once, details too, while its directory is open."""

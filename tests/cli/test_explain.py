@@ -339,7 +339,7 @@ def test_codes_of_the_device_plugin_have_pages_too() -> None:
     assert set(LauncherkitError.codes()) <= set(all_codes())
 
 
-@pytest.mark.parametrize(("code", "near"), [("LK209", b"LK20"), ("LK24", b"LK204"), ("nonsense", b"LK101")])
+@pytest.mark.parametrize(("code", "near"), [("LK219", b"LK2"), ("LK24", b"LK204"), ("nonsense", b"LK101")])
 def test_an_unknown_code_gets_the_nearest(code: str, near: bytes) -> None:
     result = run("explain", code)
     assert result.returncode == 2

@@ -9,20 +9,23 @@ from tests.doctor.patients import finding, gathered, healthy_host, of_vm, patien
 
 
 @pytest.mark.parametrize(
-    ("libvirt", "qemu", "wants", "statuses"),
+    ("libvirt", "qemu", "wants", "domain", "statuses"),
     [
-        ((11, 10, 0), (8, 2, 0), False, ("ok", "ok")),
-        ((11, 10, 0), (8, 2, 0), True, ("fail", "fail")),
-        ((12, 2, 0), (9, 0, 0), True, ("ok", "ok")),
-        ((12, 1, 9), (10, 0), True, ("fail", "ok")),
-        (None, None, True, ("skipped", "skipped")),
+        ((11, 10, 0), (8, 2, 0), False, False, ("ok", "ok")),
+        ((11, 10, 0), (8, 2, 0), True, False, ("fail", "fail")),
+        ((12, 0, 9), (9, 0, 0), True, False, ("fail", "ok")),
+        ((12, 1, 0), (9, 0, 0), True, False, ("ok", "ok")),
+        ((12, 1, 0), (9, 0, 0), True, True, ("fail", "ok")),
+        ((12, 2, 0), (9, 0, 0), True, True, ("ok", "ok")),
+        (None, None, True, False, ("skipped", "skipped")),
     ],
 )
-def test_iommufd_wants_libvirt_12_2_and_qemu_9(
-    libvirt: Version | None, qemu: Version | None, wants: bool, statuses: tuple[str, str]
+def test_iommufd_wants_libvirt_12_1_for_a_hostdev_12_2_for_the_domain_and_qemu_9(
+    libvirt: Version | None, qemu: Version | None, wants: bool, domain: bool, statuses: tuple[str, str]
 ) -> None:
     host = healthy_host()
-    of = patient(host, subject=of_vm(host, wants_iommufd=wants), gathered=gathered(libvirt=libvirt, qemu=qemu))
+    subject = of_vm(host, wants_iommufd=wants)._replace(domain_iommufd=domain)
+    of = patient(host, subject=subject, gathered=gathered(libvirt=libvirt, qemu=qemu))
     assert (finding(of, "libvirt-version").status, finding(of, "qemu-version").status) == statuses
 
 

@@ -271,10 +271,12 @@ def test_functions_that_other_devices_use_are_taken() -> None:
         f"<interface type='hostdev'><source>{address.format(1)}</source></interface>",
         f"<disk type='nvme'><source type='pci' namespace='1'>{address.format(2)}</source></disk>",
         f"<disk type='file'><source file='x'>{address.format(3)}</source></disk>",
+        "<disk type='file'><source file='x'/><backingStore type='nvme'><source type='pci' namespace='1'>"
+        f"{address.format(4)}</source></backingStore></disk>",
         "<interface type='hostdev'><source><address bus='x'/></source></interface>",
         "<interface type='hostdev'><source/></interface>",
     )
-    assert found.taken == {PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)}
+    assert found.taken == {PciAddress(0, bus, 0, 0) for bus in (1, 2, 4)}
 
 
 def test_aliases_of_other_devices_are_known() -> None:
@@ -285,9 +287,33 @@ def test_aliases_of_other_devices_are_known() -> None:
 def test_a_hostdev_through_iommufd_is_seen() -> None:
     """V2."""
     with_driver = "<hostdev type='pci'><driver{}/><source><address bus='1'/></source></hostdev>"
-    assert facts(with_driver.format(" iommufd='yes'")).iommufd
-    assert not facts(with_driver.format(" name='vfio'")).iommufd
-    assert not facts("<disk><driver iommufd='yes'/></disk>").iommufd
+    for attribute, says in (
+        (" iommufd='yes'", True),
+        (" iommufd='no'", False),
+        (" name='vfio'", None),
+        (" iommufd='on'", None),
+    ):
+        found = facts(with_driver.format(attribute))
+        assert [hostdev.iommufd for hostdev in found.hostdevs] == [says]
+        assert (found.iommufd, found.asks_for_iommufd) == (None, says is True)
+    assert not facts("<disk><driver iommufd='yes'/></disk>").asks_for_iommufd
+
+
+@pytest.mark.parametrize(
+    ("element", "says"),
+    [
+        ("<iommufd enabled='yes' fdgroup='iommu'/>", True),
+        ("<iommufd enabled='no'/>", False),
+        ("<iommufd/>", None),
+        ("", None),
+        ("<metadata><iommufd enabled='yes'/></metadata>", None),
+    ],
+)
+def test_what_the_domain_says_of_iommufd_is_read(element: str, says: bool | None) -> None:
+    """V2."""
+    document = domain().replace("<devices>", f"{element}<devices>")
+    found = read_facts(read_document(document).root)
+    assert (found.iommufd, found.asks_for_iommufd) == (says, bool(says))
 
 
 def test_an_address_that_is_no_pci_address_places_a_hostdev_too() -> None:

@@ -89,11 +89,40 @@ def test_a_pci_domain_of_32_bits_is_written_whole() -> None:
     assert hostdev.source == "ffffffff:ff:1f.7"
 
 
-def test_through_iommufd_every_pci_function_says_so_and_nothing_else() -> None:
+def test_what_must_say_how_it_goes_to_vfio_says_so_and_nothing_else_does() -> None:
     """V2."""
-    written = write(domain(), plan(planned(GPU), planned(UsbAddress(1, 2), "ua-u"), iommufd=True))
+    says = [
+        planned(at(f"0000:e{n}:00.0"), f"ua-{n}")._replace(iommufd=way) for n, way in enumerate((True, False, None))
+    ]
+    written = write(domain(), plan(*says, planned(UsbAddress(1, 2), "ua-u"), iommufd=True))
     drivers = etree.fromstring(written).findall("devices/hostdev/driver")
-    assert [dict(driver.attrib) for driver in drivers] == [{"iommufd": "yes"}]
+    assert [dict(driver.attrib) for driver in drivers] == [{"iommufd": "yes"}, {"iommufd": "no"}]
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        (f"{SOURCE}<alias name='ua-gpu-a'/>", f"<driver iommufd='no'/>{SOURCE}<alias name='ua-gpu-a'/>"),
+        (
+            f"\n  <alias name='ua-gpu-a'/>\n  {SOURCE}\n  <boot order='1'/>",
+            f"\n  <alias name='ua-gpu-a'/>\n  <driver iommufd='no'/>\n  {SOURCE}\n  <boot order='1'/>",
+        ),
+        (
+            f"<driver name='vfio'/>{SOURCE}<alias name='ua-gpu-a'/>",
+            f"<driver name='vfio' iommufd='no'/>{SOURCE}<alias name='ua-gpu-a'/>",
+        ),
+        (
+            f"{SOURCE}<driver iommufd=\"yes\"/><alias name='ua-gpu-a'/>",
+            f"{SOURCE}<driver iommufd=\"no\"/><alias name='ua-gpu-a'/>",
+        ),
+    ],
+)
+def test_the_driver_of_a_hostdev_that_is_there_stands_directly_before_its_source(inside: str, expected: str) -> None:
+    """V2: libvirt's schema refuses it elsewhere."""
+    head = "<hostdev mode='subsystem' type='pci' managed='no'>"
+    document = domain(f"{head}{inside}</hostdev>")
+    wanted = plan(planned(GPU, hostdev=0)._replace(iommufd=False))
+    assert write(document, wanted).decode() == document.replace(inside, expected)
 
 
 def common_start(one: bytes, other: bytes) -> int:

@@ -54,7 +54,9 @@ def test_an_alias_is_kubevirts(section: Section, kind: Kind, expected: str) -> N
 
 
 @pytest.mark.parametrize(("section", "expected"), [("gpus", "ua-dra-gpu-a"), ("hostDevices", "ua-dra-hostdevice-a")])
-def test_what_a_claim_answers_has_kubevirts_own_prefix_whatever_the_policy_says(section: Section, expected: str) -> None:
+def test_what_a_claim_answers_has_kubevirts_own_prefix_whatever_the_policy_says(
+    section: Section, expected: str
+) -> None:
     assert alias_of(Named(section, "a", "pci", by_claim=True), AliasPrefixes("ua-x-", "ua-x-", "ua-x-")) == expected
 
 

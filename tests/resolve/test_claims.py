@@ -193,7 +193,10 @@ def test_gpu_and_audio_that_are_resources_of_their_own_answer_a_request_each() -
 def test_what_another_device_of_the_document_uses_answers_nothing() -> None:
     """C5."""
     every = holds("0000:e1:00.0", "0000:01:00.0")
-    assert answers([gpu("a")], {"x": every}, taken=[at("0000:e1:00.0")]) == (["0000:01:00.0"], [])
+    notes: list[Note] = []
+    assert answers([gpu("a")], {"x": every}, taken=[at("0000:e1:00.0")], notes=notes) == (["0000:01:00.0"], [])
+    (note,) = notes
+    assert (note.topic, "0000:e1:00.0 is left out" in note.text) == ("taken", True)
 
 
 def test_a_request_keeps_the_device_that_stands_under_its_alias() -> None:

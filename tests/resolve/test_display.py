@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts
@@ -47,7 +48,9 @@ def decide(
     host: HostFacts = HOST,
 ) -> tuple[dict[HostAddress, Shown], list[str]]:
     notes: list[Note] = []
-    shown = decide_displays(units, options, facts_of_domain or domain(), host, notes)
+    errors = Collector()
+    shown = decide_displays(units, options, facts_of_domain or domain(), host, errors, notes)
+    errors.raise_if_any()
     return shown, [note.topic for note in notes]
 
 
@@ -85,8 +88,9 @@ def test_the_first_mediated_gpu_is_the_default_even_behind_a_pci_gpu_and_a_host_
 
 def test_a_pci_gpu_is_shown_only_where_enabled_is_true() -> None:
     gpu = at("0000:e1:00.0")
-    assert decide([unit(gpu)], {"a": ON})[0] == {gpu: Shown(None, "on")}
+    assert decide([unit(gpu)], {"a": ON})[0] == {gpu: Shown(None, "on", "on")}
     assert decide([unit(gpu)], {"a": DisplayOptions(True, True)})[0] == {gpu: Shown(None, "on", "on")}
+    assert decide([unit(gpu)], {"a": DisplayOptions(True, False)})[0] == {gpu: Shown(None, "on")}
     for options in (None, OFF, SILENT):
         assert decide([unit(gpu)], {"a": options})[0] == {}
 

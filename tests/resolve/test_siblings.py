@@ -34,6 +34,7 @@ def assemble(
     listed: Iterable[str] = (),
     existing: Iterable[str] = (),
     taken: Iterable[str] = (),
+    own_nodes: bool = False,
 ) -> tuple[Unit, ...]:
     return assemble_units(
         [claim(address, f"g{number}") for number, address in enumerate(claims)],
@@ -44,6 +45,7 @@ def assemble(
             {at(address): number for number, address in enumerate(existing)},
             frozenset(at(address) for address in taken),
             {},
+            own_nodes,
         ),
     )
 
@@ -135,19 +137,22 @@ def test_a_sibling_in_the_primarys_group_comes_whatever_its_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "nodes", "comes"),
+    ("driver", "nodes", "own_nodes", "listed", "comes"),
     [
-        ("vfio-pci", ["/dev/vfio/2"], True),
-        ("vfio-pci", ["/dev/vfio/devices/vfio5"], True),
-        ("nvgrace_gpu_vfio_pci", ["/dev/vfio/2"], True),
-        ("vfio-pci", ["/dev/vfio/1", "/dev/vfio/22"], False),
-        ("vfio-pci", None, False),
-        ("snd_hda_intel", ["/dev/vfio/2"], False),
-        (None, ["/dev/vfio/2"], False),
+        ("vfio-pci", ["/dev/vfio/2"], True, False, True),
+        ("vfio-pci", ["/dev/vfio/devices/vfio5"], True, False, True),
+        ("nvgrace_gpu_vfio_pci", ["/dev/vfio/2"], True, False, True),
+        ("vfio-pci", ["/dev/vfio/2"], False, False, False),
+        ("vfio-pci", ["/dev/vfio/2"], False, True, True),
+        ("vfio-pci", None, False, True, True),
+        ("vfio-pci", ["/dev/vfio/1", "/dev/vfio/22"], True, False, False),
+        ("vfio-pci", None, False, False, False),
+        ("snd_hda_intel", ["/dev/vfio/2"], True, True, False),
+        (None, ["/dev/vfio/2"], True, True, False),
     ],
 )
-def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_with_its_node_here(
-    driver: str | None, nodes: list[str] | None, comes: bool
+def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_and_allocated(
+    driver: str | None, nodes: list[str] | None, own_nodes: bool, listed: bool, comes: bool
 ) -> None:
     """S2."""
     host = facts(
@@ -156,7 +161,7 @@ def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_with_its_node_he
         nodes=nodes,
         details={"0000:e1:00.1": detail(vfio_dev="vfio5")},
     )
-    units = assemble(host, GPU)
+    units = assemble(host, GPU, listed=[GPU, "0000:e1:00.1"] if listed else [GPU], own_nodes=own_nodes)
     assert sources(units) == [[GPU, "0000:e1:00.1"] if comes else [GPU]]
     assert list(stayed(units)) == ([] if comes else ["0000:e1:00.1"])
 

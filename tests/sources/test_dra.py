@@ -143,7 +143,9 @@ def test_one_claim_for_two_requests_is_one_device_too_few(tmp_path: Path) -> Non
 
 def test_a_sidecar_without_metadata_completes_the_hostdevs_that_are_there(tmp_path: Path) -> None:
     there = DOMAIN.replace(
-        b"<devices/>", b"<devices><hostdev type='pci'><source><address bus='0xe1'/></source></hostdev></devices>"
+        b"<devices/>",
+        b"<devices><hostdev type='pci'><source><address bus='0xe1'/></source><alias name='ua-dra-gpu-gpu1'/></hostdev>"
+        b"</devices>",
     )
     asked = vmi([{"name": "card", "resourceClaimName": "gpu-claim"}], claimName="card", requestName="gpu")
     result = translate(there, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path / "absent")))

@@ -101,7 +101,7 @@ def words_in_writer(source: str) -> tuple[set[str], set[str]]:
 
     As ``<alias``, ``bus='``, ``_tag("controller", ...)`` and pairs ``("mode", ...)``.
     """
-    tree = ast.parse(source)
+    tree = ast.parse(source.replace("from __future__ import annotations\n", ""))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     elements = {name for text in texts for name in re.findall(r"<([a-z]+)", text)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]

@@ -97,6 +97,7 @@ def facts(
     mdevs: Iterable[Mdev] = (),
     parents: Iterable[MdevParent] = (),
     nodes: Iterable[str] | None = None,
+    container_dev: bool = False,
 ) -> HostFacts:
     """A host of these functions; the groups follow from them."""
     groups: dict[int, list[PciAddress]] = {}
@@ -111,6 +112,7 @@ def facts(
         mdevs={each.uuid: each for each in mdevs},
         mdev_parents={each.name: each for each in parents},
         nodes=None if nodes is None else frozenset(nodes),
+        container_dev=container_dev,
     )
 
 

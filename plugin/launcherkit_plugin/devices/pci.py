@@ -322,7 +322,8 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
         return (address,)
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
     claim = Claim("environment", "gpus", "device", None, None, address)
-    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {})
+    # What this plugin gives is what the container will see.
+    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
     (unit,) = assemble_units([claim], situation)
     return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
 

@@ -1,0 +1,109 @@
+"""Completes a hostdev that the document has already (X2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lxml import etree
+
+from launcherkit.domain import elements
+from launcherkit.domain.edits import Edit, append_children
+from launcherkit.domain.escape import escaped
+from launcherkit.domain.reader import guest_address
+from launcherkit.domain.style import Style, lead_of
+from launcherkit.domain.tags import Places, attribute_value
+from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
+from launcherkit.model.request import kind_of
+
+
+class Completion:
+    """Edits that complete the hostdevs of one document."""
+
+    def __init__(self, places: Places, style: Style) -> None:
+        self._places = places
+        self._data = places.data
+        self._style = style
+
+    def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
+        """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
+        managed = "yes" if function.managed else "no"
+        wanted = {"mode": "subsystem", "type": kind_of(function.source), "managed": managed}
+        wanted |= elements.shown_attributes(function.shown or Shown())
+        for name in ("mode", "type", "managed", "model"):
+            if hostdev.get(name):
+                wanted.pop(name, None)
+        edits = self._set(hostdev, wanted)
+        if function.iommufd is not None:
+            edits += self._driver(hostdev, function.iommufd)
+        missing: list[str] = []
+        alias = hostdev.find("alias")
+        if alias is None:
+            missing.append(elements.alias(function.alias))
+        else:
+            edits += self._set(alias, {"name": function.alias})
+        address = hostdev.find("address")
+        if address is not None:
+            edits += self._place(address, function.guest)
+        elif function.guest is not None:
+            missing.append(elements.guest_address(function.guest))
+        if missing:
+            texts = [elements.quoted(text, self._style) for text in missing]
+            span = self._places.of(hostdev)
+            edits.append(append_children(self._data, span, texts, self._child_style(hostdev), depth=0))
+        return edits
+
+    def _driver(self, hostdev: etree._Element, iommufd: bool) -> list[Edit]:
+        """Said by the driver that is there, else by one directly before the source: libvirt's schema wants it so."""
+        driver, source = hostdev.find("driver"), hostdev.find("source")
+        if driver is not None:
+            return self._set(driver, {"iommufd": elements.iommufd_value(iommufd)})
+        if source is None:
+            return []
+        at = self._places.of(source).start
+        text = elements.quoted(elements.driver(iommufd), self._style) + (lead_of(self._data, at) or "")
+        return [Edit(at, at, text.encode("ascii"))]
+
+    def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
+        if place is None:
+            return []
+        wanted: dict[str, str] = {}
+        if guest_address(address) is None:
+            domain, bus, slot, function = place.address
+            wanted = {
+                "domain": f"0x{domain:04x}",
+                "bus": f"0x{bus:02x}",
+                "slot": f"0x{slot:02x}",
+                "function": f"0x{function:x}",
+            }
+        if place.multifunction:
+            wanted["multifunction"] = "on"
+        elif place.multifunction is False and address.get("multifunction") == "on":
+            wanted["multifunction"] = "off"
+        return self._set(address, wanted)
+
+    def _set(self, element: etree._Element, wanted: Mapping[str, str]) -> list[Edit]:
+        """Attributes that differ: the value is replaced, or the attribute is put at the end of the tag."""
+        span = self._places.of(element)
+        edits: list[Edit] = []
+        new: list[tuple[str, str]] = []
+        for name, value in wanted.items():
+            if element.get(name) == value:
+                continue
+            place = attribute_value(self._data, span, name)
+            if place is None:
+                new.append((name, value))
+            else:
+                edits.append(Edit(*place, escaped(value).encode("ascii")))
+        if new:
+            end = span.open_end - (2 if span.empty else 1)
+            tag = self._data[span.start : end].rstrip()
+            at = span.start + len(tag)
+            edits.append(Edit(at, at, elements.quoted(elements.attributes(new), self._style).encode("ascii")))
+        return edits
+
+    def _child_style(self, hostdev: etree._Element) -> Style:
+        """As the children of this hostdev are written."""
+        if self._style.indent is None:
+            return self._style
+        own = lead_of(self._data, self._places.of(hostdev).start)
+        return self._style._replace(indent=None if own is None else own + self._style.step)

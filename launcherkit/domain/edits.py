@@ -1,0 +1,51 @@
+"""Edits of a document's bytes: all that no edit names stays as it was (X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launcherkit.domain.style import Style
+from launcherkit.domain.tags import Span
+from launcherkit.model.value import NamedTuple
+
+
+class Edit(NamedTuple):
+    """Replace the bytes from start to end."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+def apply_edits(data: bytes, edits: Iterable[Edit]) -> bytes:
+    """The data with the edits made, which don't overlap; edits of one place in the order in which they are given."""
+    parts: list[bytes] = []
+    at = 0
+    for edit in sorted(edits, key=lambda edit: edit.start):  # stable: edits of one place stay in order
+        parts += data[at : edit.start], edit.text
+        at = edit.end
+    return b"".join((*parts, data[at:]))
+
+
+def append_children(data: bytes, span: Span, texts: Sequence[str], style: Style, depth: int) -> Edit:
+    """An edit that puts texts at the end of an element, behind its last child, comments included.
+
+    Args:
+        data: the document.
+        span: of the element.
+        texts: ASCII, an element each.
+        style: where each text begins.
+        depth: how many steps deeper than the style says the texts stand; -1 for one step less.
+    """
+    lead = "" if style.indent is None else style.indent[: len(style.indent) + depth * len(style.step)]
+    body = "".join(lead + text for text in texts)
+    closing = lead[: len(lead) - len(style.step)] if lead else ""
+    if span.empty:
+        tag = data[span.start : span.open_end - 2].rstrip()
+        name = tag[1:].split(None, 1)[0].decode("ascii")
+        return Edit(span.start + len(tag), span.open_end, f">{body}{closing}</{name}>".encode("ascii"))
+    content = data[span.open_end : span.close]
+    at = span.open_end + len(content.rstrip(b" \t\r\n"))
+    if at == span.open_end and b"\n" not in content:
+        return Edit(at, span.close, (body + closing).encode("ascii"))
+    return Edit(at, at, body.encode("ascii"))

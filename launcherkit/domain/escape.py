@@ -1,0 +1,30 @@
+"""Text as it may stand in XML, whoever it came from (T3)."""
+
+from __future__ import annotations
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.:/ ")
+_MARKUP = "&<>\"'\t\n\r"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def escaped(text: str) -> str:
+    """Text as it can stand in an attribute's value, in quotes of either kind, or between tags; ASCII.
+
+    What means something to XML, white space that a parser would change and all that is not ASCII become references to
+    characters, so that it is right in every encoding that a document may have (X5). Characters that XML can't have at
+    all become U+FFFD.
+    """
+    return text if _PLAIN.issuperset(text) else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character in _MARKUP:
+        return f"&#{ord(character)};"
+    if " " <= character <= "~":
+        return character
+    return f"&#{ord(character if _is_xml(character) else _REPLACEMENT)};"
+
+
+def _is_xml(character: str) -> bool:
+    """XML 1.0's ``Char``: no control characters, no surrogates, not U+FFFE and U+FFFF."""
+    return " " <= character <= "\ud7ff" or "\ue000" <= character <= "\ufffd" or character >= "\U00010000"

@@ -1,0 +1,49 @@
+"""How a document is written, so that what is added looks like the rest."""
+
+from __future__ import annotations
+
+from lxml import etree
+
+from launcherkit.domain.tags import Places
+from launcherkit.model.value import NamedTuple
+
+_WIDEST = 256
+"""Columns. Blanks before a tag beyond these are no indentation, and are not looked at."""
+
+
+class Style(NamedTuple):
+    """Quotes and indentation of a document's devices."""
+
+    quote: str
+    indent: str | None
+    """Line break and indentation of a device; None where the document has no line breaks."""
+    step: str
+
+
+def style_of(places: Places) -> Style:
+    """Quotes as the document's first attribute has them, indentation as its devices have it."""
+    data, devices = places.data, places.devices
+    single, double = data.find(b"='"), data.find(b'="')
+    quote = "'" if double < 0 or 0 <= single < double else '"'
+    if devices is None or not len(devices):
+        return Style(quote, "\n    " if b"\n" in data.strip() else None, "  ")
+    leads = (lead_of(data, places.of(child).start) for child in devices.iterchildren(etree.Element))
+    own = next(filter(None, leads), None)
+    if own is None:
+        return Style(quote, None, "")
+    outer = lead_of(data, places.of(devices).start) or "\n"
+    step = own[len(outer) :] if own.startswith(outer) else "  "
+    return Style(quote, own, step or "  ")
+
+
+def lead_of(data: bytes, at: int) -> str | None:
+    """The line break and blanks before a tag; None where it doesn't begin its line, or far from its beginning.
+
+    Looks at what is right before the tag and no further: a document may be one line of many megabytes.
+    """
+    before = data[max(at - _WIDEST - 2, 0) : at]
+    blanks = len(before) - len(before.rstrip(b" \t"))
+    line_break = before[: len(before) - blanks]
+    if not line_break.endswith(b"\n"):
+        return None
+    return ("\r\n" if line_break.endswith(b"\r\n") else "\n") + before[len(line_break) :].decode("ascii")

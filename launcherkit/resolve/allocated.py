@@ -1,0 +1,30 @@
+"""Whether a device node that is visible was given to this container (S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.vfio import cdev_node, group_node, group_of
+
+
+def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
+    """Whether the VFIO nodes that are here are those that were given to this container, and no others.
+
+    So it is where ``/dev`` is a container's, and every node in ``/dev/vfio`` is one of the cards at hand. A privileged
+    container and a plain host have the host's ``/dev``; a ``/dev/vfio`` that was mounted as a whole has others' nodes.
+
+    Args:
+        addresses: what was allocated, and what the document has; the other functions of their slots count with them.
+        host: facts about these.
+    """
+    if not host.container_dev or host.nodes is None:
+        return False
+    own: set[str | None] = {"/dev/vfio/vfio", "/dev/iommu"}
+    for address in addresses:
+        own.add(group_node(group_of(address, host)))
+        if isinstance(address, PciAddress):
+            for function in host.slot_functions(address):
+                own |= {group_node(function.iommu_group), cdev_node(host.details.get(function.address))}
+    return host.nodes <= own

@@ -1,0 +1,162 @@
+"""Which way each function goes to VFIO: through iommufd, or through its group (V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from launcherkit.errors import Collector, MixedBackends
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Attachment, Unit
+from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+
+
+class Backends(NamedTuple):
+    """What each function's ``<driver iommufd>`` says, and what comes of it."""
+
+    said: Mapping[HostAddress, bool]
+    """Functions that must say it; the others go as the domain's ``<iommufd>`` has it."""
+    iommufd: frozenset[HostAddress]
+    """Functions that go through iommufd."""
+
+
+def decide_backends(
+    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector, notes: list[Note]
+) -> Backends:
+    """Decide it for all PCI functions that are to be attached.
+
+    What a hostdev of the document says stays. A sibling says what its primary says. Then counts what the document says
+    of another function of the group, then the domain's ``<iommufd>``, then the nodes: the groups' where all are there.
+
+    Args:
+        units: in order.
+        domain: what the document says.
+        host: groups and nodes.
+        errors: takes `MixedBackends` where the document itself opens a group both ways.
+        notes: takes a choice that the document doesn't show.
+    """
+    default = domain.iommufd or False
+    chooser = _Chooser(units, domain, host, errors)
+    reasons: dict[str, list[str]] = {}
+    said: dict[HostAddress, bool] = {}
+    through: set[HostAddress] = set()
+    for unit in units:
+        if unit.kind != "pci":
+            continue
+        primary_says = _said(unit.primary, domain)
+        way, why = chooser.way(unit)
+        if why is not None:
+            reasons.setdefault(why, []).append(str(unit.primary.source))
+        needed = way if way != default else None
+        for attachment in unit.attachments:
+            own = _said(attachment, domain)
+            says = own if own is not None else primary_says if primary_says is not None else needed
+            if says is not None and not unit.kept:
+                said[attachment.source] = says
+            if default if says is None else says:
+                through.add(attachment.source)
+    notes += [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
+    return Backends(said, frozenset(through))
+
+
+def _said(attachment: Attachment, domain: DomainFacts) -> bool | None:
+    return None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].iommufd
+
+
+def _by_group(
+    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector
+) -> dict[int, tuple[bool, HostAddress]]:
+    """The way that hostdevs of the document open their groups, with the first of each."""
+    fixed: dict[int, tuple[bool, HostAddress]] = {}
+    for unit in units:
+        for attachment in unit.attachments:
+            says = _said(attachment, domain)
+            group = group_of(attachment.source, host)
+            if says is None and attachment.hostdev is not None:
+                says = False if unit.kept and domain.iommufd is None else domain.iommufd
+            if says is None or group is None or unit.kind != "pci":
+                continue
+            way, first = fixed.setdefault(group, (says, attachment.source))
+            if way != says:
+                errors.add(_mixed(group, *((first, attachment.source) if way else (attachment.source, first))))
+    return fixed
+
+
+def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedBackends:
+    return MixedBackends(
+        f"IOMMU group {group} would be opened both ways: {by_iommufd} through iommufd, {by_group} through the group",
+        "The kernel refuses the second one as busy. Give all hostdevs of the group the same <driver iommufd='yes'/> or "
+        "'no'; one that says nothing goes as the domain's <iommufd enabled> has it.",
+    )
+
+
+class _Chooser:
+    """Chooses for whole units, by the first that says anything."""
+
+    def __init__(self, units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector) -> None:
+        self._domain = domain
+        self._host = host
+        self._fixed = _by_group(units, domain, host, errors)
+        self._has_mdev = any(unit.kind == "mdev" for unit in units)
+        self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
+
+    def way(self, unit: Unit) -> tuple[bool, str | None]:
+        """Whether a unit goes through iommufd; and why, where the document doesn't tell."""
+        said = (_said(attachment, self._domain) for attachment in unit.attachments)
+        groups = [group_of(attachment.source, self._host) for attachment in unit.attachments]
+        of_group = (self._fixed[group][0] for group in groups if group is not None and group in self._fixed)
+        decided = next((way for way in (*said, *of_group) if way is not None), None)
+        if decided is not None:
+            return decided, None
+        if unit.kept:
+            return self._domain.iommufd or False, None
+        return self._by_nodes([attachment.source for attachment in unit.attachments])
+
+    def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
+        """The way that the document prefers, or the other one where only its nodes are here."""
+        said, host = self._domain.iommufd, self._host
+        if said is None and self._has_mdev:
+            return False, _BESIDE_MDEV if self._elsewhere else None
+        preferred = self._elsewhere if said is None else said
+        if host.nodes is None or _complete(sources, preferred, host) or not _complete(sources, not preferred, host):
+            return preferred, None
+        return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
+
+
+_BESIDE_MDEV = "through the group, as a mediated device goes, though the domain has hostdevs that go through iommufd"
+_GROUP_ONLY = "through the group, though the domain asks for iommufd: only the group's nodes are here"
+_IOMMUFD_ONLY = "through iommufd, whose nodes alone are here; <driver iommufd='yes'/> needs libvirt 12.1 or later"
+
+
+def _complete(sources: Sequence[HostAddress], iommufd: bool, host: HostFacts) -> bool:
+    nodes = list(_nodes(sources, host, iommufd))
+    return host.nodes is not None and all(node is not None and node in host.nodes for node in nodes)
+
+
+def _nodes(sources: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> Iterator[str | None]:
+    """The node that all need, and each one's own; None for one that has none."""
+    yield IOMMUFD_NODE if iommufd else CONTAINER_NODE
+    for source in sources:
+        if iommufd:
+            yield cdev_node(host.details.get(source)) if isinstance(source, PciAddress) else None
+        else:
+            yield group_node(group_of(source, host))
+
+
+def nodes_of(attached: Iterable[HostAddress], backends: Backends, host: HostFacts) -> tuple[str, ...]:
+    """The device nodes that QEMU opens, each once; of a function of which nothing is known there is none."""
+    sources = list(attached)
+    by_iommufd = [source for source in sources if source in backends.iommufd]
+    by_group = [
+        source for source in sources if isinstance(source, PciAddress | MdevAddress) and source not in backends.iommufd
+    ]
+    nodes: list[str | None] = []
+    if by_iommufd:
+        nodes += _nodes(by_iommufd, host, iommufd=True)
+    if by_group:
+        nodes += _nodes(by_group, host, iommufd=False)
+    nodes += [source.node for source in sources if isinstance(source, UsbAddress)]
+    return tuple(dict.fromkeys([node for node in nodes if node is not None]))

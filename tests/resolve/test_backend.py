@@ -1,0 +1,116 @@
+"""Each IOMMU group is opened one way: through iommufd, or through the group (V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcherkit import translate
+from launcherkit.errors import MixedBackends
+from tests.support.domains import domain, mdev_hostdev, pci_hostdev
+from tests.support.facts import AUDIO, UUID, FixedHost, at, detail, function, mdev
+
+GPU, SOUND, OTHER = "0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0"
+GROUPS = {"/dev/vfio/vfio", "/dev/vfio/44", "/dev/vfio/12"}
+CDEVS = {"/dev/iommu", "/dev/vfio/devices/vfio0", "/dev/vfio/devices/vfio1", "/dev/vfio/devices/vfio2"}
+YES, NO, SILENT = True, False, None
+
+
+def host(nodes: Iterable[str] | None = None, **known: object) -> FixedHost:
+    return FixedHost(
+        function(GPU, group=44),
+        function(SOUND, AUDIO, group=44),
+        function(OTHER, device=0x2206, group=12),
+        details={address: detail(vfio_dev=f"vfio{number}") for number, address in enumerate((GPU, SOUND, OTHER))},
+        nodes=nodes,
+        mdevs=[mdev()],
+        **known,
+    )
+
+
+def hostdev(address: str, iommufd: bool | None, alias: str | None = None) -> str:
+    driver = {None: "", True: "<driver iommufd='yes'/>", False: "<driver iommufd='no'/>"}[iommufd]
+    return pci_hostdev(address, alias=alias).replace("<source>", f"{driver}<source>", 1)
+
+
+def ways(
+    *devices: str,
+    of_domain: bool | None = None,
+    env: str = GPU,
+    nodes: Iterable[str] | None = None,
+) -> tuple[dict[str, bool | None], bool, list[str]]:
+    """What each hostdev says, whether iommufd is used, and what notes tell of it."""
+    text = {None: "", True: "<iommufd enabled='yes'/>", False: "<iommufd enabled='no'/>"}[of_domain]
+    document = domain(*devices).replace("<devices>", f"{text}<devices>")
+    variables = {"PCI_RESOURCE_X": env} if env else {}
+    written = translate(document, env=variables, host=host(nodes))
+    functions = [function for device in written.plan.devices for function in device.functions]
+    assert written.domain_xml.count(b"iommufd='yes'") == sum(each.iommufd is True for each in functions)
+    assert translate(written.domain_xml, env=variables, host=host(nodes)).domain_xml == written.domain_xml
+    said = {str(each.source): each.iommufd for each in functions}
+    return said, written.plan.iommufd, [note.text for note in written.notes if note.topic == "iommufd"]
+
+
+@pytest.mark.parametrize("primary", [YES, NO, SILENT])
+@pytest.mark.parametrize("of_domain", [YES, NO, SILENT])
+def test_a_sibling_says_what_its_primary_says_whatever_the_domain_says(
+    primary: bool | None, of_domain: bool | None
+) -> None:
+    document = hostdev(GPU, primary, "ua-gpu-a")
+    text = {None: "", True: "<iommufd enabled='yes'/>", False: "<iommufd enabled='no'/>"}[of_domain]
+    written = translate(domain(document).replace("<devices>", f"{text}<devices>"), env={}, host=host())
+    gpu, sound = written.plan.devices[0].functions
+    assert (gpu.iommufd, sound.iommufd) == (primary, primary)
+    assert written.plan.iommufd == bool(of_domain if primary is None else primary)
+
+
+def test_what_is_added_says_nothing_where_the_domain_says_it() -> None:
+    assert ways(of_domain=YES) == ({GPU: None, SOUND: None}, True, [])
+    assert ways(of_domain=NO, nodes=CDEVS)[0] == {GPU: True, SOUND: True}
+    assert ways() == ({GPU: None, SOUND: None}, False, [])
+
+
+def test_the_nodes_that_are_here_decide_where_nothing_is_said_with_a_note() -> None:
+    said, iommufd, notes = ways(env=f"{GPU},{OTHER}", nodes=CDEVS)
+    assert (said, iommufd) == ({GPU: True, SOUND: True, OTHER: True}, True)
+    (note,) = notes
+    assert note.startswith(f"{GPU}, {OTHER}: ")
+    assert "libvirt 12.1" in note
+    assert ways(nodes=CDEVS | GROUPS) == ({GPU: None, SOUND: None}, False, [])
+    said, iommufd, notes = ways(of_domain=YES, nodes=GROUPS)
+    assert (said, iommufd, len(notes)) == ({GPU: False, SOUND: False}, False, 1)
+
+
+def test_another_function_of_the_group_that_the_document_has_decides_for_it() -> None:
+    there = hostdev(SOUND, YES)
+    written = translate(domain(there), env={"PCI_RESOURCE_X": GPU}, host=host(GROUPS | CDEVS))
+    assert {str(each.source): each.iommufd for each in written.plan.devices[0].functions} == {GPU: True, SOUND: True}
+
+
+def test_a_mediated_device_does_not_split_the_group_of_a_card_that_goes_through_iommufd() -> None:
+    gpu = hostdev(GPU, YES, "ua-gpu-a")
+    said, iommufd, notes = ways(gpu, mdev_hostdev(UUID, alias="ua-gpu-v"), env=OTHER)
+    assert (said, iommufd) == ({OTHER: None, GPU: True, SOUND: True, UUID: None}, True)
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sound", "of_domain"), [(YES, NO, SILENT), (NO, YES, YES), (SILENT, NO, YES), (YES, SILENT, NO)]
+)
+def test_a_document_that_opens_a_group_both_ways_is_refused(
+    gpu: bool | None, sound: bool | None, of_domain: bool | None
+) -> None:
+    with pytest.raises(MixedBackends, match=r"group 44 .*0000:e1:00\.\d through iommufd"):
+        ways(hostdev(GPU, gpu, "ua-gpu-a"), hostdev(SOUND, sound, "ua-hostdevice-b"), of_domain=of_domain, env="")
+
+
+def test_a_hostdev_that_nobody_asked_about_keeps_to_its_way() -> None:
+    """X1, V2."""
+    nobodys = hostdev(OTHER, SILENT)
+    written = translate(
+        domain(nobodys), env={"PCI_RESOURCE_X": GPU}, host=host(CDEVS | {"/dev/vfio/12", "/dev/vfio/vfio"})
+    )
+    assert nobodys.encode() in written.domain_xml
+    assert {"/dev/vfio/12", "/dev/vfio/devices/vfio0"} <= set(written.plan.nodes)
+    assert at(OTHER) in [device.primary.source for device in written.plan.devices]
