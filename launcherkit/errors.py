@@ -117,6 +117,24 @@ class BadEnvFile(LauncherkitError):
     code = "LK105"
 
 
+class AnnotationWidens(LauncherkitError):
+    """A VMI's annotation asks for more than the operator's policy allows (T1)."""
+
+    code = "LK106"
+
+
+class OperatorsKey(LauncherkitError):
+    """A VMI's annotation sets what only the operator can (T1)."""
+
+    code = "LK107"
+
+
+class AnnotationsOff(LauncherkitError):
+    """A VMI has an annotation, and the operator's policy takes none (T1)."""
+
+    code = "LK108"
+
+
 class BadVmi(LauncherkitError):
     code = "LK111"
 
