@@ -31,7 +31,9 @@ def name_requests(
     named: Iterable[tuple[Section, str, Kind]], domain: DomainFacts, prefixes: AliasPrefixes
 ) -> list[str]:
     """The alias of each request, in order: what names it comes before what the document calls its hostdevs."""
-    used = dict.fromkeys(domain.aliases, 1)
+    # A hostdev whose source names no one device, such as a USB vendor and product, is left as it is, alias and all.
+    odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
+    used = dict.fromkeys((*domain.aliases, *odd), 1)
     return [_unique(alias_of(section, name, kind, prefixes), used) for section, name, kind in named]
 
 
