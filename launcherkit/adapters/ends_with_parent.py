@@ -1,8 +1,8 @@
-"""Becomes another program that is to end when its parent does, however that ends: `python ends_with_parent.py PID COMMAND`.
+"""`python ends_with_parent.py PID COMMAND...` becomes a command that ends when its parent PID does, in whatever way.
 
-The kernel sends the signal (prctl(2), ``PR_SET_PDEATHSIG``); a process can ask for it only for itself, and exec keeps it.
-So this stands between fork and exec, where Python can run nothing safely in a process with threads. Run as a file with
-``-I -S``, it imports nothing of launcherkit.
+The kernel sends the signal (prctl(2), ``PR_SET_PDEATHSIG``). A process can ask for it only for itself, and exec keeps
+it, so this stands where a preexec_fn would, which isn't safe in a process with threads. Run as a file with ``-I -S``,
+it imports nothing of launcherkit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != parent:  # it has ended before we asked
         return 0
     try:
-        os.execv(command[0], command)
+        os.execv(command[0], command)  # noqa: S606  # what `Children.start` was given
     except OSError as problem:
         sys.stderr.write(f"{command[0]} can't be started: {problem.strerror}\n")
     return _CANNOT_RUN

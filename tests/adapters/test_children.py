@@ -35,7 +35,8 @@ def is_there(pid: int) -> bool:
 PARENT = """
 import sys, time
 from launcherkit.adapters.children import Children
-pid = Children().start(["/bin/sh", "-c", "trap 'echo ended >&2; exit' TERM; echo ready >&2; while :; do sleep 0.1; done"])
+script = "trap 'echo ended >&2; exit' TERM; echo ready >&2; while :; do sleep 0.1; done"
+pid = Children().start(["/bin/sh", "-c", script])
 print(pid, flush=True)
 time.sleep(600)
 """
