@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.fuzz.targets import NAMES, seeds, target
@@ -44,7 +46,9 @@ def fuzz(name: str, seconds: int) -> bool:
     limits = [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048", "-max_len=16384"]
     output = ["-print_final_stats=1", "-verbosity=0", f"-artifact_prefix={failures}/"]
     command = [sys.executable, "-m", "tests.fuzz.drive", name, *limits, *output, str(kept), str(seeds(name))]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    with tempfile.TemporaryDirectory() as scratch:  # libFuzzer ends its process at once, and tidies nothing up
+        env = os.environ | {"TMPDIR": scratch}
+        done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     log = done.stdout.decode(errors="replace").splitlines()
     code = done.returncode
     print("\n".join(log[-60:] if code else [line for line in log if line.startswith("stat::")]))

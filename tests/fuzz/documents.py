@@ -1,4 +1,4 @@
-"""Domain documents of any bytes: refused in an orderly way, or completed so that a second run changes nothing (X2, X5)."""
+"""Documents of any bytes: refused in an orderly way, or completed so that a second run changes nothing (X2, X5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(data: bytes) -> None:
         first = translate(data, env=ENV, host=HOST)
     except LauncherkitError as error:
         for leaf in error.leaves():
-            assert leaf.code and leaf.message and leaf.remedy, repr(leaf)
+            assert all((leaf.code, leaf.message, leaf.remedy)), repr(leaf)
         return
     root = etree.fromstring(first.domain_xml, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True))
     assert root.tag == "domain"

@@ -8,7 +8,6 @@ import atheris
 
 from tests.fuzz.targets import target
 
-
 INSTRUMENTED = ["launcherkit", "grpclib", "h2", "hpack", "hyperframe"]
 """Packages whose branches guide the fuzzer."""
 

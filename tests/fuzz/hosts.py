@@ -10,7 +10,8 @@ from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
 from tests.fuzz.choices import Choices
 
 CLASSES = (0x030000, 0x040300, 0x030200, 0x020000, 0x060400, 0x060100, 0x0C0330, 0x010802, 0x120000)
-DRIVERS = ("vfio-pci", None, "igb", "snd_hda_intel", "mlx5_vfio_pci", "pci-stub", "nvidia", "pcieport")
+DRIVERS = (*["vfio-pci"] * 9, None, "mlx5_vfio_pci", "pci-stub", "igb", "snd_hda_intel", "nvidia", "pcieport")
+"""Mostly such that the group is viable: a translation that is refused shows little."""
 UUIDS = tuple(f"{number:08x}-0000-4000-8000-000000000000" for number in range(4))
 
 
@@ -59,7 +60,8 @@ def make_host(choices: Choices) -> HostFacts:
     }
     nodes = None
     if choices.flag():
-        nodes = frozenset({"/dev/vfio/vfio", *(f"/dev/vfio/{group}" for group in choices.some_of(sorted(groups), 5))})
+        missing = choices.some_of(sorted(groups), 1)
+        nodes = frozenset({"/dev/vfio/vfio", *(f"/dev/vfio/{group}" for group in groups if group not in missing)})
     return HostFacts(True, functions, details, groups, mdevs, {}, nodes)
 
 
@@ -67,7 +69,7 @@ def _detail(choices: Choices, is_vf: bool) -> PciDetail:
     return PciDetail(
         revision=None,
         header_type=choices.one_of((0, 1, 2, None)),
-        config_readable=choices.number(8) != 7,
+        config_readable=choices.number(32) != 31,
         driver_override=None,
         driver_module=choices.one_of((None, "vfio_pci", "igb")),
         parents=(),
@@ -77,7 +79,7 @@ def _detail(choices: Choices, is_vf: bool) -> PciDetail:
         resources=(),
         has_rom=False,
         reset_methods=(),
-        power_state=choices.one_of((None, "D0", "D3cold")),
+        power_state=choices.one_of((None, *["D0"] * 14, "D3cold")),
         vfio_dev=choices.one_of((None, "vfio0", "vfio1")),
         vgpu=VgpuVf(choices.number(3), ()) if is_vf and choices.flag() else None,
     )

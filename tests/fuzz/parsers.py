@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +27,7 @@ from launcherkit.sources.umockdev import parse_recording
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 _SCRATCH = tempfile.mkdtemp(prefix="launcherkit-fuzz-")
+atexit.register(shutil.rmtree, _SCRATCH, ignore_errors=True)
 _CLAIM = os.path.join("resourceclaims", "c", "r")
 os.makedirs(os.path.join(_SCRATCH, _CLAIM))
 
@@ -51,7 +54,7 @@ def environment(data: bytes) -> None:
 def env_file(data: bytes) -> None:
     path = _write("env", data)
     for name in read_env_file(path):
-        assert name and "=" not in name
+        assert name.replace("=", "") == name != ""
 
 
 def vmi(data: bytes) -> None:
@@ -108,7 +111,7 @@ def run(data: bytes) -> None:
         PARSERS[data[0] % len(PARSERS)](data[1:])
     except LauncherkitError as error:
         for leaf in error.leaves():
-            assert leaf.code and leaf.remedy, repr(leaf)
+            assert all((leaf.code, leaf.remedy)), repr(leaf)
             assert len(leaf.message) < 2000, f"a message of {len(leaf.message)} characters: {leaf.message[:200]}"
 
 

@@ -20,7 +20,8 @@ FILES = (
 )  # fmt: skip
 LINKS = ("driver", "iommu_group", "physfn", "virtfn0", "virtfn1", "virtfnx", "mdev_type", "subsystem", "self")
 CONTENTS = (
-    b"", b"-1\n", b"0\n", b"0x10de\n", b"0x030000\n", b"999999999999\n", b"D3cold\n", b"(null)\n", b"vfio-pci\n", b"\xff" * 64,
+    b"", b"-1\n", b"0\n", b"0x10de\n", b"0x030000\n", b"999999999999\n", b"D3cold\n", b"(null)\n", b"vfio-pci\n",
+    b"\xff" * 64,
     b"PCI_CLASS=30000\nPCI_ID=10DE:2204\nPCI_SUBSYS_ID=1458:403B\nPCI_SLOT_NAME=x\n",
     b"DRIVER=vfio-pci\nPCI_CLASS=30000\nPCI_ID=10DE:2204\nPCI_SUBSYS_ID=1458:403B\n",
     b"0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200\n" * 3,

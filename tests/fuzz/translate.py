@@ -1,7 +1,7 @@
 """Translations with an oracle of authorisation (S1, S2, T1).
 
-No hostdev leaves whose source was neither in the variables, nor in the document, nor a sibling that the rules name. What
-the rules name is worked out here anew, from the words of docs/reference/rules.md.
+No hostdev leaves whose source was neither in the variables, nor in the document, nor a sibling that the rules name.
+What the rules name is worked out here anew, from the words of docs/reference/rules.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.fuzz.hosts import UUIDS, FactsHost, make_host
 
 ALIASES = ("ua-gpu-a", "ua-gpu-a-fn1", "ua-hostdevice-b", "hostdev0", "ua-sriov-n", "", "ua-gpu-a-2", "x'y")
 NAMES = ("a", "b", "a-fn1", "a-2", "\N{SNOWMAN}", "<'\"&>", "a b")
+RESOURCES = (*["x.org/X"] * 10, *["x.org/M"] * 4, "aws/secret", "unasked")
 MACHINES = (("x86_64", "q35"), ("x86_64", "pc"), ("aarch64", "virt"), ("s390x", "s390-ccw-virtio"))
 
 
@@ -27,8 +28,10 @@ def run(data: bytes) -> None:
     host = make_host(choices)
     known = sorted(host.functions) or [PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1)]
     listed = choices.some_of(known, 5)
-    mdevs = choices.some_of(UUIDS, 2)
-    env = {"AWS_SECRET": "0000:01:00.3", "PCI_RESOURCE_UNASKED": "0000:09:00.0"}
+    mdevs = choices.some_of(sorted(host.mdevs) or UUIDS, 2) if choices.flag() else []
+    env = {"AWS_SECRET": "0000:01:00.3"}
+    if choices.number(8) == 7:
+        env["PCI_RESOURCE_UNASKED"] = "0000:09:00.0"
     if listed or choices.flag():
         env["PCI_RESOURCE_X_ORG_X"] = ",".join(map(str, listed))
     if mdevs:
@@ -39,21 +42,21 @@ def run(data: bytes) -> None:
     document = _document(choices, there, elsewhere, managed)
     policy = Policy(choices.one_of(SIBLINGS), choices.one_of(PAIRING), choices.flag())
     policy = policy._replace(node_check=choices.one_of(NODE_CHECK), extra_prefixes=choices.one_of(((), ("PCIDEVICE",))))
-    vmi = _vmi(choices)
+    vmi = _requests(choices)
     try:
-        done = translate(document, env=env, host=FactsHost(host), vmi=vmi, policy=policy)
+        done = translate(document, env=env, host=FactsHost(host), vmi=vmi and _as_vmi(vmi), policy=policy)
     except LauncherkitError as error:
         for leaf in error.leaves():
-            assert leaf.code and leaf.message and leaf.remedy, repr(leaf)
+            assert all((leaf.code, leaf.message, leaf.remedy)), repr(leaf)
             assert "0000:01:00.3" not in leaf.message or PciAddress(0, 1, 0, 3) in host.functions, leaf.message
         return
-    if vmi is not None and not any(vmi["spec"]["domain"]["devices"].values()):
+    if vmi is not None and not any(vmi.values()):
         assert done.domain_xml == document  # Q3
         return
     root = etree.fromstring(done.domain_xml)
     attached = _sources(root)
     allowed = {str(address) for address in (*listed, *there)} | set(mdevs)
-    if vmi is None:
+    if vmi is None or "unasked" in str(vmi):
         allowed.add("0000:09:00.0")
     primaries = [address for address in (*listed, *there) if address in host.functions]
     for primary in primaries:
@@ -63,7 +66,7 @@ def run(data: bytes) -> None:
         assert str(elsewhere) not in attached, "another device of the domain has it"
     if not policy.managed and "yes" not in managed:
         assert not root.xpath("devices/hostdev[@managed='yes']")
-    aliases = [alias.get("name") for alias in root.iterfind("devices/hostdev/alias") if alias.get("name")]
+    aliases = [alias.get("name", "") for alias in root.iterfind("devices/hostdev/alias")]
     ours = [alias for alias in aliases if alias.startswith("ua-")]
     left = {alias.get("name") for alias in etree.fromstring(document).iterfind("devices/hostdev/alias")}
     assert all(ours.count(alias) == 1 for alias in ours if alias not in left), ours
@@ -140,16 +143,19 @@ def _pci(opening: str, tag: str, address: PciAddress, choices: Choices) -> str:
     )
 
 
-def _vmi(choices: Choices) -> dict[str, object] | None:
-    if choices.number(4) == 3:
+def _requests(choices: Choices) -> dict[str, list[dict[str, str]]] | None:
+    if choices.number(3) == 2:
         return None
-    devices = {
+    return {
         section: [
-            {"name": choices.one_of(NAMES), "deviceName": choices.one_of(("x.org/X", "x.org/M", "aws/secret"))}
-            for _ in range(choices.number(3))
+            {"name": choices.one_of(NAMES), "deviceName": choices.one_of(RESOURCES)}
+            for _ in range(choices.one_of((1, 0, 2, 0)))
         ]
         for section in ("gpus", "hostDevices")
     }
+
+
+def _as_vmi(devices: dict[str, list[dict[str, str]]]) -> dict[str, object]:
     return {
         "kind": "VirtualMachineInstance",
         "apiVersion": "kubevirt.io/v1",
