@@ -74,6 +74,19 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+_OF_ADDRESSES = frozenset("0123456789abcdefABCDEF:.-")
+_LONGEST_ADDRESS = 36  # a UUID
+
+
+def shown_entry(text: str) -> str:
+    """What stands where an address should, for a message: as it is if it looks like one, else by its length alone.
+
+    A variable may hold something else than its name says, and messages reach those who mayn't read variables (T1).
+    """
+    looks_like_one = len(text) <= _LONGEST_ADDRESS and _OF_ADDRESSES.issuperset(text) and (":" in text or "-" in text)
+    return repr(text) if looks_like_one else f"text of length {len(text)}"
+
+
 class Collector:
     """Collects the errors of one document, so that all are told at once."""
 
@@ -115,6 +128,24 @@ class VariableClash(LauncherkitError):
 
 class BadEnvFile(LauncherkitError):
     code = "LK105"
+
+
+class AnnotationWidens(LauncherkitError):
+    """A VMI's annotation asks for more than the operator's policy allows (T1)."""
+
+    code = "LK106"
+
+
+class OperatorsKey(LauncherkitError):
+    """A VMI's annotation sets what only the operator can (T1)."""
+
+    code = "LK107"
+
+
+class AnnotationsOff(LauncherkitError):
+    """A VMI has an annotation, and the operator's policy takes none (T1)."""
+
+    code = "LK108"
 
 
 class BadVmi(LauncherkitError):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 _IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
 _PAUSE = 0.2
+_ENDS_WITH_PARENT = os.path.join(os.path.dirname(__file__), "ends_with_parent.py")
 
 
 class Children:
@@ -30,13 +33,19 @@ class Children:
     def start(self, command: Sequence[str]) -> int:
         """Start a program that must outlive a signal to our process group; its output goes to standard error.
 
+        When the thread that calls this ends, with its process or before, the program gets SIGTERM.
+
         Raises:
             OSError: it can't be started.
         """
+        if not os.access(command[0], os.X_OK):
+            number = errno.EACCES if os.path.exists(command[0]) else errno.ENOENT
+            raise OSError(number, os.strerror(number), command[0])
+        tied = [sys.executable, "-I", "-S", _ENDS_WITH_PARENT, str(os.getpid()), *command]
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
         with self._lock:
             pid = os.posix_spawn(
-                command[0], list(command), os.environ, file_actions=actions, setsid=True, setsigdef=_IGNORED_BY_PYTHON
+                tied[0], tied, os.environ, file_actions=actions, setsid=True, setsigdef=_IGNORED_BY_PYTHON
             )
             self._running[pid] = command[0]
         return pid

@@ -44,8 +44,9 @@ It is configured by variables:
   LAUNCHERKIT_PAIRING     class or positional
   LAUNCHERKIT_MANAGED     yes or no
   LAUNCHERKIT_NODE_CHECK  auto, always or never
+  LAUNCHERKIT_ANNOTATIONS yes or no
   LAUNCHERKIT_LOG_FORMAT  text or json
-The VMI's annotation launcherkit.io/policy may say the same for one VM. All of them: docs/reference/configuration.md
+The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. All of them: docs/reference/configuration.md
 
 examples:
   onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"

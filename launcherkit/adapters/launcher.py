@@ -26,6 +26,7 @@ from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation
 
 _LOOK = 0.5
+_LIVENESS = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 _PRESS = 5.0  # a guest that is booting misses the power button
 
 
@@ -230,5 +231,6 @@ class _Launcher:
 
     def _touch(self) -> None:
         if self._settings.liveness:
-            with suppress(OSError), open(self._settings.liveness, "ab"):
+            with suppress(OSError):
+                os.close(os.open(self._settings.liveness, _LIVENESS, 0o644))
                 os.utime(self._settings.liveness)

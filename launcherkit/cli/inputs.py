@@ -87,7 +87,7 @@ def add_input_arguments(
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--policy`` and the flags of what a policy says."""
     group = parser.add_argument_group(
-        "policy", "Flags come before variables, the VMI's annotation and the policy file."
+        "policy", "Flags come before variables and the policy file; the VMI's annotation can narrow what they say."
     )
     group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (docs/reference/policy.md)")
     group.add_argument(
@@ -102,6 +102,9 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--managed", choices=("yes", "no"), help="whether libvirt binds the devices itself (default: no)"
+    )
+    group.add_argument(
+        "--annotations", choices=("yes", "no"), help="whether a VMI's annotation may narrow the policy (default: yes)"
     )
     checks = group.add_mutually_exclusive_group()
     checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must be there (default: auto)")
@@ -151,6 +154,8 @@ def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
         layer["pairing"] = args.pairing
     if args.managed:
         layer["managed"] = args.managed == "yes"
+    if args.annotations:
+        layer["annotations"] = args.annotations == "yes"
     if args.node_check:
         layer["node_check"] = args.node_check
     elif switch_from("--no-node-check", env):

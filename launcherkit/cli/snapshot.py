@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--root",
         metavar="DIR",
         default=text_from("--root", env) or "/",
-        help="root of the file system with the host's sys/ and dev/ (default: /), or a recording *.umockdev",
+        help="root of the file system with the host's sys/ and dev/ (default: /), or a recording *.umockdev; no "
+        "link leads out of it",
     )
     parser.add_argument(
         "-o",
@@ -56,15 +57,16 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         LauncherkitError: as `open_host` and `write_atomically` do.
     """
     from launcherkit.atomic import write_atomically
-    from launcherkit.sources.host import open_host
+    from launcherkit.sources.host import open_host, open_tree
     from launcherkit.sources.machine import read_machine
     from launcherkit.sources.snapshot import dump
-    from launcherkit.sources.tree import DiskTree
 
-    facts = open_host(args.root).scan()
+    # This host's own links lead nowhere else; a root that was mounted or unpacked may be somebody else's.
+    confined = os.path.realpath(args.root) != "/"
+    facts = open_host(args.root, confined=confined).scan()
     machine = None
     if args.everything and os.path.isdir(args.root):
-        with DiskTree(args.root) as tree:
+        with open_tree(args.root, confined=confined) as tree:
             machine = read_machine(tree)
     text = dump(facts, machine)
     if args.output:

@@ -1,4 +1,4 @@
-"""What the integrator may decide. Values only; files and flags are read in `launcherkit.sources`."""
+"""What the operator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
 from typing import Literal, TypeAlias
 
@@ -22,7 +22,7 @@ class AliasPrefixes(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Decisions of the integrator, each with the default of SEMANTICS."""
+    """Decisions of the operator, each with its default."""
 
     siblings: Siblings = "slot"
     """Which sibling functions come along (S1)."""
@@ -37,3 +37,5 @@ class Policy(NamedTuple):
     """Where ``sys/`` and ``dev/`` of the host are."""
     node_check: NodeCheck = "auto"
     """Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."""
+    annotations: bool = True
+    """Whether a VMI's annotation may narrow the rest (T1)."""

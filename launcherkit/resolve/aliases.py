@@ -51,7 +51,9 @@ def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
 
 def name_requests(named: Iterable[Named], domain: DomainFacts, prefixes: AliasPrefixes) -> list[str]:
     """The alias of each request, in order: what names it comes before what the document calls its hostdevs."""
-    used = dict.fromkeys(domain.aliases, 1)
+    # A hostdev whose source names no one device, such as a USB vendor and product, is left as it is, alias and all.
+    odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
+    used = dict.fromkeys((*domain.aliases, *odd), 1)
     return [_unique(alias_of(each, prefixes), used) for each in named]
 
 

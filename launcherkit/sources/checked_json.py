@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,9 +12,21 @@ from launcherkit.sources.problems import Problems
 
 T = TypeVar("T")
 
+MAX_VALUES = 1_000_000
+"""A host of 4096 functions has a tenth of that; as many empty objects take 100 MB."""
+MAX_DEPTH = 32
+"""A snapshot has 8."""
+
 
 def parse_json(text: str, problems: Problems) -> object:
-    """The document; NaN, keys that stand twice and endless nesting are refused."""
+    """The document; NaN, keys that stand twice, deep nesting and too many values are refused.
+
+    Depth and number are looked at before anything is made of the text, for it may be a stranger's.
+    """
+    if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        problems.fail("$", f"more than {MAX_VALUES} values")
+    if _depth(text) > MAX_DEPTH:
+        problems.fail("$", f"nested more than {MAX_DEPTH} deep")
     try:
         document: object = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
         return document
@@ -23,6 +36,16 @@ def parse_json(text: str, problems: Problems) -> object:
         problems.fail("$", "nested too deeply")
     except ValueError as error:
         problems.fail("$", str(error))
+
+
+def _depth(text: str) -> int:
+    """How deep lists and objects are nested, at most: what closes nothing doesn't count."""
+    without_strings = re.sub(r'"(?:[^"\\]++|\\.)*+"?', "", text, flags=re.DOTALL)
+    deepest = depth = 0
+    for bracket in re.sub(r"[^][{}]++", "", without_strings):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _no_constant(name: str) -> object:

@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from launcherkit.errors import BadClaim, shown
+from launcherkit.errors import BadClaim, UnreadableFile, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.request import Allocation, DeviceClaim, Kind, Request
+from launcherkit.sources.files import read_file
 
 DRA_ROOT = "/var/run/kubernetes.io/dra-device-attributes"
 _FOLDERS = {"claim": "resourceclaims", "template": "resourceclaimtemplates"}
@@ -77,8 +78,7 @@ class DraFiles:
 
     def _document(self, request: Request, path: str) -> dict[str, Any]:
         try:
-            with open(path, "rb") as file:
-                text = file.read(_MAX_BYTES).decode()
+            text = read_file(path, _MAX_BYTES).decode()
             versions: list[Any] = []
             for document in _objects(text):
                 if not isinstance(document, dict):
@@ -87,8 +87,8 @@ class DraFiles:
                 if version in _VERSIONS:
                     return document
                 versions.append(version)
-        except OSError as problem:
-            self._fail(request, f"{path}: {problem.strerror}")
+        except UnreadableFile as problem:
+            self._fail(request, problem.message)
         except (ValueError, RecursionError) as problem:
             self._fail(request, f"{path} is not JSON: {problem}")
         found = ", ".join(map(shown, versions[:_SHOWN])) + (", ..." if len(versions) > _SHOWN else "")

@@ -27,7 +27,7 @@ def read_env_file(path: str) -> dict[str, str]:
         name, equals, value = entry.partition("=")
         name = name.strip()
         if not equals or not name:
-            errors.add(BadEnvFile(f"{path}, line {number}: {entry[:60]!r} is not NAME=VALUE", _REMEDY))
+            errors.add(BadEnvFile(f"{path}, line {number}: not NAME=VALUE", _REMEDY))
         elif name in line_of:
             errors.add(BadEnvFile(f"{path}, line {number}: {name} is there already, on line {line_of[name]}", _REMEDY))
         else:

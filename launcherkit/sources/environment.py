@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, shown
+from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, shown_entry
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
@@ -46,7 +46,7 @@ class Environment:
 
     def variable_for(self, resource: str) -> str | None:
         """The first variable for ``resource`` that holds something, else the first that is there."""
-        there = [name for name in self.names_for(resource) if name in self._env]
+        there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
         return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
 
     def read(self, variable: str, errors: Collector, notes: list[Note]) -> Allocation:
@@ -63,7 +63,7 @@ class Environment:
             except ValueError as problem:
                 errors.add(
                     error(
-                        f"{variable}, entry {position}: {shown(text)}: {problem}",
+                        f"{variable}, entry {position}: {shown_entry(text)}: {problem}",
                         f"The device plugin that sets {variable} must put {expected} there; see what it logged.",
                     )
                 )

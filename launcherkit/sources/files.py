@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 
 from launcherkit.errors import UnreadableFile
 
 LIMIT = 64 << 20
-"""Bytes; more is not read, for a name may stand for a device that never ends."""
+"""Bytes; more is not read."""
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Not blocking: to open a FIFO that nobody writes to would wait for ever."""
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO or pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_REMEDY_KIND = "Give a regular file. Where standard input can be read, - stands for it."
 
 
 def read_file(path: str, limit: int = LIMIT) -> bytes:
     """The content of a file, or of standard input for ``-``; at most ``limit`` bytes of it.
 
     Raises:
-        UnreadableFile: names the path and the system's reason.
+        UnreadableFile: names the path and the system's reason, or what it is that is no regular file.
     """
     try:
         if path == "-":
             if sys.stdin is None:
                 raise ValueError("standard input is closed")
             return sys.stdin.buffer.read(limit)
-        with open(path, "rb") as file:
-            return file.read(limit)
+        handle = os.open(path, _FLAGS)
+        try:
+            kind = stat.S_IFMT(os.fstat(handle).st_mode)
+            if kind in _KINDS:
+                raise UnreadableFile(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND)
+            with open(handle, "rb", closefd=False) as file:  # raises for a directory
+                return file.read(limit)
+        finally:
+            os.close(handle)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.") from problem

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcherkit.model.address import MdevAddress, PciAddress
+    from launcherkit.sources.tree import Tree
 
 
 class Host:
@@ -22,28 +23,35 @@ class Host:
     Make one by its class methods. Two hosts are equal if `scan` gives the same for both.
     """
 
-    __slots__ = ("_facts", "_root", "_source")
+    __slots__ = ("_confined", "_facts", "_root", "_source")
 
-    def __init__(self, source: str, root: str | None, facts: HostFacts) -> None:
+    def __init__(self, source: str, root: str | None, facts: HostFacts, *, confined: bool = False) -> None:
+        self._confined = confined
         self._source = source
         self._root = root
         self._facts = facts
 
     @classmethod
-    def from_sysfs(cls, root: str | os.PathLike[str] = "/") -> Host:
+    def from_sysfs(cls, root: str | os.PathLike[str] = "/", *, confined: bool = False) -> Host:
         """A host whose ``sys/`` and ``dev/`` lie below ``root``; read anew each time it is asked.
+
+        Args:
+            root: a directory.
+            confined: read nothing outside it, wherever links in it point: `ConfinedTree`.
 
         Raises:
             NoSysfs: ``<root>/sys/bus/pci/devices`` is not there.
         """
         path = os.fspath(root) or "."
-        if not os.path.isdir(os.path.join(path, DEVICES)):
+        with open_tree(path, confined=confined) as tree:
+            there = tree.exists(DEVICES + "/.")
+        if not there:
             raise NoSysfs(
                 f"{os.path.join(path, DEVICES)}: no such directory",
                 "Give the root of a file system with sys/ below it, mount the host's /sys there, "
                 "or give a snapshot made by `launcherkit snapshot`.",
             )
-        return cls(f"from_sysfs({path!r})", path, NO_FACTS)
+        return cls(f"from_sysfs({path!r})", path, NO_FACTS, confined=confined)
 
     @classmethod
     def from_snapshot(cls, path: str | os.PathLike[str]) -> Host:
@@ -92,7 +100,7 @@ class Host:
             return self._facts
         from launcherkit.sources.sysfs import read_needed
 
-        with DiskTree(self._root) as tree:
+        with open_tree(self._root, confined=self._confined) as tree:
             return read_needed(tree, addresses, mdevs)
 
     def mdevs(self) -> HostFacts:
@@ -101,7 +109,7 @@ class Host:
             return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
         from launcherkit.sources.mdev import read_mdevs, read_parents
 
-        with DiskTree(self._root) as tree:
+        with open_tree(self._root, confined=self._confined) as tree:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
 
     def paths(self, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[str, ...]]:
@@ -111,7 +119,7 @@ class Host:
             return {address: details[address].parents for address in addresses if address in details}
         from launcherkit.sources.detail import parents_of
 
-        with DiskTree(self._root) as tree, tree.below(DEVICES) as devices:
+        with open_tree(self._root, confined=self._confined) as tree, tree.below(DEVICES) as devices:
             links = {address: devices.link(str(address)) for address in addresses}
         return {address: parents_of(link) for address, link in links.items() if link is not None}
 
@@ -130,7 +138,7 @@ class Host:
             )
         from launcherkit.sources.sysfs import scan_all, scan_identity
 
-        with DiskTree(self._root) as tree:
+        with open_tree(self._root, confined=self._confined) as tree:
             return scan_all(tree) if details else scan_identity(tree)
 
     def __eq__(self, other: object) -> bool:
@@ -142,8 +150,19 @@ class Host:
         return f"Host.{self._source}"
 
 
-def open_host(text: str) -> Host:
+def open_tree(root: str, *, confined: bool) -> Tree:
+    """The files below a root; to be closed. ``confined`` as in `Host.from_sysfs`."""
+    if not confined:
+        return DiskTree(root)
+    from launcherkit.sources.confined import ConfinedTree
+
+    return ConfinedTree(root)
+
+
+def open_host(text: str, *, confined: bool = False) -> Host:
     """The host that ``--host`` means: ``none``, a directory, ``X.umockdev``, else a snapshot.
+
+    ``confined`` as in `Host.from_sysfs`.
 
     Raises:
         UnreadableFile: there is nothing by that name.
@@ -152,7 +171,7 @@ def open_host(text: str) -> Host:
     if text == "none":
         return Host.none()
     if os.path.isdir(text):
-        return Host.from_sysfs(text)
+        return Host.from_sysfs(text, confined=confined)
     if not os.path.exists(text):
         raise UnreadableFile(
             f"{text or repr(text)}: no such file or directory",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError
+from launcherkit.errors import BadAnnotation, BadPolicy, Collector, LauncherkitError, OperatorsKey
 from launcherkit.model.policy import NodeCheck, Pairing, Siblings
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import parse_document, validate_document
@@ -17,6 +17,7 @@ from launcherkit.sources.settings import (
     is_alias_prefix,
     is_variable_prefix,
 )
+from launcherkit.sources.tenant import TENANT_KEYS
 
 
 def _checked_alias_prefix(text: str) -> str:
@@ -78,6 +79,9 @@ class WrittenPolicy(_Written):
         "devices, for there "
         "the VM runs. Default: auto",
     )
+    annotations: bool | None = Field(
+        None, description="Whether the annotation launcherkit.io/policy of a VMI may narrow this policy. Default: yes"
+    )
 
     def layer(self) -> Layer:
         """What is said, and nothing of what is not."""
@@ -87,7 +91,11 @@ class WrittenPolicy(_Written):
 
 
 _REMEDY = "See docs/reference/policy.md, or check the file against schemas/policy.schema.json."
-_ANNOTATION_REMEDY = f"Mend the annotation {ANNOTATION}; it takes the keys of a policy file but sysfsRoot."
+_ANNOTATION_REMEDY = f"Mend the annotation {ANNOTATION}; it takes {' and '.join(TENANT_KEYS)}."
+_OPERATORS_REMEDY = (
+    f"Remove it from the annotation, which takes {' and '.join(TENANT_KEYS)}; or ask the operator to set it."
+)
+_OPERATORS_KEYS = {field.alias or name for name, field in WrittenPolicy.model_fields.items()} - set(TENANT_KEYS)
 
 
 def read_policy_file(path: str) -> Layer:
@@ -97,23 +105,25 @@ def read_policy_file(path: str) -> Layer:
         UnreadableFile: there is none.
         BadPolicy, SeveralErrors: all that is wrong in it.
     """
-    return _read(read_file(path), path, BadPolicy, _REMEDY)
+    values = parse_document(read_file(path), path, BadPolicy, _REMEDY)
+    return _validated(values, path, BadPolicy, _REMEDY)
 
 
 def read_policy_annotation(text: str) -> Layer:
-    """Read the annotation of a VMI; who may write a VM must not choose the host's files, so no ``sysfsRoot`` in it.
+    """Read the annotation of a VMI. Whoever may write a VM may set the keys `TENANT_KEYS` and no other (T1).
 
     Raises:
         BadAnnotation, SeveralErrors: all that is wrong in it.
+        OperatorsKey: it has a key that is not the tenant's, whatever the value.
     """
-    layer = _read(text, f"annotation {ANNOTATION}", BadAnnotation, _ANNOTATION_REMEDY)
-    if "sysfs_root" in layer:
-        raise BadAnnotation(
-            f"annotation {ANNOTATION}, sysfsRoot: {layer['sysfs_root']!r} is not for a VM to say", _ANNOTATION_REMEDY
-        )
-    return layer
+    name = f"annotation {ANNOTATION}"
+    values = parse_document(text, name, BadAnnotation, _ANNOTATION_REMEDY)
+    errors = Collector()
+    for key in sorted(_OPERATORS_KEYS.intersection(values if isinstance(values, dict) else ())):
+        errors.add(OperatorsKey(f"{name}, {key}: only the operator can set it", _OPERATORS_REMEDY))
+    errors.raise_if_any()
+    return _validated(values, name, BadAnnotation, _ANNOTATION_REMEDY)
 
 
-def _read(text: str | bytes, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
-    values = parse_document(text, name, error, remedy)
+def _validated(values: object, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
     return validate_document(WrittenPolicy, values, name, error, remedy).layer()

@@ -1,7 +1,8 @@
-"""Where decisions come from: flags, variables ``LAUNCHERKIT_*``, the VMI's annotation, a policy file, defaults.
+"""Where decisions come from: flags, variables ``LAUNCHERKIT_*``, a policy file, defaults; then the VMI's annotation.
 
-In this order; each layer says only what it has to say. The policy file and the annotation are read by pydantic,
-which is imported only where there is one, so that the exec hook without them stays quick.
+The operator's come in this order; each layer says only what it has to say. The annotation is the tenant's, and can only
+narrow what they say together (T1). The policy file and the annotation are read by pydantic, which is imported only
+where there is one, so that the exec hook without them stays quick.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, cast
 
-from launcherkit.errors import BadSetting
+from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, NodeCheck, Pairing, Policy, Siblings
@@ -27,6 +28,7 @@ class Layer(TypedDict, total=False):
     pairing: Pairing
     managed: bool
     node_check: NodeCheck
+    annotations: bool
     extra_prefixes: tuple[str, ...]
     sysfs_root: str
     gpu: str
@@ -35,7 +37,7 @@ class Layer(TypedDict, total=False):
 
 
 def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy_file: str | None) -> Policy:
-    """All layers put together.
+    """The operator's policy, narrowed by the VMI's annotation.
 
     Args:
         flags: what the command line says.
@@ -46,21 +48,27 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
     Raises:
         BadSetting: a variable holds what it can't.
         BadAnnotation, BadPolicy, SeveralErrors: likewise of the annotation and the file.
+        AnnotationWidens, OperatorsKey, AnnotationsOff: the annotation asks for what a tenant can't have.
         UnreadableFile: there is no such policy file.
     """
     merged: Layer = {}
     path = policy_file or env.get(POLICY)
-    annotation = vmi.annotations.get(ANNOTATION) if vmi else None
-    if path or annotation:
-        from launcherkit.sources.policy_file import read_policy_annotation, read_policy_file
+    if path:
+        from launcherkit.sources.policy_file import read_policy_file
 
-        if path:
-            merged.update(read_policy_file(path))
-        if annotation:
-            merged.update(read_policy_annotation(annotation))
+        merged.update(read_policy_file(path))
     merged.update(variables_layer(env))
     merged.update(flags)
-    return policy_of(merged)
+    policy = policy_of(merged)
+    annotation = vmi.annotations.get(ANNOTATION) if vmi else None
+    if not annotation:
+        return policy
+    from launcherkit.sources.tenant import check_annotations_on, narrow
+
+    check_annotations_on(policy)
+    from launcherkit.sources.policy_file import read_policy_annotation
+
+    return narrow(policy, read_policy_annotation(annotation))
 
 
 def policy_of(layer: Layer) -> Policy:
@@ -89,7 +97,8 @@ def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
     def read(variable: str, text: str) -> str:
         if text not in choices:
             raise BadSetting(
-                f"{variable}={text!r} is none of {', '.join(choices)}", f"Set {variable} to one of them, or unset it."
+                f"{variable}={shown(text)} is none of {', '.join(choices)}",
+                f"Set {variable} to one of them, or unset it.",
             )
         return text
 
@@ -102,7 +111,7 @@ def _yes_or_no(variable: str, text: str) -> bool:
 
 def _alias_prefix(variable: str, text: str) -> str:
     if not is_alias_prefix(text):
-        raise BadSetting(f"{variable}={text!r} is no prefix of an alias", ALIAS_PREFIX_RULE)
+        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE)
     return text
 
 
@@ -119,7 +128,7 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
     for prefix in prefixes:
         if not is_variable_prefix(prefix):
             raise BadSetting(
-                f"{variable}: {prefix!r} is no prefix of a variable",
+                f"{variable}: {shown(prefix)} is no prefix of a variable",
                 "Name prefixes such as PCIDEVICE, with commas between.",
             )
     return prefixes
@@ -139,6 +148,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "LAUNCHERKIT_PAIRING": ("pairing", _choice(PAIRING)),
     "LAUNCHERKIT_MANAGED": ("managed", _yes_or_no),
     "LAUNCHERKIT_NODE_CHECK": ("node_check", _choice(NODE_CHECK)),
+    "LAUNCHERKIT_ANNOTATIONS": ("annotations", _yes_or_no),
     "LAUNCHERKIT_EXTRA_PREFIXES": ("extra_prefixes", _prefixes),
     "LAUNCHERKIT_SYSFS_ROOT": ("sysfs_root", _text),
     "LAUNCHERKIT_ALIAS_PREFIX_GPU": ("gpu", _alias_prefix),

@@ -16,6 +16,9 @@ from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.tree import Directory, MemoryTree
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or mend that line."
+_MAX_LINES = _MAX_SLASHES = 1_000_000
+"""A server with 47 functions has 1,263 lines and 695 slashes. Each part of a path may become a directory of its own."""
+_MAX_PATH = 4096  # as the kernel
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 
 
@@ -40,6 +43,8 @@ def read_recording(path: str) -> MemoryTree:
 def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     """As `read_recording`, from text; ``path`` is for messages."""
     problems = Problems(path, BadRecording, _REMEDY)
+    if text.count("\n") > _MAX_LINES or text.count("/") > _MAX_SLASHES:
+        problems.fail("", f"more than {_MAX_LINES} lines or parts of paths")
     root: Directory = {}
     devices: list[_Device] = []
     device: _Device | None = None
@@ -74,7 +79,12 @@ def parse_recording(text: str, path: str = "recording") -> MemoryTree:
 
 def _open_device(root: Directory, path: str, where: str, problems: Problems) -> _Device | None:
     parts = path.split("/")
-    if len(parts) < 3 or parts[:2] != ["", "devices"] or not all(part not in ("", ".", "..") for part in parts[1:]):
+    if (
+        len(path) > _MAX_PATH
+        or len(parts) < 3
+        or parts[:2] != ["", "devices"]
+        or not all(part not in ("", ".", "..") for part in parts[1:])
+    ):
         problems.add(where, f"{shown(path)} is not a path below /devices")
         return None
     directory = _directory(root, ["sys", *parts[1:]])
@@ -90,6 +100,8 @@ def _add_line(device: _Device, kind: str, rest: str, where: str, problems: Probl
         problems.add(where, f"{shown(rest)} is not of the form name=value")
     elif kind == "E":
         device.properties[name] = value
+    elif kind == "L" and len(value) > _MAX_PATH:
+        problems.add(where, f"the target of {shown(name)} is longer than a path can be")
     elif kind == "L":
         _put(device.entries, name, value, where, problems)
     elif kind == "A":
@@ -136,7 +148,8 @@ def _directory(start: Directory, parts: list[str]) -> Directory | None:
 
 def _put(start: Directory, path: str, content: bytes | str, where: str, problems: Problems) -> None:
     *parts, name = path.split("/")
-    directory = _directory(start, parts) if all(part not in ("", ".", "..") for part in (*parts, name)) else None
+    plain = len(path) <= _MAX_PATH and all(part not in ("", ".", "..") for part in (*parts, name))
+    directory = _directory(start, parts) if plain else None
     if directory is None or isinstance(directory.get(name), dict):
         problems.add(where, f"{shown(path)} can't be a file: something else is there, or it is no plain path")
     else:

@@ -137,12 +137,12 @@ def test_help_and_version_are_told_on_stdout() -> None:
     assert hook("--version", env={}).stdout.startswith(b"launcherkit ")
 
 
-def test_the_annotation_of_the_vmi_is_the_policy_of_one_vm(tree: HostTree) -> None:
+def test_the_annotation_of_the_vmi_narrows_the_policy_for_one_vm(tree: HostTree) -> None:
     vmi = json.dumps({"metadata": {"annotations": {"launcherkit.io/policy": "siblings: none"}}, **json.loads(VMI)})
     result = hook("--vmi", vmi, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)})
     assert result.returncode == 0, result.stderr
     assert result.stdout.count(b"<hostdev ") == 1
-    overruled = hook(
-        "--vmi", vmi, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root), "LAUNCHERKIT_SIBLINGS": "slot"}
-    )
-    assert overruled.stdout.count(b"<hostdev ") == 2
+    wider = vmi.replace("siblings: none", "siblings: group")
+    refused = hook("--vmi", wider, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)})
+    assert (refused.returncode, refused.stdout) == (65, b"")
+    assert b"LK106" in refused.stderr

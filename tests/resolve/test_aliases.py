@@ -156,3 +156,12 @@ def test_hundreds_of_equal_names_are_kept_apart() -> None:
         for address in (PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(500))
     ]
     assert len(set(assign(*units))) == 500
+
+
+def test_a_request_does_not_take_the_alias_of_a_hostdev_that_names_no_one_device() -> None:
+    """A USB hostdev by vendor and product stays as it is, so its alias is taken."""
+    there = domain(hostdevs=[(None, "ua-gpu-a"), (None, "ua-gpu-a-fn1")])
+    unit = Unit("pci", (part(GPU, claim(GPU, "a")), Attachment(SOUND, "sibling", "", None, None)), ())
+    given = assign(unit, there=there)
+    assert not {"ua-gpu-a", "ua-gpu-a-fn1"} & set(given)
+    assert len(set(given)) == 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, SeveralErrors, UnreadableFile
-from launcherkit.sources.policy_file import read_policy_annotation, read_policy_file
+from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, OperatorsKey, SeveralErrors, UnreadableFile
+from launcherkit.sources.policy_file import WrittenPolicy, read_policy_annotation, read_policy_file
 from launcherkit.sources.settings import Layer, policy_of
 
 FULL = """\
@@ -19,6 +19,7 @@ aliasPrefixes:
 extraPrefixes: [PCIDEVICE_]
 sysfsRoot: /host
 nodeCheck: always
+annotations: no
 """
 
 
@@ -37,6 +38,7 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
         "extra_prefixes": ("PCIDEVICE",),
         "sysfs_root": "/host",
         "node_check": "always",
+        "annotations": False,
     }
 
 
@@ -122,14 +124,26 @@ def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse
     with pytest.raises(LauncherkitError) as raised:
         read_policy_annotation(text)
     for leaf in raised.value.leaves():
-        assert isinstance(leaf, BadAnnotation)
+        assert isinstance(leaf, BadAnnotation | OperatorsKey)
         assert "\n" not in leaf.message
         assert len(leaf.message) < 400
 
 
-def test_a_vm_may_not_say_where_the_hosts_files_are() -> None:
-    with pytest.raises(BadAnnotation, match="sysfsRoot: '/evil'"):
-        read_policy_annotation("sysfsRoot: /evil")
+KEYS = {field.alias or name for name, field in WrittenPolicy.model_fields.items()}
+
+
+@pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing"}))
+@pytest.mark.parametrize("value", ["", "null", "yes", "/evil", "[AWS_SECRET]", "{gpu: ua-sriov-}"])
+def test_every_other_key_is_the_operators_alone_whatever_its_value(key: str, value: str) -> None:
+    with pytest.raises(OperatorsKey, match=f"launcherkit.io/policy, {key}: only the operator") as raised:
+        read_policy_annotation(f"siblings: none\n{key}: {value}")
+    assert "evil" not in str(raised.value)
+
+
+def test_all_keys_that_are_the_operators_are_named_at_once() -> None:
+    with pytest.raises(SeveralErrors) as raised:
+        read_policy_annotation("{managed: yes, nodeCheck: never, siblings: all}")
+    assert [leaf.code for leaf in raised.value.leaves()] == ["LK107", "LK107"]
 
 
 def test_a_policy_file_that_is_not_there_is_named() -> None:

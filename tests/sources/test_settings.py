@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from launcherkit.errors import BadSetting, UnreadableFile
+from launcherkit.errors import AnnotationsOff, AnnotationWidens, BadSetting, UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import AliasPrefixes, Policy
 from launcherkit.sources.settings import (
     VARIABLES,
+    Layer,
     host_of,
     is_alias_prefix,
     is_variable_prefix,
@@ -34,17 +36,38 @@ def test_with_nothing_said_the_defaults_hold() -> None:
     assert resolve_policy({}, {}, None, None) == resolve_policy({}, {}, NOTHING, None) == Policy()
 
 
-def test_flags_come_before_variables_before_the_annotation_before_the_file(tmp_path: Path) -> None:
+def test_flags_come_before_variables_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("siblings: group\npairing: positional\nmanaged: true\nnodeCheck: never\n")
     env = {"LAUNCHERKIT_SIBLINGS": "listed", "LAUNCHERKIT_MANAGED": "no"}
-    vmi = annotated("siblings: slot\nmanaged: true\npairing: class")
     assert resolve_policy({}, {}, None, str(file)) == Policy("group", "positional", True, node_check="never")
-    assert resolve_policy({}, {}, vmi, str(file)) == Policy("slot", "class", True, node_check="never")
-    assert resolve_policy({}, env, vmi, str(file)) == Policy("listed", "class", False, node_check="never")
-    assert resolve_policy({"siblings": "none"}, env, vmi, str(file)) == Policy(
-        "none", "class", False, node_check="never"
+    assert resolve_policy({}, env, None, str(file)) == Policy("listed", "positional", False, node_check="never")
+    assert resolve_policy({"siblings": "none"}, env, None, str(file)) == Policy(
+        "none", "positional", False, node_check="never"
     )
+
+
+def test_the_annotation_narrows_what_flags_variables_and_file_say_together(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("siblings: group\nmanaged: true\n")
+    assert resolve_policy({}, {}, annotated("siblings: none"), str(file)) == Policy("none", managed=True)
+    for flags, env in ({"siblings": "listed"}, {}), ({}, {"LAUNCHERKIT_SIBLINGS": "listed"}):
+        narrowed = resolve_policy(cast("Layer", flags), env, annotated("siblings: none"), str(file))
+        assert narrowed == Policy("none", managed=True)
+        with pytest.raises(AnnotationWidens, match=r"siblings: 'slot' is not within .*siblings: listed"):
+            resolve_policy(cast("Layer", flags), env, annotated("siblings: slot"), str(file))
+
+
+@pytest.mark.parametrize("off", ["flag", "variable", "file"])
+def test_the_operator_can_switch_annotations_off_and_then_they_are_not_even_parsed(tmp_path: Path, off: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("annotations: no" if off == "file" else "")
+    flags: Layer = {"annotations": False} if off == "flag" else {}
+    env = {"LAUNCHERKIT_ANNOTATIONS": "no"} if off == "variable" else {}
+    assert resolve_policy(flags, env, NOTHING, str(file)).annotations is False
+    for text in "siblings: none", "[" * 100_000:
+        with pytest.raises(AnnotationsOff):
+            resolve_policy(flags, env, annotated(text), str(file))
 
 
 def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path) -> None:
@@ -64,6 +87,7 @@ def test_every_variable_says_its_part() -> None:
         "LAUNCHERKIT_PAIRING": "positional",
         "LAUNCHERKIT_MANAGED": "yes",
         "LAUNCHERKIT_NODE_CHECK": "always",
+        "LAUNCHERKIT_ANNOTATIONS": "no",
         "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
         "LAUNCHERKIT_SYSFS_ROOT": "/host",
         "LAUNCHERKIT_ALIAS_PREFIX_GPU": "ua-g-",
@@ -72,7 +96,14 @@ def test_every_variable_says_its_part() -> None:
     }
     assert set(env) == set(VARIABLES)
     assert resolve_policy({}, env, None, None) == Policy(
-        "none", "positional", True, AliasPrefixes("ua-g-", "ua-h-", "ua-u-"), ("PCIDEVICE", "VFIO"), "/host", "always"
+        "none",
+        "positional",
+        True,
+        AliasPrefixes("ua-g-", "ua-h-", "ua-u-"),
+        ("PCIDEVICE", "VFIO"),
+        "/host",
+        "always",
+        False,
     )
 
 

@@ -182,8 +182,13 @@ def test_all_that_is_wrong_is_told_at_once_up_to_twenty() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "nested too deeply"),
-        ('{"a":' * 100_000, "nested too deeply"),
+        ("[" * 100_000, "nested more than 32 deep"),
+        ('{"a":' * 100_000, "nested more than 32 deep"),
+        ('{"a":' * 40, "nested more than 32 deep"),
+        ('["[{"' + ",[" * 40, "nested more than 32 deep"),
+        ("[" + "[]," * 600_000, "more than 1000000 values"),
+        ("[" + "0," * 2_000_000, "more than 1000000 values"),
+        ('["' + "[" * 40, "not JSON"),
         ('{"format": NaN}', "NaN is no number of JSON"),
         ('{"format": 1, "format": 2}', "the key 'format' stands twice"),
         ("{", "line 1, column 2: not JSON"),
@@ -231,3 +236,8 @@ def test_any_json_is_read_or_refused(text: str) -> None:
         refused = ()
         assert load(dump(facts)) == facts
     assert all(leaf.code == "LK502" for leaf in refused)
+
+
+def test_brackets_in_strings_are_not_nesting() -> None:
+    nodes = ["[{" * 50, "a\\", '"' + "[" * 50]
+    assert load(json.dumps({"format": FORMAT, "nodes": nodes})).nodes == frozenset(nodes)

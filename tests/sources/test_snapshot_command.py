@@ -79,3 +79,31 @@ def test_a_failure_leaves_stdout_empty_and_the_old_file_alone(
         snapshot("--root", str(root), "-o", str(tmp_path / "no/such/host.json"))
     assert file.read_text() == "old"
     assert not capfd.readouterr().out
+
+
+def test_no_link_of_the_root_makes_files_of_this_machine_part_of_a_snapshot(
+    root: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "private").write_text("PRIVATE\n")
+    for path in (
+        root / "sys/class/dmi/id/product_serial",
+        root / "sys/bus/pci/devices/0000:e1:00.0/serial_number",
+        root / "sys/bus/pci/devices/0000:e1:00.0/power_state",
+        root / "proc/sys/kernel/hostname",
+    ):
+        path.unlink(missing_ok=True)
+        path.symlink_to(tmp_path / "private")
+    assert snapshot("--root", str(root), "--all") == 0
+    text = capfd.readouterr().out
+    assert "0000:e1:00.0" in text
+    assert "PRIVATE" not in text
+
+
+def test_a_root_whose_sys_is_another_machines_is_no_root(tmp_path: Path) -> None:
+    outside = HostTree(tmp_path / "outside")
+    outside.card("0000:e1:00", group=44)
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "sys").symlink_to(outside.root / "sys")
+    with pytest.raises(LauncherkitError) as caught:
+        snapshot("--root", str(tmp_path / "root"))
+    assert caught.value.code == "LK501"

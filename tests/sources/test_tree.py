@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcherkit.sources.confined import ConfinedTree
 from launcherkit.sources.tree import Directory, DiskTree, MemoryTree
 
 if TYPE_CHECKING:
@@ -31,10 +32,16 @@ def _write(root: Path, directory: Directory) -> None:
             _write(root / name, entry)
 
 
-@pytest.fixture(params=["disk", "memory"])
+def _tree(kind: str, root: str) -> Tree:
+    if kind == "memory":
+        return MemoryTree(CONTENT)
+    return DiskTree(root) if kind == "disk" else ConfinedTree(root)
+
+
+@pytest.fixture(params=["disk", "memory", "confined"])
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
     _write(tmp_path, CONTENT)
-    with DiskTree(str(tmp_path)) if request.param == "disk" else MemoryTree(CONTENT) as tree:
+    with _tree(request.param, str(tmp_path)) as tree:
         yield tree
 
 

@@ -143,3 +143,20 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     facts = scan_all(tree)
     assert read_needed(tree, facts.functions, []).functions == facts.functions
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("P: /devices/x\n" + "\n" * 1_000_001, "more than 1000000 lines or parts of paths"),
+        ("P: /devices" + "/x" * 1_000_001, "more than 1000000 lines or parts of paths"),
+        ("P: /devices" + "/x" * 4096, "line 1: '/devices/x"),
+        ("P: /devices/x\nL: driver=" + "../" * 4096, "line 2: the target of 'driver' is longer"),
+        ("P: /devices/x\nA: " + "x/" * 4096 + "x=1", "line 2: 'x/x/"),
+    ],
+)
+def test_what_would_take_much_memory_is_refused_before_it_does(text: str, told: str) -> None:
+    with pytest.raises(LauncherkitError) as caught:
+        parse_recording(text)
+    assert caught.value.code == "LK503"
+    assert told in caught.value.message

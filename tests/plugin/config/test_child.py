@@ -111,8 +111,8 @@ def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
     assert (0x10DE, 0x2204) in apart.config.pci[0].select[0].models
 
 
-def test_notes_and_files_come_over() -> None:
-    reading = Reading(read_config(os.devnull).config, (Note("a", "b"),), ("x", "y"), cluster=True)
+def test_notes_and_files_come_over(path: str) -> None:
+    reading = Reading(read_config(path).config, (Note("a", "b"),), ("x", "y"), cluster=True)
     assert decode_answer(json.dumps(encode(reading)).encode()) == reading
 
 

@@ -1,0 +1,71 @@
+"""What a VMI's annotation may change of the operator's policy: it may narrow it, and nothing else (T1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcherkit.errors import AnnotationsOff, AnnotationWidens, Collector
+from launcherkit.model.policy import SIBLINGS, Policy, Siblings
+from launcherkit.sources.settings import ANNOTATION, Layer
+
+TENANT_KEYS = ("siblings", "pairing")
+"""The keys that an annotation may have. All others are the operator's alone."""
+
+_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
+    "none": frozenset({"none"}),
+    "listed": frozenset({"none", "listed"}),
+    "slot": frozenset({"none", "listed", "slot"}),
+    "group": frozenset({"none", "group"}),
+}
+"""Which values attach nothing that this one wouldn't (S1). A function of the slot can be in another IOMMU group, and
+one of the group in another slot, so neither of `slot` and `group` is within the other."""
+
+
+def check_annotations_on(policy: Policy) -> None:
+    """Refuse an annotation where the operator wants none; nothing of it is read then.
+
+    Raises:
+        AnnotationsOff: the policy says ``annotations: no``.
+    """
+    if not policy.annotations:
+        raise AnnotationsOff(
+            f"annotation {ANNOTATION}: the operator's policy takes no annotations",
+            "Remove the annotation from the VM, or ask the operator for `annotations: yes`.",
+        )
+
+
+def narrow(policy: Policy, asked: Layer) -> Policy:
+    """The operator's policy with what an annotation asks for.
+
+    Args:
+        policy: the operator's.
+        asked: what the annotation says; of its keys none is the operator's alone.
+
+    Returns:
+        A policy that `is_within` the operator's.
+
+    Raises:
+        AnnotationWidens, SeveralErrors: a value would attach what the operator's policy doesn't.
+    """
+    errors = Collector()
+    siblings, pairing = asked.get("siblings", policy.siblings), asked.get("pairing", policy.pairing)
+    if siblings not in _WITHIN[policy.siblings]:
+        less = ", ".join(value for value in SIBLINGS if value in _WITHIN[policy.siblings])
+        errors.add(_widens("siblings", siblings, policy.siblings, f"Within it: {less}."))
+    if pairing != policy.pairing:
+        # Each pairs some request with a device that the other wouldn't give it (C2, C4).
+        errors.add(_widens("pairing", pairing, policy.pairing, "Neither way of pairing is within the other."))
+    errors.raise_if_any()
+    return policy._replace(siblings=siblings, pairing=pairing)
+
+
+def is_within(policy: Policy, other: Policy) -> bool:
+    """Whether a policy attaches nothing that the other wouldn't, and is the same in all that isn't the tenant's."""
+    return policy.siblings in _WITHIN[other.siblings] and policy._replace(siblings=other.siblings) == other
+
+
+def _widens(key: str, asked: str, allowed: str, within: str) -> AnnotationWidens:
+    return AnnotationWidens(
+        f"annotation {ANNOTATION}, {key}: {asked!r} is not within the operator's policy, {key}: {allowed}",
+        f"An annotation can only narrow the operator's policy. {within} Or ask the operator.",
+    )

@@ -1,0 +1,53 @@
+"""What the fuzzers start from, and what they have found, passes; and they would notice."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launcherkit.resolve.siblings
+from tests.fuzz.targets import NAMES, seeds, target
+
+INPUTS = [(name, path) for name in NAMES for path in sorted(seeds(name).iterdir())]
+
+
+@pytest.mark.parametrize(("name", "path"), INPUTS, ids=lambda each: each.name if isinstance(each, Path) else each)
+def test_an_input_of_the_corpus_passes(name: str, path: Path) -> None:
+    target(name)(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_fuzzer_takes_any_bytes(name: str) -> None:
+    chance = random.Random(1)
+    for size in (0, 1, 2, 50, *[300] * 20):
+        target(name)(chance.randbytes(size))
+
+
+def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A translator that takes whatever is in the slot is found out."""
+    monkeypatch.setattr(launcherkit.resolve.siblings, "_decide", lambda *_: (True, "because it is there"))
+    chance = random.Random(1)
+    assert _noticed([chance.randbytes(300) for _ in range(400)])
+
+
+def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide: Any = launcherkit.resolve.siblings._candidates
+
+    def whole_group(primary: Any, situation: Any, listed: Any) -> Any:
+        return decide(primary, situation._replace(siblings="group"), listed)
+
+    monkeypatch.setattr(launcherkit.resolve.siblings, "_candidates", whole_group)
+    chance = random.Random(1)
+    assert _noticed([chance.randbytes(300) for _ in range(400)])
+
+
+def _noticed(inputs: list[bytes]) -> bool:
+    for data in inputs:
+        try:
+            target("translate")(data)
+        except AssertionError:
+            return True
+    return False
