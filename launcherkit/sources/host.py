@@ -11,7 +11,7 @@ from launcherkit.sources.identity import DEVICES
 from launcherkit.sources.tree import DiskTree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from launcherkit.model.address import MdevAddress, PciAddress
     from launcherkit.sources.tree import Tree
@@ -23,10 +23,11 @@ class Host:
     Make one by its class methods. Two hosts are equal if `scan` gives the same for both.
     """
 
-    __slots__ = ("_confined", "_facts", "_root", "_source")
+    __slots__ = ("_confined", "_facts", "_followed", "_root", "_source")
 
     def __init__(self, source: str, root: str | None, facts: HostFacts, *, confined: bool = False) -> None:
         self._confined = confined
+        self._followed: Callable[[str], Tree] | None = None
         self._source = source
         self._root = root
         self._facts = facts
@@ -86,6 +87,16 @@ class Host:
         """A host of which nothing is known (C3)."""
         return cls("none()", None, NO_FACTS)
 
+    def followed(self, follow: Callable[[str], Tree]) -> Host:
+        """The same host, its files read through a tree that keeps an eye on what is read; not for a confined one."""
+        assert not self._confined
+        host = Host(self._source, self._root, self._facts)
+        host._followed = follow
+        return host
+
+    def _tree(self, root: str) -> Tree:
+        return open_tree(root, confined=self._confined) if self._followed is None else self._followed(root)
+
     def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
         """What the rules need to know to attach these devices; at least that.
 
@@ -100,7 +111,7 @@ class Host:
             return self._facts
         from launcherkit.sources.sysfs import read_needed
 
-        with open_tree(self._root, confined=self._confined) as tree:
+        with self._tree(self._root) as tree:
             return read_needed(tree, addresses, mdevs)
 
     def mdevs(self) -> HostFacts:
@@ -109,7 +120,7 @@ class Host:
             return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
         from launcherkit.sources.mdev import read_mdevs, read_parents
 
-        with open_tree(self._root, confined=self._confined) as tree:
+        with self._tree(self._root) as tree:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
 
     def paths(self, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[str, ...]]:
@@ -119,7 +130,7 @@ class Host:
             return {address: details[address].parents for address in addresses if address in details}
         from launcherkit.sources.detail import parents_of
 
-        with open_tree(self._root, confined=self._confined) as tree, tree.below(DEVICES) as devices:
+        with self._tree(self._root) as tree, tree.below(DEVICES) as devices:
             links = {address: devices.link(str(address)) for address in addresses}
         return {address: parents_of(link) for address, link in links.items() if link is not None}
 
@@ -138,7 +149,7 @@ class Host:
             )
         from launcherkit.sources.sysfs import scan_all, scan_identity
 
-        with open_tree(self._root, confined=self._confined) as tree:
+        with self._tree(self._root) as tree:
             return scan_all(tree) if details else scan_identity(tree)
 
     def __eq__(self, other: object) -> bool:

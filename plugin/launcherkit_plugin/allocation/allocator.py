@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,9 +26,7 @@ class Allocator:
     """Answers Allocate, PreStartContainer and GetPreferredAllocation for all resources."""
 
     def __init__(self, reservations: Reservations, clock: Callable[[], float]) -> None:
-        self.lock = asyncio.Lock()
-        """Held while devices are given away, and while they are taken away: never both."""
-        self._booking = reservations
+        self._reservations = reservations
         self._clock = clock
         self._offers: Mapping[str, Offer] = {}
         self._resources: Mapping[str, Resource] = {}
@@ -46,7 +43,8 @@ class Allocator:
     def saw(self, usage: Usage, read_at: float) -> Usage:
         """Take note of who has what by the kubelet's word; gives that with what was given away since.
 
-        To be called with `lock` held by who is going to take something away.
+        Whoever is going to take something away begins it before the loop does anything else, and so before another
+        Allocate. One that comes later finds the card busy (`launcherkit_plugin.host.guarded`), and comes after it.
 
         Args:
             usage: as it was read.
@@ -57,7 +55,7 @@ class Allocator:
 
     def usage(self) -> Usage:
         """Who has what, by the last word of the kubelet and by what was given away since."""
-        return self._booking.merged(self._usage, self._clock(), self._read_at)
+        return self._reservations.merged(self._usage, self._clock(), self._read_at)
 
     def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
         """Take what is on offer from now on; gives it with the mates of what pods have Unhealthy (K3).
@@ -75,6 +73,9 @@ class Allocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """Give devices to the containers of one pod, all of them or none (K2).
 
+        What is decided here takes no time. What may take some is the provider's, and nobody else waits for it (K9);
+        meanwhile the devices are held.
+
         Args:
             resource: its name.
             containers: the IDs for each. The kubelet asks for one container at a time.
@@ -83,21 +84,14 @@ class Allocator:
             UnknownDevice, DeviceUnhealthy, GroupSplit: it isn't theirs to have.
             LauncherkitError: the provider's.
         """
-        async with self.lock:
-            ids = [device for container in containers for device in container]
-            offer = self._offer(resource, ids)
-            for device in ids:
-                problem = offer.resource.devices[device].problem
-                if problem is not None:
-                    raise DeviceUnhealthy(
-                        f"{resource}: {device} is Unhealthy: {problem.text}",
-                        "Mend what the message names; the device is back by itself then. "
-                        "`launcherkit-plugin discover` shows the state of all.",
-                    )
-            refuse_split(self._mates(), offer.resource, ids)
+        ids = [device for container in containers for device in container]
+        offer = self._offer(resource, ids)
+        _refuse_unhealthy(offer.resource, ids)
+        refuse_split(self._mates(), offer.resource, ids)
+        with self._reservations.asked(resource, ids) as holder:
             grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
-            self._booking.reserve(resource, ids, self._clock())
-            return grants
+            self._reservations.reserve(resource, ids, self._clock(), holder)
+        return grants
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See once more, before its container starts, that devices can be had.
@@ -106,9 +100,8 @@ class Allocator:
             UnknownDevice: one isn't advertised any more.
             LauncherkitError: the provider's.
         """
-        async with self.lock:
-            offer = self._offer(resource, ids)
-            await offer.provider.check(offer.resource, ids)
+        offer = self._offer(resource, ids)
+        await offer.provider.check(offer.resource, ids)
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which devices a container should rather get (K3); see `launcherkit_plugin.allocation.preference`.
@@ -131,7 +124,7 @@ class Allocator:
         return GroupMembers(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)
 
     def _fresh_since(self, resource: str, device: str) -> float | None:
-        return self._booking.fresh_since(resource, device, self._clock())
+        return self._reservations.fresh_since(resource, device, self._clock())
 
     def _offer(self, resource: str, ids: Sequence[str]) -> Offer:
         offer = self._offers.get(resource)
@@ -144,3 +137,14 @@ class Allocator:
         if offer is None:
             raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
         return offer
+
+
+def _refuse_unhealthy(resource: Resource, ids: Sequence[str]) -> None:
+    for device in ids:
+        problem = resource.devices[device].problem
+        if problem is not None:
+            raise DeviceUnhealthy(
+                f"{resource.name}: {device} is Unhealthy: {problem.text}",
+                "Mend what the message names; the device is back by itself then. "
+                "`launcherkit-plugin discover` shows the state of all.",
+            )

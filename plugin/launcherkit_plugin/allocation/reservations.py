@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from launcherkit_plugin.model.usage import Holder, Usage
@@ -35,11 +36,26 @@ class Reservations:
         """Kept while a pod is waited for, and while they are fresh."""
         self._waiting: set[tuple[str, str]] = set()
         """Those that no pod has been seen with."""
+        self._asked: dict[Holder, tuple[str, tuple[str, ...]]] = {}
+        """What calls that aren't answered yet ask for."""
 
-    def reserve(self, resource: str, ids: Iterable[str], now: float) -> None:
-        """Devices were given away in one call at ``now``, in seconds of a monotonic clock."""
+    @contextmanager
+    def asked(self, resource: str, ids: Iterable[str]) -> Iterator[Holder]:
+        """While a call is being answered what it asks for is held: nobody else gets it, and nothing takes it away."""
         self._calls += 1
-        given = _Given(now, Holder("", f"of call {self._calls}"))
+        holder = Holder("", f"of call {self._calls}")
+        self._asked[holder] = resource, tuple(ids)
+        try:
+            yield holder
+        finally:
+            del self._asked[holder]
+
+    def reserve(self, resource: str, ids: Iterable[str], now: float, holder: Holder | None = None) -> None:
+        """Devices were given away in one call at ``now``, in seconds of a monotonic clock."""
+        if holder is None:
+            self._calls += 1
+            holder = Holder("", f"of call {self._calls}")
+        given = _Given(now, holder)
         for device in ids:
             self._given[resource, device] = given
             self._waiting.add((resource, device))
@@ -50,13 +66,15 @@ class Reservations:
         Where usage isn't known nothing is forgotten: the pod may be there. Neither is what was given away after
         ``read_at``, when the reading of usage began: a holder that it names is an earlier one.
         """
-        if not self._given:
+        if not self._given and not self._asked:
             return usage
         if usage.known:
             self._forget(usage, now, read_at)
         held = {resource: dict(devices) for resource, devices in usage.held.items()}
         for resource, device in self._waiting:
             held.setdefault(resource, {})[device] = self._given[resource, device].holder
+        for holder, (resource, ids) in self._asked.items():
+            held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
         return Usage(usage.source, held)
 
     def _forget(self, usage: Usage, now: float, read_at: float) -> None:

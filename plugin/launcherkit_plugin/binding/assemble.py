@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
 from launcherkit_plugin.binding.reconciler import BindingReconciler, Machine
-from launcherkit_plugin.cluster import Recorder
 from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.modules import modprobe, no_modprobe
 from launcherkit_plugin.host.open_nodes import read_open_nodes
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.telemetry.log import Log
 from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 
 def binder_of(
@@ -25,9 +26,9 @@ def binder_of(
     root: str,
     proc: str,
     ledger: str,
-    log: Log,
+    guarded: Guarded,
+    reporter: Reporter,
     metrics: Metrics,
-    events: Recorder,
 ) -> BindingReconciler:
     """What binds by rules with ``bind``, and gives back what such rules had bound.
 
@@ -37,16 +38,17 @@ def binder_of(
         root: where its ``sys/`` is.
         proc: where its proc file system is mounted.
         ledger: folder of the records; below ``/run``.
-        log, metrics, events: take what was done.
+        guarded: does what may hang.
+        reporter, metrics: take what was done.
     """
     this_machine = os.path.realpath(root) == "/"
     machine = Machine(
         host,
         root,
         proc,
-        Sysfs(root),
+        partial(Sysfs, root),
         Ledger(ledger, boot_id(proc)),
         lambda: read_open_nodes(proc),
         modprobe if this_machine else no_modprobe,
     )
-    return BindingReconciler(match, machine, log, metrics, events)
+    return BindingReconciler(match, machine, guarded, reporter, metrics)

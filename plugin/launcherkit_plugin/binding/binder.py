@@ -165,9 +165,14 @@ class Binder:
         """
         self._ledger.remove_void()
         half_done = [record for record in self._ledger.records() if not record.is_settled]
-        return [settled for record in half_done if (settled := self._recover(record, wait)) is not None]
+        return [settled for record in half_done if (settled := self.finish(record, wait=wait)) is not None]
 
-    def _recover(self, record: Record, wait: bool) -> Settled | None:
+    def finish(self, record: Record, *, wait: bool) -> Settled | None:
+        """Bring one change to its end; None where somebody else has, or is at it and is not waited for.
+
+        Raises:
+            BadRecord, UnwritableFile: as `recover`.
+        """
         addresses = [record.leader, *(entry.address for entry in record.entries)]
         with ExitStack() as stack:
             try:

@@ -15,12 +15,13 @@ from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.daemon.wiring import Parts, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import AUTO, Config
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.telemetry.metrics import NoMetrics
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 OUTPUTS = ("table", "wide", "json")
 
@@ -80,11 +81,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         metrics=NoMetrics(),
         events=LogRecorder(silent),
         stopped=Stopped(),
+        guarded=Guarded(),
         ledger=os.devnull,
         proc="/proc",
     )
     setup = assemble(config, parts)
-    facts = read_node(host, lambda function: any(each.wants(function) for each in setup.providers), vgpu=True)
+    facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, parts.clock())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)

@@ -15,7 +15,7 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.binding_inputs import usage_of
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
-from launcherkit_plugin.host.kernel_files import DiskFiles
+from launcherkit_plugin.host.kernel_files import TimedFiles
 from launcherkit_plugin.host.open_nodes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         return read_open_nodes(proc)
 
     changes = Changes(
-        Maker(DiskFiles(args.host), time.monotonic, time.sleep), lambda nodes: open_nodes().is_open(nodes)
+        Maker(TimedFiles(args.host), time.monotonic, time.sleep), lambda nodes: open_nodes().is_open(nodes)
     )
     bench = Bench(
         args,

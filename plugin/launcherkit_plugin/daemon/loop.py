@@ -15,19 +15,19 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
-from launcherkit_plugin.cluster import Recorder
-from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.devices.provider import Provider, Reconciler
+from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.telemetry.events import Recorder
 from launcherkit_plugin.telemetry.log import Log, log_error
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.transitions import changes
 
-SCAN_SECONDS = 20.0
-"""After which a look at the host is said to hang, and the last one counts."""
+STEP_SECONDS = 0.5
+"""For how long a turn waits for what it has begun on the host, before it advertises what there is."""
 BREATH_SECONDS = 60.0
 """The longest time in which nothing is heard of the loop."""
 TURN_SECONDS = 10.0
@@ -38,6 +38,8 @@ class Setup(NamedTuple):
     """What a configuration amounts to on this node."""
 
     providers: tuple[Provider, ...]
+    reconcilers: tuple[Reconciler, ...]
+    """In the order in which they have their turn at a card."""
     vgpu: bool
     """Whether mediated devices, or virtual functions of vGPU cards, are among the devices."""
     rescan_seconds: float
@@ -45,6 +47,11 @@ class Setup(NamedTuple):
     """Called once, with the first look."""
     check: Callable[[Sequence[Resource]], None]
     """Raises a `LauncherkitError` where two resources are in each other's way (K6)."""
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether somebody needs the details of a function."""
+        wanting: tuple[Provider | Reconciler, ...] = (*self.providers, *self.reconcilers)
+        return any(each.wants(function) for each in wanting)
 
 
 class Health(Protocol):
@@ -58,8 +65,9 @@ class Health(Protocol):
 class World(NamedTuple):
     """What the daemon needs of the world."""
 
-    scan: Callable[[Callable[[PciFunction], bool], bool], HostFacts]
+    scan: Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
     """The facts, by which functions are wanted and whether vGPUs are. It blocks."""
+    looks: Looks
     read_usage: Callable[[], Awaitable[Usage]]
     reload: Callable[[], Awaitable[Setup | None]]
     """What the configuration says now; None where it says what it did."""
@@ -81,12 +89,13 @@ class Daemon:
         self._setup = setup
         self._allocator = allocator
         self._hints = hints
-        self._scan = self._scan_of(setup)
         self._facts: HostFacts | None = None
         self._told: dict[str, Resource] = {}
         self._learned = False
         self._due = 0.0
-        self._before: tuple[Setup, Guarded[HostFacts], dict[Provider, tuple[Resource, ...]]] | None = None
+        self._begun: set[asyncio.Task[bool]] = set()
+        """What goes on at the host behind the turns."""
+        self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
         """What was in force before a new configuration, until a whole turn with that has gone well."""
         self._wrong: dict[str, str] = {}
         """What is wrong at the moment, by what it is about: each is told once."""
@@ -148,10 +157,7 @@ class Daemon:
         if not self._learned:
             self._setup.learn(facts)
             self._learned = True
-        async with self._allocator.lock:
-            usage = self._allocator.saw(used, read_at)
-            changed = [await self._reconcile(provider, facts, usage) for provider in self._setup.providers]
-        if any(changed):
+        if await self._reconcile(facts, self._allocator.saw(used, read_at)):
             facts = await self._look()
         self._advertise(facts, advertiser)
         self._facts = facts
@@ -159,25 +165,48 @@ class Daemon:
 
     async def _look(self) -> HostFacts:
         began = self._world.clock()
-        while True:
-            try:
-                facts = await self._scan.result()
-            except TimeoutError:
-                self._world.log("error", f"a look at the host hangs, {self._world.clock() - began:.0f} s by now")
-                if self._facts is not None:
-                    return self._facts  # the last one counts
-            else:
-                self._world.metrics.scanned(self._world.clock() - began)
-                return facts
+        wanted = self._setup.wants
+        facts = await self._world.looks.look(lambda progress: self._world.scan(wanted, self._setup.vgpu, progress))
+        self._world.metrics.scanned(self._world.clock() - began)
+        return facts
 
-    async def _reconcile(self, provider: Provider, facts: HostFacts, usage: Usage) -> bool:
+    async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
+        """Begin what there is to do on the host, all of it before anybody else is heard. True where it has changed.
+
+        What takes longer goes on, and brings another turn when it has changed something.
+        """
+        begun = [task for reconciler in self._setup.reconcilers for task in self._begin(reconciler, facts, usage)]
+        if not begun:
+            return False
+        done, late = await asyncio.wait(begun, timeout=STEP_SECONDS)
+        for task in late:
+            self._begun.add(task)
+            task.add_done_callback(self._ended)
+        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is told
+        return any(changed)
+
+    def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
         try:
-            return await provider.reconcile(facts, usage, self._world.clock())
+            return reconciler.reconcile(facts, usage, self._world.clock())
         except LauncherkitError as error:
             log_error(self._world.log, error)
         except Exception as bug:  # of one kind of device; the others go on
-            self._world.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
+            self._world.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
+        return ()
+
+    def _has_changed(self, task: asyncio.Task[bool]) -> bool:
+        try:
+            return task.result()
+        except LauncherkitError as error:
+            log_error(self._world.log, error)
+        except Exception as bug:
+            self._world.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
         return False
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled() and self._has_changed(task):
+            self._hints.give(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> None:
         """What there is."""
@@ -243,8 +272,8 @@ class Daemon:
             return
         if setup is None:
             return
-        self._before = self._setup, self._scan, self._found
-        self._setup, self._scan, self._learned, self._found = setup, self._scan_of(setup), False, {}
+        self._before = self._setup, self._found
+        self._setup, self._learned, self._found = setup, False, {}
         self._due = min(self._due, self._world.clock() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
@@ -261,7 +290,7 @@ class Daemon:
         """Back to the configuration before, where a new one shows only on the host that it is wrong."""
         if self._before is None:
             return False
-        (self._setup, self._scan, self._found), self._before = self._before, None
+        (self._setup, self._found), self._before = self._before, None
         self._learned = True
         self._refuse(error)
         self._hints.give(Wakeup.HOST)
@@ -279,13 +308,6 @@ class Daemon:
         if error is not None:
             self._wrong[about] = error.message
         return error is not None and error.message != before
-
-    def _scan_of(self, setup: Setup) -> Guarded[HostFacts]:
-        wanted = tuple(provider.wants for provider in setup.providers)
-        return Guarded(
-            lambda: self._world.scan(lambda function: any(wants(function) for wants in wanted), setup.vgpu),
-            SCAN_SECONDS,
-        )
 
 
 class Hinting:

@@ -28,6 +28,8 @@ from launcherkit_plugin.config.source import Source
 from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
 from launcherkit_plugin.daemon.wiring import Parts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.host.watch import watching
@@ -43,7 +45,8 @@ from launcherkit_plugin.telemetry.health import Health
 from launcherkit_plugin.telemetry.log import Lines, Log, log_error
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.telemetry.waits import Waits
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
 """From a hint to a look: a card that comes or goes is a dozen of them."""
@@ -116,6 +119,7 @@ async def _serve(
         metrics = await _metrics(options.metrics_address, health, log, opened)
         link = Link(env, log, hints)
         opened.push_async_callback(link.close)
+        guarded = Guarded(Waits(log, metrics, link, partial(hints.give, Wakeup.HOST)))
         parts = Parts(
             host=Host.from_sysfs(options.host),
             root=options.host,
@@ -126,6 +130,7 @@ async def _serve(
             metrics=metrics,
             events=link,
             stopped=Stopped(),
+            guarded=guarded,
             ledger=options.ledger,
             proc=options.proc,
         )
@@ -175,6 +180,7 @@ async def _serve(
             reading = await source.again() or reading
         world = World(
             scan=partial(_scan, parts.host),
+            looks=Looks(guarded),
             read_usage=_UsageReader(options, env, log).read,
             reload=reload,
             publish=publish,
@@ -208,8 +214,8 @@ class _Reader:
         return await read_config_apart(path, auto, kubevirt, labels)
 
 
-def _scan(host: Host, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
-    return read_node(host, wanted, vgpu=vgpu)
+def _scan(host: Host, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
+    return read_node(host.followed(progress.open_tree), wanted, vgpu=vgpu)
 
 
 def _waiting_for(names: Sequence[str]) -> str:

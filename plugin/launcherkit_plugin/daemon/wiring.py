@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.cluster import Recorder
 from launcherkit_plugin.daemon.loop import Setup
 from launcherkit_plugin.devices.cdi import CdiFile
 from launcherkit_plugin.devices.names import Namer
-from launcherkit_plugin.devices.pci import Binder, PciProvider
-from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.open_nodes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
+from launcherkit_plugin.telemetry.events import Recorder
 from launcherkit_plugin.telemetry.log import Log
 from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.lifecycle import Stopped
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.binding.reconciler import BindingReconciler
+    from launcherkit_plugin.vgpu.providers import VgpuParts
+
+REMOVAL_SECONDS = 2.0
+"""For how long a vGPU that was told to go is watched. The next look sees it, too, and a pod may want that card."""
 
 
 class Parts(NamedTuple):
@@ -39,6 +47,8 @@ class Parts(NamedTuple):
     metrics: Metrics
     events: Recorder
     stopped: Stopped
+    guarded: Guarded
+    """Does what may hang; the same after a reload, so that what hangs is known."""
     ledger: str
     """Folder of what was bound to what before."""
     proc: str
@@ -49,6 +59,7 @@ def assemble(config: Config, parts: Parts) -> Setup:
     """The providers that a configuration asks for."""
     namer = Namer(config)
     match = compile_rules(config.pci)
+    binder = _binder(config, match, parts)
     pci = PciProvider(
         match,
         namer.function,
@@ -57,42 +68,42 @@ def assemble(config: Config, parts: Parts) -> Setup:
         nodes=config.nodes,
         cdi=_cdi_file(config, "pci", parts),
         cdi_only=_only_cdi(config),
-        binder=_binder(config, match, parts),
+        binder=binder,
+        guarded=parts.guarded,
     )
 
     def learn(facts: HostFacts) -> None:
         namer.learn([function for function in facts.functions.values() if pci.wants(function)])
 
-    vgpus = () if _no_vgpus(config.vgpu) else _vgpu_providers(config, namer, parts)
-    return Setup((pci, *vgpus), bool(vgpus), config.rescan_seconds, learn, namer.check)
+    binding = () if binder is None else (binder,)
+    if _no_vgpus(config.vgpu):
+        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, namer.check)
+    vgpus = _vgpu_parts(config, namer, parts)
+    reconcilers = (*binding, pci, *vgpus.reconcilers)
+    return Setup((pci, *vgpus.providers), reconcilers, True, config.rescan_seconds, learn, namer.check)
 
 
 def _no_vgpus(vgpu: VgpuConfig) -> bool:
     return not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread)
 
 
-def _vgpu_providers(config: Config, namer: Namer, parts: Parts) -> tuple[Provider, ...]:
+def _vgpu_parts(config: Config, namer: Namer, parts: Parts) -> VgpuParts:
     from launcherkit_plugin.host.kernel_files import DiskFiles
     from launcherkit_plugin.vgpu.granted import Nodes
     from launcherkit_plugin.vgpu.maker import Maker
-    from launcherkit_plugin.vgpu.providers import Handed, vgpu_providers
+    from launcherkit_plugin.vgpu.providers import Handed, vgpu_parts
     from launcherkit_plugin.vgpu.writer import Changes
 
     changes = Changes(
-        Maker(DiskFiles(parts.root), parts.clock, parts.sleep),
+        Maker(DiskFiles(parts.root), parts.clock, parts.sleep, removal_patience=REMOVAL_SECONDS),
         lambda nodes: read_open_nodes(parts.proc).is_open(nodes),
         log=parts.log,
         metrics=parts.metrics,
         recorder=parts.events,
     )
     mdevs, vfs = (Nodes(_cdi_file(config, part, parts), cdi_only=_only_cdi(config)) for part in ("mdev", "vf"))
-    return vgpu_providers(
-        config.vgpu,
-        namer.vgpu,
-        changes,
-        handed=Handed(mdevs, vfs, iommufd=config.nodes == "cdev"),
-        stopped=parts.stopped,
-    )
+    handed = Handed(mdevs, vfs, iommufd=config.nodes == "cdev")
+    return vgpu_parts(config.vgpu, namer.vgpu, changes, parts.guarded, handed=handed, stopped=parts.stopped)
 
 
 def _cdi_file(config: Config, part: str, parts: Parts) -> CdiFile | None:
@@ -103,7 +114,7 @@ def _only_cdi(config: Config) -> bool:
     return config.cdi is not None and config.cdi.only
 
 
-def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], parts: Parts) -> Binder | None:
+def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], parts: Parts) -> BindingReconciler | None:
     """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
     binds = any(rule.bind for rule in config.pci)
     if not binds and not _has_records(parts.ledger):
@@ -116,9 +127,9 @@ def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], part
         root=parts.root,
         proc=parts.proc,
         ledger=parts.ledger,
-        log=parts.log,
+        guarded=parts.guarded,
+        reporter=Reporter(parts.log, parts.events),
         metrics=parts.metrics,
-        events=parts.events,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
@@ -20,6 +21,7 @@ from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
 from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
+from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.config import Nodes, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy
@@ -29,12 +31,12 @@ GONE_SECONDS = 600.0
 """For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""
 
 
+READ_SECONDS = 5.0
+"""For how long the kubelet waits for a device to be read anew."""
+
+
 class Binder(Protocol):
     """Who binds what rules with ``bind`` say (K8)."""
-
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        """See `launcherkit_plugin.devices.provider.Provider.reconcile`."""
-        ...
 
     def problem(self, address: PciAddress) -> Problem | None:
         """What kept it from binding a function."""
@@ -55,7 +57,7 @@ class _Plan(NamedTuple):
 class PciProvider:
     """Devices by rules: see `launcherkit_plugin.devices.provider.Provider`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a thing of its own
         self,
         match: Callable[[PciFunction], PciRule | None],
         name_of: Callable[[PciFunction, PciRule], str],
@@ -66,6 +68,7 @@ class PciProvider:
         cdi: CdiFile | None = None,
         cdi_only: bool = False,
         binder: Binder | None = None,
+        guarded: Guarded | None = None,
     ) -> None:
         """Make a provider.
 
@@ -78,6 +81,7 @@ class PciProvider:
             cdi: where the devices are written down for the container runtime, if CDI is used.
             cdi_only: containers get the device nodes through CDI and in no other way.
             binder: binds functions before they are advertised.
+            guarded: does what may hang.
         """
         self._match = match
         self._name_of = name_of
@@ -87,6 +91,7 @@ class PciProvider:
         self._cdi = cdi
         self._cdi_only = cdi_only
         self._binder = binder
+        self._guarded = guarded or Guarded()
         self._rules: dict[str, PciRule] = {}
         self._plans: dict[str, _Plan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
@@ -202,6 +207,7 @@ class PciProvider:
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
+        await self._guarded.quiet(_keys(resource, ids))  # one of them may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
         if not all(plan is not None and is_still_so(plan.sight) for plan in plans):
             plans = list(await self._look_again(resource, ids))
@@ -229,13 +235,12 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
         await self._look_again(resource, ids)
 
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        """See `launcherkit_plugin.devices.provider.Provider.reconcile`."""
-        changed = await self._binder.reconcile(host, usage, now) if self._binder is not None else False
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
+        """See `launcherkit_plugin.devices.provider.Reconciler`: writes down for the container runtime what there is."""
         if self._cdi is not None:
             well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
             self._cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
-        return changed
+        return ()
 
     def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
         """The names by which the container runtime finds devices, once their nodes are written down for it."""
@@ -245,15 +250,17 @@ class PciProvider:
         return tuple(map(cdi_name, ids))
 
     async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
-        """Plans by what is on the host now, which is read in a thread: a device in trouble makes its reader wait.
+        """Plans by what is on the host now.
 
         Raises:
             DeviceUnhealthy: the first device that can't be had.
+            WorkHangs: one can't be read: a device in trouble makes its reader wait.
         """
-        addresses = [PciAddress.parse(key) for key in ids]
-        host, rule = await asyncio.to_thread(self._host.facts, addresses), self._rules[resource.name]
+        rule = self._rules[resource.name]
         plans = []
-        for address in addresses:
+        for address in map(PciAddress.parse, ids):
+            read = partial(self._host.facts, (address,))
+            host = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
             function = host.functions.get(address)
             plan = self._plan(address, rule, host)
             problem = (
@@ -296,6 +303,15 @@ class PciProvider:
             node = cdev_node(host.details.get(mate)) if cdev else group_node(host.functions[mate].iommu_group)
             wanted.append(node or f"the character device of {mate} below /dev/vfio/devices")
         return next((node for node in wanted if node not in (host.nodes or ())), wanted[0])
+
+
+def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
+    """Of work that would change what these devices are bound to."""
+    return [
+        group_key(PciAddress.parse(key), group)
+        for key in ids
+        for group in sorted(resource.devices[key].groups) or (None,)
+    ]
 
 
 def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:

@@ -1,7 +1,11 @@
-"""What the daemon asks of a kind of device: PCI passthrough, mediated devices, SR-IOV vGPU."""
+"""What the daemon asks of a kind of device: PCI passthrough, mediated devices, SR-IOV vGPU.
+
+A provider advertises devices and hands them out; a reconciler changes the host. One thing may be both.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,7 +19,7 @@ class Provider(Protocol):
     """A kind of device. One provider has many resources; a resource has one provider."""
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether the details of a function have to be read before `resources` and `reconcile` are called."""
+        """Whether the details of a function have to be read before `resources` is called."""
         ...
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
@@ -44,10 +48,19 @@ class Provider(Protocol):
         """
         ...
 
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        """Bring the host closer to what the configuration says: bind, make, remove. True where something was changed.
 
-        Never touches what ``usage`` says is held; removes nothing where ``usage`` isn't known. What fails is logged and
-        tried again by a later call.
+class Reconciler(Protocol):
+    """Brings the host closer to what the configuration says: binds, makes, removes."""
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether the details of a function have to be read before `reconcile` is called."""
+        ...
+
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:
+        """Begin what there is to do, in pieces that wait for nobody; each says whether it has changed something.
+
+        What it takes away is begun before this returns: ``usage`` is true until then, and no longer. A card on which
+        something is under way is left for a later call (K9). Never touches what ``usage`` says is held; removes nothing
+        where ``usage`` isn't known. What fails is logged and tried again by a later call.
         """
         ...

@@ -33,47 +33,46 @@ class KernelFiles(Protocol):
 
 
 class DiskFiles:
-    """The files below a directory.
+    """The files below a directory. A write blocks for as long as the driver takes."""
 
-    A write runs in a thread of its own. One that takes too long is left to itself, and until it is done no other is
-    begun at the same file, so no more than one thread hangs at each.
-    """
-
-    def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._patience = patience
-        self._stuck: set[str] = set()
-
-    @property
-    def hanging(self) -> frozenset[str]:
-        """Where something is being written, perhaps for ever."""
-        return frozenset(self._stuck)
 
     def tree(self) -> Tree:
         return DiskTree(self._root)
 
     def write(self, path: str, text: str) -> None:
-        if path in self._stuck:
-            raise TimeoutError(f"an earlier write to {path} hangs")
-        self._stuck.add(path)
+        # Neither made nor cut: what isn't there is an error, and a file of sysfs has no length.
+        handle = os.open(os.path.join(self._root, path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            os.write(handle, text.encode())
+        finally:
+            os.close(handle)
+
+
+class TimedFiles(DiskFiles):
+    """The same for a command, whose user must not wait for ever: a write that takes too long is left to itself.
+
+    The daemon has `launcherkit_plugin.host.guarded` for this, which knows later what hangs.
+    """
+
+    def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
+        super().__init__(root)
+        self._patience = patience
+
+    def write(self, path: str, text: str) -> None:
         problems: list[OSError] = []
-        thread = threading.Thread(target=self._write, args=(path, text, problems), name=f"write {path}", daemon=True)
+
+        def attempt() -> None:
+            try:
+                super(TimedFiles, self).write(path, text)
+            except OSError as problem:
+                problems.append(problem)
+
+        thread = threading.Thread(target=attempt, name=f"write {path}", daemon=True)
         thread.start()
         thread.join(self._patience)
         if thread.is_alive():
             raise TimeoutError(f"no answer for {self._patience:g} s")
         for problem in problems:
             raise problem
-
-    def _write(self, path: str, text: str, problems: list[OSError]) -> None:
-        try:
-            # Neither made nor cut: what isn't there is an error, and a file of sysfs has no length.
-            handle = os.open(os.path.join(self._root, path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
-            try:
-                os.write(handle, text.encode())
-            finally:
-                os.close(handle)
-        except OSError as problem:
-            problems.append(problem)
-        finally:
-            self._stuck.discard(path)

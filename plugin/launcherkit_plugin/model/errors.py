@@ -208,3 +208,13 @@ class NoMetricsAddress(LauncherkitError):
 
     code = "LK742"
     exit_code: ClassVar[int] = EX_CONFIG
+
+
+# 75x: work that may hang
+
+
+class WorkHangs(LauncherkitError):
+    """Work on a card or group does not come back from the kernel, and nothing else is begun there (K9)."""
+
+    code = "LK750"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE

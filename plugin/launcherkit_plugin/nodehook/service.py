@@ -26,7 +26,7 @@ from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_grpc
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
 from launcherkit_plugin.nodehook.vm import Had, Vm, pod_of, read_vm
 from launcherkit_plugin.telemetry.log import Log, log_error
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 DRAIN_SECONDS = 5.0
 MOST_VMS = 4096

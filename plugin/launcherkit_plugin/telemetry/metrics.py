@@ -42,6 +42,12 @@ class Metrics(Protocol):
     def reloaded(self, outcome: Outcome) -> None:
         """The configuration was read again."""
 
+    def hangs(self, number: int) -> None:
+        """Work on the host has become late; so many pieces are by now."""
+
+    def came_back(self, number: int) -> None:
+        """Late work has ended; so many pieces are left."""
+
 
 class NoMetrics:
     """`Metrics` that keep nothing."""
@@ -68,4 +74,10 @@ class NoMetrics:
         pass
 
     def reloaded(self, outcome: Outcome) -> None:
+        pass
+
+    def hangs(self, number: int) -> None:
+        pass
+
+    def came_back(self, number: int) -> None:
         pass

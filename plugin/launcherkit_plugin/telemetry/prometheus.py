@@ -69,6 +69,14 @@ class PrometheusMetrics:
         self._reloads = Counter(
             f"{PREFIX}_config_reloads", "Readings of a changed configuration.", ["outcome"], registry=registry
         )
+        self._hanging = Gauge(
+            f"{PREFIX}_hanging_operations",
+            "Work on a card, group or file of the host that has not come back in time.",
+            registry=registry,
+        )
+        self._late = Counter(
+            f"{PREFIX}_late_operations", "Work on the host that did not come back in time.", registry=registry
+        )
 
     def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
         self._allocations.labels(resource, outcome).inc()
@@ -94,6 +102,13 @@ class PrometheusMetrics:
 
     def reloaded(self, outcome: Outcome) -> None:
         self._reloads.labels(outcome).inc()
+
+    def hangs(self, number: int) -> None:
+        self._late.inc()
+        self._hanging.set(number)
+
+    def came_back(self, number: int) -> None:
+        self._hanging.set(number)
 
 
 class _Advertised(Collector):

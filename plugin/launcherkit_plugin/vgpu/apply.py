@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry
-from launcherkit_plugin.model.device import Grant, Resource
-from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuInUse
+from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, VgpuNotMade, VgpuNotRemoved
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class
-from launcherkit_plugin.vgpu.idle import held_devices
 from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
+from launcherkit_plugin.vgpu.lifecycle import held_devices
+from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LATE_SECONDS, LONGEST_PAUSE_SECONDS, result_of
 from launcherkit_plugin.vgpu.slots import slot_of
 from launcherkit_plugin.vgpu.writer import Changes
 
@@ -105,55 +107,69 @@ def check_layout(
 
 
 class LayoutKeeper:
-    """Keeps the layout of the configuration: see `launcherkit_plugin.devices.provider.Provider`. It has no resources.
+    """Keeps the layout of the configuration: a `launcherkit_plugin.devices.provider.Reconciler`.
 
-    What pods have stays, and so does what isn't of our making; what was made for pods is their providers' business.
+    What pods have stays, and so does what isn't of our making; what was made for pods is their pools' business.
     """
 
-    def __init__(self, entries: Sequence[LayoutEntry], spread: Sequence[str], changes: Changes) -> None:
+    def __init__(
+        self, entries: Sequence[LayoutEntry], spread: Sequence[str], changes: Changes, guarded: Guarded
+    ) -> None:
         self._entries = tuple(entries)
         self._spread = tuple(spread)
         self._changes = changes
+        self._guarded = guarded
+        self._clock = changes.maker.clock
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
         return function.is_vf and is_vgpu_class(function)
 
-    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:  # noqa: ARG002
-        """None."""
-        return ()
-
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
-        """There is nothing to be had here."""
-        raise UnknownDevice(f"{resource.name}: there is no device {', '.join(ids)[:100]}", "See `vgpu list`.")
-
-    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """There is nothing to be had here."""
-        await self.allocate(resource, ids)
-
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:  # noqa: ARG002
-        """See `Provider.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
-        return usage.known and await asyncio.to_thread(self._round, host, held_devices(usage))
-
     def keeps(self, card: str, host: HostFacts) -> bool:
         """Whether a card is the layout's."""
         return any(wish.card.name == card for wish in wishes(self._entries, self._spread, host)[0])
 
-    def _round(self, host: HostFacts, held: frozenset[str]) -> bool:
-        def may_go(instance: Instance) -> str | None:
-            if instance.device in held:
-                return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
-            if not instance.named or not (is_vf(instance) or _is_for_layout(instance)):
-                return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
-            return None
-
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
+        """See `Reconciler.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
+        if not usage.known:
+            return []
         wanted, unknown = wishes(self._entries, self._spread, host)
         for error in unknown:
             self._changes.tell(error)
+        steps: dict[str, list[Step]] = {}
+        for step in next_round(wanted, host, partial(_may_go, held=held_devices(usage))).steps:
+            if not self._backoff.rests((step.action, step.instance.device), now):
+                steps.setdefault(step.card, []).append(step)
+        begun = [
+            self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo, host), LATE_SECONDS)
+            for card, todo in steps.items()
+        ]
+        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+
+    def _take(self, steps: Sequence[Step], host: HostFacts) -> bool:
+        """In a thread. One that fails ends the round: the next ones would fail like it."""
         changed = False
-        for step in next_round(wanted, host, may_go).steps:
-            changed |= bool(self._changes.try_to(partial(take, step, self._changes, host)))
+        for step in steps:
+            key = step.action, step.instance.device
+            try:
+                changed |= take(step, self._changes, host)
+            except LauncherkitError as error:
+                self._changes.tell(error)
+                if isinstance(error, VgpuNotMade | VgpuNotRemoved):
+                    self._backoff.failed(key, self._clock())
+                    break
+            else:
+                self._backoff.succeeded(key)
         return changed
+
+
+def _may_go(instance: Instance, held: Collection[str]) -> str | None:
+    if instance.device in held:
+        return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
+    if not instance.named or not (is_vf(instance) or _is_for_layout(instance)):
+        return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
+    return None
 
 
 def _is_for_layout(instance: Instance) -> bool:

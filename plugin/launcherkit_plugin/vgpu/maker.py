@@ -31,6 +31,7 @@ class Maker:
         clock: seconds, monotonic.
         sleep: waits so many seconds.
         patience: seconds for what was ordered to be seen.
+        removal_patience: the same for what was ordered to go; who looks again by himself needs little.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Maker:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         patience: float = PATIENCE_SECONDS,
+        removal_patience: float = PATIENCE_SECONDS,
     ) -> None:
         self.files = files
         self.clock = clock
         self._sleep = sleep
         self._patience = patience
+        self._removal_patience = removal_patience
 
     # mdevs
 
@@ -64,7 +67,9 @@ class Maker:
                 pass  # somebody was quicker; it is looked at below
             except OSError as problem:
                 raise self._not_made(parent, type_id, uuid, problem) from problem
-        if not self._seen(lambda tree: self._is_there(parent, type_id, uuid, tree) and _has_node(uuid, tree)):
+        if not self._seen(
+            lambda tree: self._is_there(parent, type_id, uuid, tree) and _has_node(uuid, tree), self._patience
+        ):
             raise VgpuNotMade(
                 f"{parent}: mdev {uuid} of type {type_id} was ordered, and there is none with an IOMMU group and a "
                 f"device node after {self._patience:g} s",
@@ -86,8 +91,8 @@ class Maker:
         except OSError as problem:
             if not self._is_gone(uuid):
                 raise VgpuNotRemoved(f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY) from problem
-        if not self._seen(lambda tree: not tree.exists(f"{_MDEVS}/{uuid}")):
-            raise VgpuNotRemoved(f"mdev {uuid} is still there after {self._patience:g} s", _BUSY)
+        if not self._seen(lambda tree: not tree.exists(f"{_MDEVS}/{uuid}"), self._removal_patience):
+            raise VgpuNotRemoved(f"mdev {uuid} is still there after {self._removal_patience:g} s", _BUSY)
         return True
 
     def _is_there(self, parent: str, type_id: str, uuid: str, tree: Tree | None = None) -> bool:
@@ -161,10 +166,11 @@ class Maker:
             self.files.write(f"sys/bus/pci/devices/{address}/nvidia/current_vgpu_type", f"{type_number}\n")
         except OSError as problem:
             raise self._not_set(address, type_number, problem) from problem
-        if not self._seen(lambda _: (now := self.vf(address)) is not None and now.current_type == type_number):
-            message = (
-                f"{address}: vGPU type {type_number} was written, and is not what is read {self._patience:g} s later"
-            )
+        patience = self._patience if type_number else self._removal_patience
+        if not self._seen(
+            lambda _: (now := self.vf(address)) is not None and now.current_type == type_number, patience
+        ):
+            message = f"{address}: vGPU type {type_number} was written, and is not what is read {patience:g} s later"
             raise (VgpuNotMade if type_number else VgpuNotRemoved)(message, _DMESG)
         return True
 
@@ -183,9 +189,9 @@ class Maker:
             )
         return VgpuNotMade(f"{address}: vGPU type {type_number} can't be set: {_why(problem)}", _DMESG)
 
-    def _seen(self, check: Callable[[Tree], bool]) -> bool:
-        """Look until it is so."""
-        deadline = self.clock() + self._patience
+    def _seen(self, check: Callable[[Tree], object], patience: float) -> bool:
+        """Look until it is so, for so many seconds."""
+        deadline = self.clock() + patience
         pauses = iter(_PAUSES)
         pause = 0.0
         while True:

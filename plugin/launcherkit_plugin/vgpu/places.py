@@ -91,7 +91,7 @@ def own_slots(place: Place) -> dict[str, Slot]:
 
 
 def slot_devices(
-    place: Place, slots: int, held: Collection[str], host: HostFacts, room: int, no_more: Problem | None
+    place: Place, slots: int, held: Collection[str], host: HostFacts, room: int
 ) -> Iterator[tuple[Device, Slot]]:
     """The devices of a place in dynamic mode: its slots, whether their mdevs are there or not (G1).
 
@@ -101,7 +101,6 @@ def slot_devices(
         held: IDs of devices that somebody has; what is missing of these comes first where room is short.
         host: where nodes and NUMA nodes are looked up.
         room: how many more could be made, the card's other parents considered.
-        no_more: why none is made at the moment, whatever room there is.
     """
     own = own_slots(place)
     numbers = {*range(slots), *(slot.number for slot in own.values())}
@@ -114,7 +113,7 @@ def slot_devices(
             missing.append(slot)
     missing.sort(key=lambda slot: (slot.uuid not in held, slot.number))
     for position, slot in enumerate(missing):
-        problem = no_more if position < room else _no_room(place)
+        problem = None if position < room else _no_room(place)
         text = _shown(place, f", slot {slot.number}")
         yield Device(slot.uuid, _numa_node(place, host), problem, description=text), slot
 

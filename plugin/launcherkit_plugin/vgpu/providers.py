@@ -1,17 +1,19 @@
-"""The providers of vGPUs that a configuration asks for."""
+"""The pools of vGPUs that a configuration asks for, and what keeps its layout."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.devices.provider import Provider, Reconciler
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import VgpuConfig
 from launcherkit_plugin.vgpu.apply import LayoutKeeper
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.mdev import MdevProvider
+from launcherkit_plugin.vgpu.lifecycle import Stopped
+from launcherkit_plugin.vgpu.mdev import MdevKind
+from launcherkit_plugin.vgpu.pool import Pool
 from launcherkit_plugin.vgpu.rules import NameOf
-from launcherkit_plugin.vgpu.stopped import Stopped
-from launcherkit_plugin.vgpu.vf import VgpuVfProvider
+from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import Changes
 
 
@@ -23,50 +25,47 @@ class Handed(NamedTuple):
     iommufd: bool = False
 
 
-def vgpu_providers(
+class VgpuParts(NamedTuple):
+    """What vGPUs need of the daemon."""
+
+    providers: tuple[Provider, ...]
+    reconcilers: tuple[Reconciler, ...]
+
+
+def vgpu_parts(
     config: VgpuConfig,
     name_of: NameOf,
     changes: Changes,
+    guarded: Guarded,
     *,
     handed: Handed | None = None,
     stopped: Stopped | None = None,
-) -> tuple[Provider, ...]:
+) -> VgpuParts:
     """Those for what there are rules for; none costs anything. What pods need comes first, the layout last.
 
     Args:
         config: of vGPUs.
         name_of: names the resources of rules that don't.
         changes: makes and removes.
+        guarded: does what may hang.
         handed: how containers get device nodes.
         stopped: whose VM has ended, where a node hook tells.
     """
-    keeper = LayoutKeeper(config.layout, config.spread, changes)
-    nodes = handed or Handed(Nodes(), Nodes())
-    found: list[Provider] = []
+    keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
+    mdev_nodes, vf_nodes, iommufd = handed or Handed(Nodes(), Nodes())
+    grace = config.grace_seconds
+    pools: list[Provider] = []
+    reconcilers: list[Reconciler] = []
     if config.mdevs:
-        found.append(
-            MdevProvider(
-                config.mdevs,
-                name_of,
-                changes,
-                grace_seconds=config.grace_seconds,
-                stopped=stopped,
-                nodes=nodes.mdevs,
-            )
-        )
+        mdevs = MdevKind(config.mdevs, name_of, changes)
+        pool = Pool(mdevs, changes, guarded, grace_seconds=grace, stopped=stopped, nodes=mdev_nodes)
+        pools.append(pool)
+        reconcilers.append(pool)
     if config.vfs:
-        found.append(
-            VgpuVfProvider(
-                config.vfs,
-                name_of,
-                changes,
-                grace_seconds=config.grace_seconds,
-                kept=keeper.keeps,
-                stopped=stopped,
-                nodes=nodes.vfs,
-                iommufd=nodes.iommufd,
-            )
-        )
+        vfs = VfKind(config.vfs, name_of, changes, kept=keeper.keeps, iommufd=iommufd)
+        vf_pool = Pool(vfs, changes, guarded, grace_seconds=grace, stopped=stopped, nodes=vf_nodes)
+        pools.append(vf_pool)
+        reconcilers.append(vf_pool)
     if config.layout or config.spread:
-        found.append(keeper)
-    return tuple(found)
+        reconcilers.append(keeper)
+    return VgpuParts(tuple(pools), tuple(reconcilers))

@@ -1,11 +1,8 @@
-"""VFs of SR-IOV vGPU cards as devices of the kubelet: those with a type, and those that could have one (G4)."""
+"""VFs of SR-IOV vGPU cards as vGPUs of a pool: those with a type, and those that could have one (G4)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import Collector, LauncherkitError
@@ -15,20 +12,20 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.config import VgpuVfRule
-from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
-from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade
+from launcherkit_plugin.model.device import Device, Problem
+from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class, parent_name, rank_of
-from launcherkit_plugin.vgpu.failures import Failures
-from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.idle import UNKNOWN_USAGE, due, elsewhere, held_devices, idle_since
-from launcherkit_plugin.vgpu.rules import NameOf, is_from, resource_name, rule_for, variable
-from launcherkit_plugin.vgpu.stopped import Stopped
-from launcherkit_plugin.vgpu.writer import Changes, with_room
+from launcherkit_plugin.vgpu.pool import Candidate, Present
+from launcherkit_plugin.vgpu.rules import NameOf, is_from, resource_name, rule_for
+from launcherkit_plugin.vgpu.writer import Changes
 
 
-class _Seat(NamedTuple):
-    """A VF under a rule, and the types by which it is a resource's device, the one to be preferred first."""
+class CandidateVf(NamedTuple):
+    """A VF under a rule, and the types by which it is a resource's device, the one to be preferred first.
+
+    See `launcherkit_plugin.vgpu.pool.Target`.
+    """
 
     vf: PciAddress
     state: VgpuVf
@@ -36,9 +33,17 @@ class _Seat(NamedTuple):
     rule: VgpuVfRule
     types: tuple[int, ...]
 
+    @property
+    def device(self) -> str:
+        return str(self.vf)
 
-class VgpuVfProvider:
-    """See `launcherkit_plugin.devices.provider.Provider`.
+    @property
+    def key(self) -> str:
+        return self.card
+
+
+class VfKind:
+    """See `launcherkit_plugin.vgpu.pool.Kind`.
 
     In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. A type that a
     dynamic rule permits and nobody uses is taken back, whoever set it (G4).
@@ -47,12 +52,11 @@ class VgpuVfProvider:
         rules: the first that a type falls under counts.
         name_of: names the resources of rules that don't.
         changes: sets types and takes them back.
-        grace_seconds: for how long nobody must have one before its type is taken back.
         kept: whether a card's types are those of a layout (G5), and stay.
-        stopped: whose VM has ended.
-        nodes: hands them out.
         iommufd: containers get VFIO's character devices, whatever else there is (V2).
     """
+
+    noun = ""
 
     def __init__(
         self,
@@ -60,83 +64,64 @@ class VgpuVfProvider:
         name_of: NameOf,
         changes: Changes,
         *,
-        grace_seconds: float = 60.0,
         kept: Callable[[str, HostFacts], bool] = lambda _card, _host: False,
-        stopped: Stopped | None = None,
-        nodes: Nodes | None = None,
         iommufd: bool = False,
     ) -> None:
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)
         self._name_of = name_of
         self._changes = changes
-        self._grace = grace_seconds
         self._kept = kept
-        self._stopped = stopped or Stopped()
         self._iommufd = iommufd
-        self._handed = nodes or Nodes()
         self._names: dict[str, dict[int, str]] = {}
         """Of types, by number, for each card: the driver lists only those that a VF could have at the moment."""
-        self._seats: Mapping[tuple[str, str], _Seat] = {}
-        self._idle: Mapping[str, float] = {}
-        self._failures = Failures()
-        self._knows_usage = False
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
         return (
             function.physfn is not None
             and is_vgpu_class(function)
-            and any(is_from(rule, (str(function.physfn),)) for rule in self._rules)
+            and any(is_from(rule, (str(function.physfn),)) for rule in self.rules)
         )
 
     # What there is
 
-    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
-        """See `Provider.resources`."""
-        self._knows_usage |= usage.known
-        self._seats = seats = self._look(host, usage)
-        found: dict[str, dict[str, Device]] = {}
-        for (name, device), seat in seats.items():
-            problem = self._problem(seat, host, now) or elsewhere(usage, name, device)
-            found.setdefault(name, {})[device] = self._device(seat, problem, host)
-        self._keep_held(found, usage)
-        rules = {name: seat.rule for (name, _), seat in seats.items()}
-        rules |= {rule.name: rule for rule in self._rules if rule.name is not None}
-        return tuple(
-            Resource(name, variable(rules[name], name), devices) for name, devices in sorted(found.items()) if devices
-        )
+    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[CandidateVf]]:
+        """See `Kind.candidates`."""
+        for (name, _), found in self._look(host, usage).items():
+            device = self._device(found, self._problem(found, host), host)
+            yield Candidate(name, found.rule, device, found, found.state.current_type != 0)
 
-    def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], _Seat]:
+    def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], CandidateVf]:
         """Every VF of a rule, by resource and ID."""
         states = {vf: detail.vgpu for vf, detail in sorted(host.details.items()) if detail.vgpu is not None}
         for vf, state in states.items():
             self._names.setdefault(parent_name(vf, host), {}).update(state.creatable)
-        found: dict[tuple[str, str], _Seat] = {}
+        found: dict[tuple[str, str], CandidateVf] = {}
         for vf, state in states.items():
-            for name, seat in self._seats_of(vf, state, host):
-                found[name, str(vf)] = seat
+            for name, candidate in self._candidates_of(vf, state, host):
+                found[name, str(vf)] = candidate
             for name, devices in usage.held.items():  # K4: what a pod has stays where it is
                 if str(vf) in devices and (name, str(vf)) not in found:
                     card = parent_name(vf, host)
                     rule = self._rule_of_held(name, card)
                     if rule is not None:
-                        found[name, str(vf)] = _Seat(vf, state, card, rule, (state.current_type,))
+                        found[name, str(vf)] = CandidateVf(vf, state, card, rule, (state.current_type,))
         return found
 
-    def _seats_of(self, vf: PciAddress, state: VgpuVf, host: HostFacts) -> Iterator[tuple[str, _Seat]]:
+    def _candidates_of(self, vf: PciAddress, state: VgpuVf, host: HostFacts) -> Iterator[tuple[str, CandidateVf]]:
         card = parent_name(vf, host)
         function = host.functions.get(vf)
         vendor = None if function is None else function.vendor
         kinds: dict[str, tuple[VgpuVfRule, list[tuple[int, int]]]] = {}
         for number, text in self._kinds(card, state).items():
-            rule = rule_for(self._rules, (card,), str(number), text)
+            rule = rule_for(self.rules, (card,), str(number), text)
             if rule is None or (rule.mode == "static" and number != state.current_type):
                 continue
             name = resource_name(rule, text or str(number), vendor, self._name_of)
             rank = rank_of(rule.types, str(number), text) or 0
             kinds.setdefault(name, (rule, []))[1].append((rank, number))
         for name, (rule, ranked) in kinds.items():
-            yield name, _Seat(vf, state, card, rule, tuple(number for _, number in sorted(ranked)))
+            yield name, CandidateVf(vf, state, card, rule, tuple(number for _, number in sorted(ranked)))
 
     def _kinds(self, card: str, state: VgpuVf) -> dict[int, str | None]:
         """The types that a VF of a card could have, and has, by number."""
@@ -147,110 +132,108 @@ class VgpuVfProvider:
 
     def _rule_of_held(self, name: str, card: str) -> VgpuVfRule | None:
         """The rule by which a VF can have been given away under a name: one with that name, or one without any."""
-        return next((rule for rule in self._rules if rule.name in (name, None) and is_from(rule, (card,))), None)
+        return next((rule for rule in self.rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 
-    def _device(self, seat: _Seat, problem: Problem | None, host: HostFacts) -> Device:
-        function = host.functions[seat.vf]
-        detail = host.details.get(seat.vf)
+    def _device(self, found: CandidateVf, problem: Problem | None, host: HostFacts) -> Device:
+        function = host.functions[found.vf]
+        detail = host.details.get(found.vf)
         groups = frozenset(() if function.iommu_group is None else (function.iommu_group,))
-        names = " or ".join(self._what(seat.card, number) for number in seat.types)
+        names = " or ".join(self._what(found.card, number) for number in found.types)
         return Device(
-            str(seat.vf),
+            str(found.vf),
             function.numa_node,
             problem,
             groups,
-            (seat.vf,),
+            (found.vf,),
             detail.parents if detail else (),
-            f"{names} on {seat.vf} of {seat.card}",
+            f"{names} on {found.vf} of {found.card}",
         )
 
-    def _problem(self, seat: _Seat, host: HostFacts, now: float) -> Problem | None:
-        current = seat.state.current_type
-        if current in seat.types and current:
-            return self._node_problem(seat, host)
+    def _problem(self, found: CandidateVf, host: HostFacts) -> Problem | None:
+        current = found.state.current_type
+        if current in found.types and current:
+            return self._node_problem(found, host)
         if current:
-            return Problem("other-type", f"{seat.vf} has vGPU type {self._what(seat.card, current)}")
-        if host.functions[seat.vf].iommu_group is None:
-            return Problem("no-group", f"{seat.vf} has no IOMMU group")
-        if not set(seat.types).intersection(dict(seat.state.creatable)):
-            return Problem("no-room", f"{seat.card} can't place a vGPU of that type on {seat.vf} now")
-        if not self._knows_usage:
-            return UNKNOWN_USAGE
-        failure = self._failures.why(seat.card, now)
-        return None if failure is None else Problem("failed", failure)
+            return Problem("other-type", f"{found.vf} has vGPU type {self._what(found.card, current)}")
+        if host.functions[found.vf].iommu_group is None:
+            return Problem("no-group", f"{found.vf} has no IOMMU group")
+        if not set(found.types).intersection(dict(found.state.creatable)):
+            return Problem("no-room", f"{found.card} can't place a vGPU of that type on {found.vf} now")
+        return None
 
-    def _node_problem(self, seat: _Seat, host: HostFacts) -> Problem | None:
+    def _node_problem(self, found: CandidateVf, host: HostFacts) -> Problem | None:
         """Whether QEMU could have one that has its type (V1, V2)."""
         errors = Collector()
-        check_viability(touched_groups([seat.vf], host), (), host, errors, [])
+        check_viability(touched_groups([found.vf], host), (), host, errors, [])
         viable = _first(errors)
         if viable is not None:
             return Problem("not-viable", viable)
-        check_nodes(needed_nodes([seat.vf], host, iommufd=self._iommufd).nodes, host, errors)
+        check_nodes(needed_nodes([found.vf], host, iommufd=self._iommufd).nodes, host, errors)
         missing = _first(errors)
         return None if missing is None else Problem("node", missing)
 
     def _what(self, card: str, number: int) -> str:
         return self._names.get(card, {}).get(number, str(number))
 
-    def _keep_held(self, found: dict[str, dict[str, Device]], usage: Usage) -> None:
-        """What a pod has stays listed, even if it has left the bus (K4)."""
-        for name in {*found, *(rule.name for rule in self._rules if rule.name is not None)}:
-            for device in usage.held.get(name, {}):
-                if device not in found.setdefault(name, {}):
-                    found[name][device] = Device(device, problem=Problem("gone", f"{device} is not there any more"))
+    # What goes and what is missing
 
-    # What containers get
+    def present(
+        self,
+        host: HostFacts,
+        usage: Usage,
+        targets: Mapping[tuple[str, str], CandidateVf],  # noqa: ARG002  # of kinds that remember
+    ) -> Present[CandidateVf]:
+        """See `Kind.present`."""
+        known = self._look(host, usage)
+        ours = {found.device: found for found in (*known.values(), *self._nameless(host)) if self._is_ours(found, host)}
+        lost = [found for (name, device), found in sorted(known.items()) if usage.holder(name, device) and _lost(found)]
+        typed = {found.device: found.vf for found in known.values() if found.state.current_type}
+        nodes = {device: needed_nodes([vf], host, iommufd=self._iommufd).nodes for device, vf in typed.items()}
+        return Present(ours, lost, nodes)
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
-        """See `Provider.allocate`; sets types that aren't set (G4)."""
-        return self._handed.grant(resource, await asyncio.to_thread(self._give, resource.name, ids))
+    def _is_ours(self, found: CandidateVf, host: HostFacts) -> bool:
+        """Whether a VF has a type that is taken back when nobody uses it."""
+        permitted = found.state.current_type != 0 and found.state.current_type in found.types
+        return permitted and found.rule.mode == "dynamic" and not self._kept(found.card, host)
 
-    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """See `Provider.check`."""
-        await asyncio.to_thread(self._give, resource.name, ids)
+    def _nameless(self, host: HostFacts) -> Iterator[CandidateVf]:
+        """VFs with a type that no table names, on cards that only dynamic rules are about.
 
-    def _give(self, resource: str, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """See that all have a type, or set none; the nodes of each."""
-        made: list[_Seat] = []
-        try:
-            for device in ids:
-                seat = self._seats.get((resource, device))
-                if seat is None:
-                    raise UnknownDevice(
-                        f"{resource}: there is no VF {device[:100]!r}",
-                        "It has no such vGPU type any more; the kubelet's next pod gets another.",
-                    )
-                if self._ensure(seat):
-                    made.append(seat)
-            return {device: self._nodes(PciAddress.parse(device)) for device in ids}
-        except LauncherkitError:
-            for seat in made:
-                with suppress(LauncherkitError):  # told; what stays is taken back after the grace time
-                    self._changes.clear_type(seat.vf, "vGPU")
-            raise
+        A card that is full lists no types. What was set before a restart must not stay because of that.
+        """
+        for vf, detail in host.details.items():
+            state, card = detail.vgpu, parent_name(vf, host)
+            if state is not None and state.current_type and state.current_type not in self._names.get(card, {}):
+                rules = [rule for rule in self.rules if is_from(rule, (card,))]
+                if rules and all(rule.mode == "dynamic" for rule in rules):
+                    yield CandidateVf(vf, state, card, rules[0], (state.current_type,))
 
-    def _ensure(self, seat: _Seat) -> bool:
-        """See that a VF has one of the types. True where it had none."""
-        state = self._changes.maker.vf(seat.vf)
-        if state is not None and state.current_type and state.current_type in seat.types:
+    # In a thread
+
+    def ensure(self, target: CandidateVf) -> bool:
+        """See `Kind.ensure`: sets one of the types."""
+        state = self._changes.maker.vf(target.vf)
+        if state is not None and state.current_type and state.current_type in target.types:
             return False
-        if seat.rule.mode == "static":
+        if target.rule.mode == "static":
+            types = ", ".join(self._what(target.card, number) for number in target.types)
             raise UnknownDevice(
-                f"{seat.vf} has no vGPU type of {', '.join(self._what(seat.card, number) for number in seat.types)}",
+                f"{target.vf} has no vGPU type of {types}",
                 "Somebody has taken it back: in static mode types have to be set before pods can have the VFs.",
             )
         offered = dict(state.creatable) if state else {}
-        number = next((number for number in seat.types if number in offered), seat.types[0])
-        try:
-            made = self._changes.set_type(seat.vf, number, self._what(seat.card, number))
-        except VgpuNotMade as error:
-            self._failures.add(seat.card, error.message, self._changes.maker.clock())
-            raise
-        self._failures.clear(seat.card)
-        return made
+        number = next((number for number in target.types if number in offered), target.types[0])
+        return self._changes.set_type(target.vf, number, self._what(target.card, number))
 
-    def _nodes(self, vf: PciAddress) -> tuple[str, ...]:
+    def remove(self, target: CandidateVf) -> bool:
+        """See `Kind.remove`: takes the type back."""
+        state = self._changes.maker.vf(target.vf)
+        number = target.state.current_type if state is None else state.current_type
+        return self._changes.clear_type(target.vf, self._what(target.card, number))
+
+    def nodes(self, target: CandidateVf) -> tuple[str, ...]:
+        """See `Kind.nodes`."""
+        vf = target.vf
         with self._changes.maker.files.tree() as tree:
             facts = read_needed(tree, [vf], ())
         errors = Collector()
@@ -260,61 +243,11 @@ class VgpuVfProvider:
         errors.raise_if_any()
         return nodes
 
-    # What has to be done
 
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        """See `Provider.reconcile`: types are set where a pod needs them, and taken back where nobody does (G3, G4)."""
-        return await asyncio.to_thread(self._reconcile, host, usage, now)
-
-    def _reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        usage, at_once = self._stopped.without(usage)
-        self._seats = seats = self._look(host, usage)
-        held = held_devices(usage)
-        ours = {str(seat.vf): seat for seat in (*seats.values(), *self._nameless(host)) if self._is_ours(seat, host)}
-        changed = False
-        if usage.known:
-            self._idle = idle_since(self._idle, ours, held, now)
-            for device in due(self._idle, self._grace, now, at_once):
-                changed |= self._clear(ours[device])
-        for name, devices in sorted(usage.held.items()):
-            for device in sorted(devices):
-                seat = seats.get((name, device))
-                if seat is not None and seat.rule.mode == "dynamic" and seat.types != (0,):
-                    changed |= self._restore(seat, [ours[idle] for idle in self._idle if idle in ours], usage)
-        typed_ones = {device: seat.vf for (_, device), seat in seats.items() if seat.state.current_type}
-        nodes = {device: needed_nodes([vf], host, iommufd=self._iommufd).nodes for device, vf in typed_ones.items()}
-        self._changes.try_to(lambda: self._handed.refresh(nodes, held))
-        return changed
-
-    def _is_ours(self, seat: _Seat, host: HostFacts) -> bool:
-        """Whether a VF has a type that is taken back when nobody uses it."""
-        permitted = seat.state.current_type != 0 and seat.state.current_type in seat.types
-        return permitted and seat.rule.mode == "dynamic" and not self._kept(seat.card, host)
-
-    def _nameless(self, host: HostFacts) -> Iterator[_Seat]:
-        """VFs with a type that no table names, on cards that only dynamic rules are about.
-
-        A card that is full lists no types. What was set before a restart must not stay because of that.
-        """
-        for vf, detail in host.details.items():
-            state, card = detail.vgpu, parent_name(vf, host)
-            if state is not None and state.current_type and state.current_type not in self._names.get(card, {}):
-                rules = [rule for rule in self._rules if is_from(rule, (card,))]
-                if rules and all(rule.mode == "dynamic" for rule in rules):
-                    yield _Seat(vf, state, card, rules[0], (state.current_type,))
-
-    def _clear(self, seat: _Seat) -> bool:
-        what = self._what(seat.card, seat.state.current_type)
-        return bool(self._changes.try_to(lambda: self._changes.clear_type(seat.vf, what)))
-
-    def _restore(self, seat: _Seat, idle: Sequence[_Seat], usage: Usage) -> bool:
-        """Set the type that a pod's VF has lost; where there is no room, what nobody has makes way."""
-        if seat.state.current_type in seat.types:
-            return False
-        with suppress(LauncherkitError):  # told; the next call tries again
-            mates = [other for other in idle if usage.known and other.card == seat.card and other.vf != seat.vf]
-            return with_room(lambda: self._ensure(seat), [partial(self._clear, mate) for mate in mates])
-        return False
+def _lost(found: CandidateVf) -> bool:
+    """Whether a VF that a pod has is without the type that it was given for."""
+    dynamic = found.rule.mode == "dynamic" and found.types != (0,)
+    return dynamic and found.state.current_type not in found.types
 
 
 def _first(errors: Collector) -> str | None:

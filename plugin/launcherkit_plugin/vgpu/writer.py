@@ -10,10 +10,11 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import Mdev
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.sysfs import read_needed
-from launcherkit_plugin.cluster import Recorder
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
-from launcherkit_plugin.telemetry.log import Log, log_error, silent
+from launcherkit_plugin.telemetry.events import Recorder
+from launcherkit_plugin.telemetry.log import Log, silent
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
 
 Opened: TypeAlias = Callable[[Iterable[str]], bool | None]
@@ -39,10 +40,8 @@ class Changes:
     ) -> None:
         self.maker = maker
         self._opened = opened
-        self._log = log
+        self._reporter = Reporter(log, recorder)
         self._metrics = NoMetrics() if metrics is None else metrics
-        self._recorder = recorder
-        self._told: set[str] = set()
 
     def make(self, parent: str, type_id: str, uuid: str, what: str) -> bool:
         """`Maker.make`; ``what`` is its type for people."""
@@ -81,7 +80,6 @@ class Changes:
         """A driver that is told to remove what is open takes it from the guest, or waits for ever."""
         is_open = self._opened(nodes) if nodes else False
         if is_open is False:
-            self._told.discard(what)
             return
         if is_open:
             raise VgpuInUse(
@@ -104,10 +102,8 @@ class Changes:
         if changed:
             self._metrics.vgpu(action, "done")
             verb = "made" if action == "create" else "removed"
-            self._log("info", f"{verb} {what}", action=action)
-            if self._recorder is not None:
-                self._recorder.event("Normal", f"Vgpu{verb.capitalize()}", f"{verb} {what}")
-            self._told.clear()
+            self._reporter.done(f"Vgpu{verb.capitalize()}", f"{verb} {what}", action=action)
+            self._reporter.forget()
         return changed
 
     def try_to(self, change: Callable[[], bool | None]) -> bool | None:
@@ -120,12 +116,7 @@ class Changes:
 
     def tell(self, error: LauncherkitError) -> None:
         """What went wrong, to the log and as an Event; once, until something has changed, for it is tried again."""
-        if str(error) in self._told:
-            return
-        self._told.add(str(error))
-        log_error(self._log, error)
-        if self._recorder is not None:
-            self._recorder.event("Warning", f"Vgpu{error.code}", error.message)
+        self._reporter.problem(str(error), error, f"Vgpu{error.code}")
 
 
 def with_room(make: Callable[[], bool], rooms: Iterable[Callable[[], bool]]) -> bool:

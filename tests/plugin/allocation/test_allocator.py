@@ -28,13 +28,13 @@ class Giver:
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
-        self.under_way = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.gate: dict[str, asyncio.Event] = {}
+        """What the first device of a call has to wait for."""
 
     async def allocate(self, found: Resource, ids: Sequence[str]) -> Grant:
-        self.under_way += 1
-        assert self.under_way == 1, "one at a time"
-        await asyncio.sleep(0)
-        self.under_way -= 1
+        await self.gate.get(ids[0], self.open).wait()
         if self.failure is not None:
             raise self.failure
         return Grant({found.variable: ",".join(ids)}, ())
@@ -47,9 +47,6 @@ class Giver:
 
     def resources(self, host: HostFacts, used: Usage, now: float) -> tuple[Resource, ...]:
         return ()
-
-    async def reconcile(self, host: HostFacts, used: Usage, now: float) -> bool:
-        return False
 
 
 class Desk:
@@ -182,14 +179,40 @@ def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:
         desk.allocate("x", name="audio")
 
 
-def test_one_allocation_at_a_time() -> None:
-    async def both(allocator: Allocator) -> list[list[Grant]]:
-        return list(await asyncio.gather(allocator.allocate("gpu", [["a", "b"]]), allocator.allocate("gpu", [["c"]])))
+def test_an_allocation_that_takes_its_time_holds_up_no_other_and_holds_what_it_asks_for() -> None:
+    async def scene(desk: Desk, giver: Giver) -> None:
+        slow = giver.gate["a"] = asyncio.Event()
+        asked = asyncio.create_task(desk.allocator.allocate("gpu", [["a"]]))
+        await asyncio.sleep(0)
+        assert (await desk.allocator.allocate("gpu", [["c"]]))[0].env == {"PCI_RESOURCE_gpu": "c"}
+        assert not asked.done()
+        with pytest.raises(GroupSplit):
+            await desk.allocator.allocate("gpu", [["b"]])
+        assert desk.allocator.usage().holder("gpu", "a") is not None
+        desk.now += PATIENCE_SECONDS + 1
+        desk.saw({})
+        assert desk.allocator.usage().holder("gpu", "a") is not None, "however long it takes"
+        slow.set()
+        await asked
+        assert desk.unhealthy() == ["b", "sick"]
 
-    assert [grant.env for (grant,) in asyncio.run(both(Desk().allocator))] == [
-        {"PCI_RESOURCE_gpu": "a,b"},
-        {"PCI_RESOURCE_gpu": "c"},
-    ]
+    giver = Giver()
+    asyncio.run(scene(Desk(giver), giver))
+
+
+def test_an_allocation_that_fails_in_the_end_holds_nothing() -> None:
+    async def scene(desk: Desk, giver: Giver) -> None:
+        giver.gate["a"] = asyncio.Event()
+        asked = asyncio.create_task(desk.allocator.allocate("gpu", [["a"]]))
+        await asyncio.sleep(0)
+        giver.failure = UnknownDevice("it has gone", "Plug it in.")
+        giver.gate["a"].set()
+        with pytest.raises(UnknownDevice):
+            await asked
+        assert desk.allocator.usage().holder("gpu", "a") is None
+
+    giver = Giver()
+    asyncio.run(scene(Desk(giver), giver))
 
 
 def test_the_containers_of_one_pod_get_theirs_together_or_not_at_all() -> None:

@@ -19,9 +19,9 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon import loop as daemon_module
 from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
-from launcherkit_plugin.devices.provider import Provider
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
@@ -55,9 +55,13 @@ class Shelf:
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         return tuple(self.has)
 
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         self.reconciled.append(usage)
-        return self.changes.pop(0)() if self.changes else False
+
+        async def change(made: bool) -> bool:
+            return made
+
+        return [asyncio.create_task(change(self.changes.pop(0)()))] if self.changes else []
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
         self.allocating.set()
@@ -74,7 +78,7 @@ class Broken(Shelf):
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         raise ZeroDivisionError("in resources")
 
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         raise ZeroDivisionError("in reconcile")
 
 
@@ -89,7 +93,7 @@ class Events:
 class Stage:
     """A daemon with everything that it is told about the world."""
 
-    def __init__(self, loop: Loop, folder: Path, *providers: Provider, rescan: float = LONG) -> None:
+    def __init__(self, loop: Loop, folder: Path, *providers: Shelf, rescan: float = LONG) -> None:
         self.loop = loop
         self.log, self.events = Lines(), Events()
         self.scans = 0
@@ -107,6 +111,7 @@ class Stage:
         self.advertiser = loop.call(Advertiser, around, time.monotonic)
         world = World(
             scan=self._scan,
+            looks=Looks(Guarded(), stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
             publish=lambda facts, resources: self.published.__setitem__(slice(None), resources),
@@ -119,8 +124,8 @@ class Stage:
         self.daemon = loop.call(Daemon, world, self.setup(*providers, rescan=rescan), allocator, self.hints)
         self.running: Future[None] | None = None
 
-    def setup(self, *providers: Provider, rescan: float = LONG) -> Setup:
-        return Setup(providers, False, rescan, lambda facts: None, self._check)
+    def setup(self, *providers: Shelf, rescan: float = LONG) -> Setup:
+        return Setup(providers, providers, False, rescan, lambda facts: None, self._check)
 
     def _check(self, resources: Sequence[Resource]) -> None:
         self.check(resources)
@@ -131,7 +136,7 @@ class Stage:
     def waiting(self, for_what: str) -> None:
         pass
 
-    def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
+    def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
         self.scans += 1
         return self.scan()
 
@@ -176,7 +181,7 @@ def kubelet() -> Iterator[Kubelet]:
 
 
 @contextmanager
-def on_stage(kubelet: Kubelet, *providers: Provider, start: bool = True, **options: Any) -> Iterator[Stage]:
+def on_stage(kubelet: Kubelet, *providers: Shelf, start: bool = True, **options: Any) -> Iterator[Stage]:
     with running_loop() as loop:
         stage = Stage(loop, kubelet.plugins, *providers, **options)
         try:
@@ -250,10 +255,7 @@ def test_one_that_breaks_later_keeps_what_it_had(kubelet: Kubelet) -> None:
         assert kubelet.devices(NAME) == {"a": True}
 
 
-def test_a_look_that_hangs_is_waited_for_once_and_the_last_one_counts(
-    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(daemon_module, "SCAN_SECONDS", 0.05)
+def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubelet) -> None:
     hanging = threading.Event()
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:
@@ -268,9 +270,9 @@ def test_a_look_that_hangs_is_waited_for_once_and_the_last_one_counts(
         shelf.has = [resource("a", sick=["a"])]
         stage.hint()
         kubelet.wait_for(NAME, {"a": False})
-        threads = [thread for thread in threading.enumerate() if thread.name == "apart"]
+        stage.turn()
+        threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]
         assert len(threads) == 1
-        assert any("a look at the host hangs" in line for line in stage.log.lines)
         hanging.set()
 
 
@@ -300,24 +302,27 @@ def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet:
         until(lambda: (holder := shelf.reconciled[-1].holder(NAME, "a")) is not None and not holder.pod)
 
 
-def test_nothing_is_taken_away_while_something_is_given_away(kubelet: Kubelet) -> None:
+def test_what_is_asked_for_is_held_while_it_is_given_away_and_nobody_waits_for_that(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     shelf.may_allocate.clear()
-    with on_stage(kubelet, shelf) as stage:
+    with on_stage(kubelet, shelf, Shelf(resource("b", name=OTHER))) as stage:
         kubelet.wait_for(NAME)
-        until(lambda: len(shelf.reconciled) == 1)
+        kubelet.wait_for(OTHER)
         caller = threading.Thread(target=kubelet.call_allocate, args=(NAME, ["a"]))
         caller.start()
         shelf.allocating.wait(60)
-        stage.look()
-        assert len(shelf.reconciled) == 1
+        stage.usage = Usage("pod-resources", {})
+        stage.turn()
+        assert shelf.reconciled[-1].holder(NAME, "a") is not None
+        assert kubelet.call_allocate(OTHER, ["b"]).container_responses
+        assert caller.is_alive(), "the first one has not been answered yet"
         shelf.may_allocate.set()
         caller.join(60)
-        until(lambda: len(shelf.reconciled) > 1)
-        assert shelf.reconciled[1].holder(NAME, "a") is not None
+        stage.turn()
+        assert shelf.reconciled[-1].holder(NAME, "a") is not None
 
 
-def test_nor_where_the_kubelet_has_hung_up_meanwhile(kubelet: Kubelet) -> None:
+def test_what_is_given_away_stays_held_where_the_kubelet_has_hung_up_meanwhile(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     shelf.may_allocate.clear()
     with on_stage(kubelet, shelf) as stage:
@@ -334,11 +339,12 @@ def test_nor_where_the_kubelet_has_hung_up_meanwhile(kubelet: Kubelet) -> None:
         kubelet.restart()
         caller.join(60)
         kubelet.wait_for(NAME)
-        stage.look()
-        assert len(shelf.reconciled) == 1
-        shelf.may_allocate.set()
-        until(lambda: len(shelf.reconciled) > 1)
-        assert shelf.reconciled[1].holder(NAME, "a") is not None
+        stage.usage = Usage("pod-resources", {})
+        for released in (False, True):
+            if released:
+                shelf.may_allocate.set()
+            stage.turn()
+            assert shelf.reconciled[-1].holder(NAME, "a") is not None
 
 
 def test_an_unhealthy_device_is_refused_with_the_reason(kubelet: Kubelet) -> None:

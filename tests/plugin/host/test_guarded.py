@@ -1,67 +1,141 @@
-"""Work that may hang is done in a thread that can be left behind."""
+"""Work that may hang is done in a thread that can be left behind, and nobody waits but who wants the same thing."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.model.errors import WorkHangs
 
 
-def test_it_gives_what_the_work_gives() -> None:
-    results = iter([1, 2])
+class Told:
+    """What was reported."""
 
-    async def run() -> list[int]:
-        apart = Guarded(lambda: next(results), patience=60)
-        return [await apart.result(), await apart.result()]
+    def __init__(self) -> None:
+        self.late: list[tuple[str, int]] = []
+        self.back: list[tuple[str, int]] = []
 
-    assert asyncio.run(run()) == [1, 2]
+    def hangs(self, key: str, text: str, hanging: int) -> None:
+        self.late.append((text.partition(" has")[0], hanging))
 
-
-def test_it_raises_what_the_work_raises() -> None:
-    async def run() -> None:
-        await Guarded(lambda: 1 // 0, patience=60).result()
-
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(run())
+    def came_back(self, key: str, text: str, hanging: int) -> None:
+        self.back.append((text.partition(" has")[0], hanging))
 
 
-def test_what_hangs_is_begun_once_and_its_result_comes_when_it_comes() -> None:
+@contextmanager
+def gate() -> Iterator[threading.Event]:
+    """What hangs until it is set; no test leaves a thread behind."""
+    event = threading.Event()
+    try:
+        yield event
+    finally:
+        event.set()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("guarded")]
+
+
+def test_it_gives_and_raises_what_the_work_does() -> None:
+    async def scene() -> None:
+        guarded = Guarded()
+        assert await guarded.run("card", "adding", lambda: 1 + 1, 60) == 2
+        with pytest.raises(ZeroDivisionError):
+            await guarded.run("card", "dividing", lambda: 1 // 0, 60)
+        assert not guarded.is_busy("card")
+
+    asyncio.run(scene())
+
+
+def test_what_hangs_holds_up_nobody_who_wants_something_else() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        guarded = Guarded()
+        waiting = asyncio.create_task(guarded.run("one", "waiting", lambda: stuck.wait(60), 60))
+        assert await guarded.run("two", "working", lambda: "done", 60) == "done"
+        assert not waiting.done()
+        stuck.set()
+        assert await waiting
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
+def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        guarded, order = Guarded(), list[int]()
+
+        def work(number: int) -> None:
+            stuck.wait(60)
+            order.append(number)
+
+        tasks = [asyncio.create_task(guarded.run("card", "x", lambda n=n: work(n), 60, turn=60)) for n in range(5)]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert guarded.begin("card", "more", lambda: order.append(9), 60) is None, "it is busy"
+        assert threads() == ["guarded: card"]
+        stuck.set()
+        await asyncio.gather(*tasks)
+        assert order == [0, 1, 2, 3, 4]
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
+def test_what_hangs_is_begun_once_told_once_and_refused_until_it_has_come_back() -> None:
     begun: list[int] = []
-    free = threading.Event()
+    told = Told()
 
-    def work() -> str:
-        begun.append(1)
-        free.wait(60)
-        return "late"
+    async def scene(stuck: threading.Event) -> None:
+        guarded = Guarded(told)
 
-    async def run() -> str:
-        apart = Guarded(work, patience=0.01)
+        def work() -> str:
+            begun.append(1)
+            stuck.wait(60)
+            return "late"
+
+        with pytest.raises(WorkHangs, match="card: removing it has not come back for"):
+            await guarded.run("card", "removing it", work, 0.01)
         for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await apart.result()
-        free.set()
-        while True:
-            try:
-                return await apart.result()
-            except TimeoutError:
-                pass
+            with pytest.raises(WorkHangs):
+                await guarded.run("card", "again", work, 60)
+        assert (guarded.hanging("card") or "").startswith("removing it has not come back")
+        assert (begun, threads(), told.late, told.back) == ([1], ["guarded: card"], [("removing it", 1)], [])
+        stuck.set()
+        while guarded.is_busy("card"):
+            await asyncio.sleep(0.001)
+        assert told.back == [("removing it", 0)]
+        assert await guarded.run("card", "again", work, 60) == "late"
 
-    assert asyncio.run(run()) == "late"
-    assert begun == [1]
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
+def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        guarded = Guarded()
+        first = guarded.begin("card", "binding", lambda: stuck.wait(60), 60)
+        assert first is not None
+        with pytest.raises(WorkHangs, match="card: binding has not come back"):
+            await guarded.run("card", "allocating", lambda: None, 60, turn=0.01)
+        assert guarded.hanging("card") is None, "it has its time still"
+        stuck.set()
+        await first
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
 
 
 def test_a_loop_that_has_ended_is_not_missed() -> None:
-    free = threading.Event()
+    async def scene(stuck: threading.Event) -> None:
+        with pytest.raises(WorkHangs):
+            await Guarded().run("card", "waiting", lambda: stuck.wait(60), 0.01)
 
-    async def run() -> None:
-        with pytest.raises(TimeoutError):
-            await Guarded(lambda: free.wait(60), patience=0.01).result()
-
-    asyncio.run(run())
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "apart"]
-    assert thread.daemon
-    free.set()
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "guarded: card"]
+        assert thread.daemon
     thread.join(60)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_plugin.host.kernel_files import DiskFiles
-from tests.support.waiting import until
+from launcherkit_plugin.host.kernel_files import DiskFiles, TimedFiles
 
 
 def test_what_is_written_is_there_and_can_be_read(tmp_path: Path) -> None:
@@ -30,18 +29,14 @@ def test_what_the_kernel_refuses_is_told_and_nothing_is_made(tmp_path: Path, pat
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_write_that_hangs_is_left_alone_and_no_second_one_is_begun_there(tmp_path: Path) -> None:
+def test_a_command_leaves_a_write_that_hangs_to_itself(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "remove")  # to open it hangs until somebody reads
-    (tmp_path / "create").write_text("")
-    files = DiskFiles(str(tmp_path), patience=0.05)
+    files = TimedFiles(str(tmp_path), patience=0.05)
     with pytest.raises(TimeoutError, match=r"no answer for 0\.05 s"):
         files.write("remove", "1")
-    hanging = [thread for thread in threading.enumerate() if thread.name == "write remove"]
-    assert len(hanging) == 1
-    with pytest.raises(TimeoutError, match="an earlier write to remove hangs"):
-        files.write("remove", "1")
-    files.write("create", "8a4c")
+    (hanging,) = [thread for thread in threading.enumerate() if thread.name == "write remove"]
     with open(tmp_path / "remove", "rb") as reader:
         assert reader.read() == b"1"
-    hanging[0].join()
-    until(lambda: "remove" not in files.hanging, "the end of the write")
+    hanging.join(60)
+    with pytest.raises(FileNotFoundError):
+        files.write("create", "8a4c")

@@ -21,7 +21,7 @@ from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeH
 from launcherkit_plugin.nodehook.service import Node, serving_node_hook
 from launcherkit_plugin.nodehook.vm import pod_of, read_vm
 from launcherkit_plugin.telemetry.log import silent
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 ONE = "nvidia.com/GRID_T4-1Q"
 POD = "default/virt-launcher-vm-abcde"

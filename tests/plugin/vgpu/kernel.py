@@ -13,7 +13,7 @@ from uuid import UUID
 
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.sysfs import scan_all
-from launcherkit.sources.tree import Directory, MemoryTree
+from launcherkit.sources.tree import PAGE, Directory, MemoryTree
 
 if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
@@ -51,6 +51,23 @@ class Gpu:
         return (self.mib - sum(other.mib for other in self.given.values())) // kind.mib
 
 
+class _Read(MemoryTree):
+    """A tree that tells what is read of it."""
+
+    __slots__ = ("_reads",)
+
+    def __init__(self, root: Directory, base: tuple[str, ...] = (), *, reads: Callable[[str], None]) -> None:
+        super().__init__(root, base)
+        self._reads = reads
+
+    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
+        self._reads("/".join((*self._base, path)))
+        return super().read(path, limit, offset)
+
+    def below(self, path: str) -> MemoryTree:
+        return _Read(self._root, (*self._base, *path.split("/")), reads=self._reads)
+
+
 class Kernel:
     """See `launcherkit_plugin.host.kernel_files.KernelFiles`."""
 
@@ -67,6 +84,10 @@ class Kernel:
         """What was removed, or lost its type, by a write."""
         self.touched: Callable[[str], None] = lambda _: None
         """Called before each write and after it, with its path; may raise."""
+        self.ignores: Callable[[str], bool] = lambda _: False
+        """Whether a write to a path is accepted, and nothing comes of it."""
+        self.reads: Callable[[str], None] = lambda _: None
+        """Called with the path of each file that is read; may block."""
         self.read: Callable[[], None] = lambda: None
         """Called whenever something is going to be read; may raise."""
         for path in ("sys/bus/pci/devices", "sys/bus/mdev/devices", "sys/class/mdev_bus", "dev/vfio"):
@@ -167,10 +188,12 @@ class Kernel:
 
     def tree(self) -> Tree:
         self.read()
-        return MemoryTree(self._root)
+        return _Read(self._root, reads=self.reads)
 
     def write(self, path: str, text: str) -> None:
         self.touched(path)
+        if self.ignores(path):
+            return
         parts = path.split("/")
         if parts[-1] == "create" and parts[3] in self._gpus and parts[5] in self._gpus[parts[3]].kinds:
             self.make(parts[3], parts[5], text.removesuffix("\n"))

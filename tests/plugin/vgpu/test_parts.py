@@ -16,12 +16,11 @@ from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.vgpu.cards import cards, is_type
-from launcherkit_plugin.vgpu.failures import Failures
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.idle import due, held_devices, idle_since
+from launcherkit_plugin.vgpu.lifecycle import due, held_devices, idle_since
 from launcherkit_plugin.vgpu.rules import rule_for, variable
 from launcherkit_plugin.vgpu.slots import MOST, Purpose, Slot, find_slot, slot_of
-from launcherkit_plugin.vgpu.stopped import Stopped
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12)
@@ -99,21 +98,6 @@ def test_the_grace_time_begins_when_one_is_first_seen_with_nobody() -> None:
 def test_one_is_held_under_whatever_name() -> None:
     usage = Usage("checkpoint", {"x/A": {"1": Holder("uid:1")}, "x/B": {"2": Holder("uid:2")}})
     assert held_devices(usage) == {"1", "2"}
-
-
-def test_what_fails_again_is_left_alone_for_longer() -> None:
-    failures = Failures(first=10, longest=30)
-    ends = []
-    now = 0.0
-    for _ in range(4):
-        failures.add("card", "broken", now)
-        ends.append(next(seconds for seconds in range(1, 100) if failures.why("card", now + seconds) is None))
-        now += ends[-1]
-    assert ends == [10, 20, 30, 30]
-    failures.clear("card")
-    failures.add("card", "broken", now)
-    assert failures.why("card", now + 9) == "broken"
-    assert failures.why("card", now + 10) is None
 
 
 def test_a_stopped_vms_devices_are_free_until_they_are_another_pods() -> None:

@@ -9,13 +9,15 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.kernel_files import DiskFiles
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
 from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.vf import VgpuVfProvider
+from launcherkit_plugin.vgpu.pool import Pool
+from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
 from tests.plugin.vgpu.node import Clock, Node, name_of
@@ -215,7 +217,7 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
         tree.node(f"vfio/{50 + number}")
     clock, files = Clock(), DiskFiles(str(tmp_path))
     changes = Changes(Maker(files, clock, clock.sleep), lambda _: False)
-    provider = VgpuVfProvider((VgpuVfRule(("*",)),), name_of, changes)
+    provider = Pool(VfKind((VgpuVfRule(("*",)),), name_of, changes), changes, Guarded())
     facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
     resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
     assert {resource.name: list(resource.devices) for resource in resources} == {

@@ -1,0 +1,60 @@
+"""When to try again what has failed: after a pause that doubles for as long as it goes on failing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import NamedTuple
+
+
+class _Failure(NamedTuple):
+    until: float
+    pause: float
+    why: str
+    state: object
+
+
+class Backoff:
+    """Failed attempts by what they were at. Safe to be used from several threads, as long as each key is one's.
+
+    Args:
+        first: the first pause, in seconds.
+        longest: the longest.
+    """
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        self._failed: dict[Hashable, _Failure] = {}
+
+    def failed(self, key: Hashable, now: float, why: str = "", state: object = None) -> float:
+        """An attempt failed; gives the pause, in seconds.
+
+        Args:
+            key: what it was at.
+            now: seconds on a monotonic clock.
+            why: given back by `why` for as long as the pause lasts.
+            state: what it depends on; another attempt is worth while at once where this has changed.
+        """
+        before = self._failed.get(key)
+        again = before is not None and before.state == state
+        pause = min(2 * before.pause, self._longest) if before is not None and again else self._first
+        self._failed[key] = _Failure(now + pause, pause, why, state)
+        return pause
+
+    def succeeded(self, key: Hashable) -> None:
+        """An attempt came off."""
+        self._failed.pop(key, None)
+
+    def rests(self, key: Hashable, now: float, state: object = None) -> bool:
+        """Whether it is too early for another attempt."""
+        failure = self._failed.get(key)
+        return failure is not None and failure.state == state and now < failure.until
+
+    def why(self, key: Hashable, now: float) -> str | None:
+        """Why the last attempt failed, as long as the pause lasts."""
+        failure = self._failed.get(key)
+        return failure.why if failure is not None and now < failure.until else None
+
+    def keep(self, keys: Collection[Hashable]) -> None:
+        """Forget all but these."""
+        self._failed = {key: failure for key, failure in self._failed.items() if key in keys}

@@ -1,0 +1,344 @@
+"""vGPUs as devices of the kubelet, whatever they are made of: those that exist, and those that could be made (G1-G4).
+
+What a vGPU is differs by kind: mdevs (`launcherkit_plugin.vgpu.mdev`), typed VFs (`launcherkit_plugin.vgpu.vf`).
+What is done on a card is done by one after the other, and nobody waits but who wants that card (K9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
+from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
+from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
+from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.vgpu.granted import Nodes
+from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, held_devices, idle_since
+from launcherkit_plugin.vgpu.rules import variable
+from launcherkit_plugin.vgpu.writer import Changes, with_room
+
+ALLOCATE_SECONDS = 10.0
+"""For how long the kubelet waits for a card on which vGPUs are made; some drivers take seconds."""
+
+LATE_SECONDS = 15.0
+"""After which changes that nobody waits for are told of as late."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
+"""What failed is not tried, nor offered, again at once: the next pod would fail there too."""
+
+
+class Target(Protocol):
+    """Where a vGPU is, or is made."""
+
+    @property
+    def device(self) -> str:
+        """Its ID: UUID or BDF."""
+        ...
+
+    @property
+    def card(self) -> str:
+        """The name of the card: what is done on one is done one after the other."""
+        ...
+
+    @property
+    def key(self) -> object:
+        """What an attempt that failed speaks for: others like it would fail, too."""
+        ...
+
+
+T = TypeVar("T", bound=Target)
+
+
+class Candidate(NamedTuple, Generic[T]):
+    """A device of a resource."""
+
+    resource: str
+    rule: MdevRule | VgpuVfRule
+    device: Device
+    target: T
+    there: bool
+    """Whether it exists already, with its type."""
+
+
+class Present(NamedTuple, Generic[T]):
+    """What there is of a kind."""
+
+    removable: Mapping[str, T]
+    """What goes when nobody has had it for long, by ID."""
+    lost: Sequence[T]
+    """What pods have and isn't there."""
+    nodes: Mapping[str, Sequence[str]]
+    """The device nodes of what there is, by ID."""
+
+
+class Kind(Protocol[T]):
+    """What differs between mdevs and VFs. Methods that say so block, and are called in a thread."""
+
+    @property
+    def noun(self) -> str:
+        """What stands before an ID: ``mdev`` or nothing."""
+        ...
+
+    @property
+    def rules(self) -> Sequence[MdevRule | VgpuVfRule]: ...
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        ...
+
+    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[T]]:
+        """All that can be advertised; with a problem where it can't be had whatever is done on its card."""
+        ...
+
+    def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], T]) -> Present[T]:
+        """What there is, and what is missing; ``targets`` are those of the last `candidates`, by resource and ID."""
+        ...
+
+    def ensure(self, target: T) -> bool:
+        """See that it is there; blocks. True where it was made.
+
+        Raises:
+            UnknownDevice: it isn't, and is not ours to make.
+            LauncherkitError: see `launcherkit_plugin.vgpu.maker.Maker`.
+        """
+        ...
+
+    def remove(self, target: T) -> bool:
+        """See that it isn't there; blocks. Raises as `launcherkit_plugin.vgpu.writer.Changes` does."""
+        ...
+
+    def nodes(self, target: T) -> tuple[str, ...]:
+        """Its device nodes, which are there; blocks.
+
+        Raises:
+            LauncherkitError: it can't be handed out.
+        """
+        ...
+
+
+class Pool(Generic[T]):
+    """A `launcherkit_plugin.devices.provider.Provider`, and a `launcherkit_plugin.devices.provider.Reconciler`.
+
+    Args:
+        kind: of vGPUs.
+        changes: makes and removes.
+        guarded: does what may hang.
+        grace_seconds: for how long nobody must have one before it is removed.
+        stopped: whose VM has ended.
+        nodes: hands them out.
+    """
+
+    def __init__(
+        self,
+        kind: Kind[T],
+        changes: Changes,
+        guarded: Guarded,
+        *,
+        grace_seconds: float = 60.0,
+        stopped: Stopped | None = None,
+        nodes: Nodes | None = None,
+    ) -> None:
+        self._kind = kind
+        self._changes = changes
+        self._guarded = guarded
+        self._grace = grace_seconds
+        self._stopped = stopped or Stopped()
+        self._handed = nodes or Nodes()
+        self._clock = changes.maker.clock
+        self._targets: Mapping[tuple[str, str], T] = {}
+        self._idle: Mapping[str, float] = {}
+        self._knows_usage = False
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        return self._kind.wants(function)
+
+    # What there is
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        """See `Provider.resources`."""
+        self._knows_usage |= usage.known
+        devices: dict[str, dict[str, Device]] = {}
+        rules: dict[str, MdevRule | VgpuVfRule] = {}
+        targets: dict[tuple[str, str], T] = {}
+        for name, rule, device, target, there in self._kind.candidates(host, usage):
+            problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, there, now)
+            problem = problem or elsewhere(usage, name, device.id)
+            rules.setdefault(name, rule)
+            devices.setdefault(name, {})[device.id] = device._replace(problem=problem)
+            targets[name, device.id] = target
+        rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
+        self._keep_held(devices, usage)
+        self._targets = targets
+        return tuple(
+            Resource(name, variable(rules[name], name), found) for name, found in sorted(devices.items()) if found
+        )
+
+    def _problem(self, target: T, held: bool, there: bool, now: float) -> Problem | None:
+        """What keeps a device from being given away, or made, at the moment."""
+        hanging = self._guarded.hanging(target.card)
+        if hanging is not None and not held:
+            return Problem("failed", f"{target.card}: {hanging}")
+        if there:
+            return None
+        if not self._knows_usage:
+            return UNKNOWN_USAGE
+        why = self._backoff.why(target.key, now)
+        return None if why is None else Problem("failed", why)
+
+    def _keep_held(self, devices: dict[str, dict[str, Device]], usage: Usage) -> None:
+        """What a pod has stays listed, whatever became of it (K4)."""
+        for name in {*devices, *(rule.name for rule in self._kind.rules if rule.name is not None)}:
+            for device in usage.held.get(name, {}):
+                if device not in devices.setdefault(name, {}):
+                    text = f"{self._kind.noun}{device} is not there any more"
+                    devices[name][device] = Device(device, problem=Problem("gone", text))
+
+    # What containers get
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+        """See `Provider.allocate`; makes what isn't there (G2, G4)."""
+        return self._handed.grant(resource, await self._give(resource.name, ids))
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """See `Provider.check`. The kubelet starts containers from its own notes after a reboot, without Allocate."""
+        await self._give(resource.name, ids)
+
+    async def _give(self, resource: str, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """See that all are there, or make none; the nodes of each.
+
+        Raises:
+            UnknownDevice: one isn't advertised any more.
+            WorkHangs: a card doesn't answer.
+            LauncherkitError: one can't be made.
+        """
+        nodes: dict[str, tuple[str, ...]] = {}
+        made: list[tuple[str, list[T]]] = []
+        try:
+            for card, targets in _by_card(self._target(resource, device) for device in ids).items():
+                new, of_card = await self._guarded.run(
+                    card, f"making vGPUs on {card}", partial(self._ensure_all, targets), ALLOCATE_SECONDS
+                )
+                made.append((card, new))
+                nodes |= of_card
+        except LauncherkitError:
+            for card, new in made:
+                with suppress(WorkHangs):  # what stays is removed after the grace time
+                    undo = partial(self._remove_all, new)
+                    await self._guarded.run(card, f"removing vGPUs on {card}", undo, ALLOCATE_SECONDS)
+            raise
+        return {device: nodes[device] for device in ids}
+
+    def _target(self, resource: str, device: str) -> T:
+        target = self._targets.get((resource, device))
+        if target is None:
+            raise UnknownDevice(
+                f"{resource}: there is no vGPU {device[:100]!r}",
+                "It has been removed, or its type is not permitted any more; the kubelet's next pod gets another.",
+            )
+        return target
+
+    # What has to be done
+
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
+        """See `Reconciler.reconcile`: makes what pods lack, removes what nobody has had for long (G3)."""
+        usage, at_once = self._stopped.without(usage)
+        held = held_devices(usage)
+        ours, lost, nodes = self._kind.present(host, usage, self._targets)
+        going: list[T] = []
+        spare: list[T] = []
+        if usage.known:
+            self._idle = idle_since(self._idle, ours, held, now)
+            over = due(self._idle, self._grace, now, at_once)
+            going = [ours[device] for device in over if not self._backoff.rests(("remove", device), now)]
+            spare = [ours[device] for device in self._idle if device in ours]
+        changing, missing, room = _by_card(going), _by_card(lost), _by_card(spare)
+        begun = [
+            self._guarded.begin(
+                card,
+                f"changing the vGPUs of {card}",
+                partial(self._change, changing.get(card, ()), missing.get(card, ()), room.get(card, ())),
+                LATE_SECONDS,
+            )
+            for card in dict.fromkeys([*changing, *missing])
+        ]
+        self._changes.try_to(lambda: self._handed.refresh(nodes, held))
+        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+
+    # In a thread, one for each card
+
+    def _ensure_all(self, targets: Sequence[T]) -> tuple[list[T], dict[str, tuple[str, ...]]]:
+        """Those that were made, and the nodes of all."""
+        made: list[T] = []
+        try:
+            for target in targets:
+                if self._ensure(target):
+                    made.append(target)
+            return made, {target.device: self._kind.nodes(target) for target in targets}
+        except LauncherkitError:
+            self._remove_all(made)
+            raise
+
+    def _remove_all(self, targets: Sequence[T]) -> None:
+        for target in targets:
+            with suppress(LauncherkitError):  # told; what stays is removed after the grace time
+                self._kind.remove(target)
+
+    def _ensure(self, target: T) -> bool:
+        try:
+            made = self._kind.ensure(target)
+        except VgpuNotMade as error:
+            self._backoff.failed(target.key, self._clock(), error.message)
+            raise
+        self._backoff.succeeded(target.key)
+        return made
+
+    def _remove(self, target: T) -> bool:
+        """Remove one, if it isn't too early after it failed. Gives whether it was removed."""
+        key = "remove", target.device
+        if self._backoff.rests(key, self._clock()):
+            return False
+        try:
+            removed = self._kind.remove(target)
+        except LauncherkitError as error:
+            self._changes.tell(error)
+            if isinstance(error, VgpuNotRemoved):
+                self._backoff.failed(key, self._clock())
+            return False
+        self._backoff.succeeded(key)
+        return removed
+
+    def _change(self, going: Iterable[T], missing: Iterable[T], spare: Sequence[T]) -> bool:
+        """Remove some, and make others; where there is no room, what nobody has makes way, whatever its grace time."""
+        changed = False
+        for target in going:
+            changed |= self._remove(target)
+            if self._backoff.rests(("remove", target.device), self._clock()):
+                break  # a driver that doesn't let go of one will not of the next
+        for target in missing:
+            rooms = [partial(self._remove, other) for other in spare if other.device != target.device]
+            with suppress(LauncherkitError):  # told; a later call tries again
+                changed |= with_room(partial(self._ensure, target), rooms)
+        return changed
+
+
+async def result_of(future: asyncio.Future[bool]) -> bool:
+    """A future as a task has it."""
+    return await future
+
+
+def _by_card(targets: Iterable[T]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for target in targets:
+        found.setdefault(target.card, []).append(target)
+    return found
