@@ -12,13 +12,13 @@ from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.listing import document, hints, left_out, table
 from launcherkit_plugin.cli.options import text_from
-from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.daemon.wiring import Parts, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import AUTO, Config
 from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.telemetry.events import LogRecorder
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.telemetry.metrics import NoMetrics
 from launcherkit_plugin.vgpu.lifecycle import Stopped

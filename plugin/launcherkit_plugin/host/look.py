@@ -21,6 +21,10 @@ STALL_SECONDS = 1.0
 LATE_SECONDS = 600.0
 """No look takes that long: it is called late when it stalls."""
 
+_UNANSWERED = b"DRIVER=unknown\nPCI_CLASS=0\nPCI_ID=0000:0000\nPCI_SUBSYS_ID=0000:0000\n"
+"""Instead of the file ``uevent`` of a device that doesn't answer. It stays a member of its group, with a driver that is
+none of VFIO's: what has never been read is not free (T2)."""
+
 _DEVICE = re.compile(r"/(?:devices|mdev_bus)/([^/]+)")
 
 
@@ -67,7 +71,7 @@ class _FollowedTree(DiskTree):
         progress.path = f"{self._path}/{path}"
         progress.reads += 1
         if progress.without and progress.device in progress.without:
-            return None
+            return _UNANSWERED if path.endswith("uevent") else None
         return super().read(path, limit, offset)
 
     def below(self, path: str) -> DiskTree:

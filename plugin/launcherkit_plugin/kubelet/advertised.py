@@ -14,6 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.unix_socket import Identity, identity
 from launcherkit_plugin.kubelet.registration import KUBELET_SOCKET, no_kubelet, register
 from launcherkit_plugin.kubelet.server import ResourceServer, Surroundings
+from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.log import log_error
@@ -21,8 +22,8 @@ from launcherkit_plugin.telemetry.log import log_error
 LOOK_SECONDS = 1.0
 """Between two looks with no event. A look is two calls of lstat."""
 
-PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between tries that fail."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+"""Between tries that fail."""
 
 UNWATCHED_SECONDS = 10.0
 """A kubelet that has been told of a resource, and does not watch it for so long, has forgotten it."""
@@ -43,7 +44,8 @@ class Advertised:
         self._known_to: Identity | None = None
         """The kubelet's socket by which it was registered."""
         self._since = 0.0
-        self._failures = 0
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._failing = False
         self._told: str | None = None
 
     @property
@@ -69,7 +71,8 @@ class Advertised:
             seen = identity(self._kubelet)
             try:
                 await self._tend(seen)
-                self._failures, self._told = 0, None
+                self._succeeds()
+                self._told = None
             except LauncherkitError as error:
                 self._tell(error.message, lambda error=error: self._log_error(error))  # type: ignore[misc]
                 pause = self._next_pause()
@@ -125,9 +128,12 @@ class Advertised:
             self._changed()
 
     def _next_pause(self) -> float:
-        pause = PAUSES[min(self._failures, len(PAUSES) - 1)]
-        self._failures += 1
-        return pause
+        self._failing = True
+        return self._backoff.failed(self._server.name, self._clock())
+
+    def _succeeds(self) -> None:
+        self._failing = False
+        self._backoff.succeeded(self._server.name)
 
     async def _rest(self, pause: float, kubelet: Identity | None) -> None:
         """Wait for the next look; after a failure an event counts only if it is that of another kubelet."""
@@ -137,10 +143,10 @@ class Advertised:
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
-                    if not self._failures:
+                    if not self._failing:
                         return
                     if identity(self._kubelet) != kubelet:
-                        self._failures = 0
+                        self._succeeds()
                         return
 
     def _tell(self, text: str, tell: Callable[[], None]) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.pci import GONE_SECONDS
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import Problem
 from launcherkit_plugin.model.errors import DeviceUnhealthy
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from launcherkit_plugin.model.usage import NO_USAGE
 from tests.plugin.resources import GPU, RULE, Node, rebind, regroup, usage
 from tests.support.hosttree import HostTree
 
@@ -337,24 +336,14 @@ def test_what_is_well_passes_the_check_before_the_start(tree: HostTree) -> None:
 class _Binder:
     """Fails."""
 
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def reconcile(self, host: HostFacts, usage: Usage, now: float) -> bool:
-        self.asked += 1
-        return True
-
     def problem(self, address: PciAddress) -> Problem | None:
         return Problem("failed", f"{address}: the unbind did not return")
 
 
 def test_what_could_not_be_bound_says_so(tree: HostTree) -> None:
     rebind(tree, CARD, "nvidia")
-    binder = _Binder()
-    node = Node(tree, {0x03: RULE._replace(bind=True)}, binder=binder)
+    node = Node(tree, {0x03: RULE._replace(bind=True)}, binder=_Binder())
     assert node.reasons() == {CARD: "failed", CARD2: None}
-    assert asyncio.run(node.provider.reconcile(node.facts(), NO_USAGE, 0.0))
-    assert binder.asked == 1
 
 
 def test_a_host_without_sysfs_any_more_has_no_devices_that_can_be_had(tree: HostTree) -> None:

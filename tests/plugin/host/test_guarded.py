@@ -11,6 +11,7 @@ import pytest
 
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.errors import WorkHangs
+from tests.support.provoked import provoked
 
 
 class Told:
@@ -109,6 +110,18 @@ def test_what_hangs_is_begun_once_told_once_and_refused_until_it_has_come_back()
             await asyncio.sleep(0.001)
         assert told.back == [("removing it", 0)]
         assert await guarded.run("card", "again", work, 60) == "late"
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
+def test_the_error_is_as_its_page_has_it() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        card = "0000:01:00.0"
+        with pytest.raises(WorkHangs) as caught:
+            await Guarded().run(card, f"making vGPUs on {card}", lambda: stuck.wait(60), 0.01)
+        text = f"{caught.value.code}: {caught.value.message}"
+        assert [text.replace("for 0 s", "for 10 s")] == provoked("host", "LK750")
 
     with gate() as stuck:
         asyncio.run(scene(stuck))

@@ -124,9 +124,10 @@ class Kernel:
         """A card whose VFs become vGPUs by a type that is written to them (G4)."""
         gpu = Gpu(address, kinds, mib, mixed=mixed, describe=False)
         self._function(address, "nvidia", 0)
-        for group, vf in enumerate(self._vfs(address, vfs), 100):
+        for group, vf in enumerate(self._vfs(address, vfs), 100 + len(self._groups)):
             self._gpus[vf] = gpu
             self._put(f"sys/bus/pci/devices/{vf}/iommu_group", f"../../../../kernel/iommu_groups/{group}")
+            self._put(f"sys/kernel/iommu_groups/{group}/devices/{vf}", f"../../../../bus/pci/devices/{vf}")
             self._put(f"dev/vfio/{group}", b"")
             self._groups[vf] = group
         self._count()

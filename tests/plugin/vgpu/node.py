@@ -13,9 +13,9 @@ from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, V
 from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.telemetry.metrics import NoMetrics
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpu_parts
-from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import Kernel
 
@@ -83,9 +83,7 @@ class Node:
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         changes = Changes(maker, self.kernel.is_open, log=self.told.log, metrics=self.told, recorder=self.told)
         self.guarded = Guarded()
-        self.providers, self.reconcilers = vgpu_parts(
-            self.config, name_of, changes, self.guarded, stopped=self.stopped
-        )
+        self.providers, self.reconcilers = vgpu_parts(self.config, name_of, changes, self.guarded, stopped=self.stopped)
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 
     def hold(self, resource: str, *devices: str, pod: str = "default/vm", source: str = "pod-resources") -> None:
@@ -103,9 +101,7 @@ class Node:
         for _ in range(20):  # a change is followed by another look
             usage = self.reservations.merged(self.usage, self.clock.now, self.clock.now + 0.001)
             begun = [
-                task
-                for reconciler in self.reconcilers
-                for task in reconciler.reconcile(facts, usage, self.clock.now)
+                task for reconciler in self.reconcilers for task in reconciler.reconcile(facts, usage, self.clock.now)
             ]
             results = await asyncio.gather(*begun)
             changed |= any(results)
