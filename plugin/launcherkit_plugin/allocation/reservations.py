@@ -75,7 +75,7 @@ class Reservations:
             held.setdefault(resource, {})[device] = self._given[resource, device].holder
         for holder, (resource, ids) in self._asked.items():
             held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
-        return Usage(usage.source, held)
+        return usage._replace(held=held)
 
     def _forget(self, usage: Usage, now: float, read_at: float) -> None:
         for key, given in list(self._given.items()):

@@ -69,7 +69,7 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
         nodes: which process has which node open.
     """
     near = _near(addresses, host)
-    for devices in usage.held.values():
+    for devices in usage.kept.values():
         for device, holder in devices.items():
             address = _address(device)
             if address in near:

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
@@ -20,6 +21,7 @@ from launcherkit_plugin.cli.options import switch_from, text_from
 from launcherkit_plugin.cli.places import pod_resources_of, proc_of
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.open_nodes import OpenNodes, read_open_nodes
+from launcherkit_plugin.host.pods import pod_states
 from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
 from launcherkit_plugin.kubelet.usage import read_usage
 from launcherkit_plugin.model.errors import StepFailed
@@ -102,9 +104,9 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | 
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
         return _NOBODY
     problems: list[LauncherkitError] = []
-    usage = asyncio.run(
-        read_usage(pod_resources_of(args), os.path.join(args.kubelet_dir, CHECKPOINT), tell=problems.append)
-    )
+    checkpoint = os.path.join(args.kubelet_dir, CHECKPOINT)
+    states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
+    usage = asyncio.run(read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append))
     for problem in problems:
         if not usage.known and problem.message not in told:
             told.add(problem.message)

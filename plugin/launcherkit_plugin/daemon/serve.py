@@ -30,6 +30,7 @@ from launcherkit_plugin.daemon.wiring import Parts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
+from launcherkit_plugin.host.pods import pod_states
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.host.watch import watching
@@ -236,6 +237,7 @@ class _UsageReader:
 
     def __init__(self, options: Options, env: Mapping[str, str], log: Log) -> None:
         self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
+        self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._log = log
@@ -244,7 +246,7 @@ class _UsageReader:
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
-        usage = await read_usage(*self._paths, own_pod=self._own_pod, tell=problems.append)
+        usage = await read_usage(*self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append)
         if usage.source == "pod-resources":  # the better one; there may be no other yet
             problems = []
         self._lasting = {problem.message: self._lasting.get(problem.message, 0) + 1 for problem in problems}

@@ -54,8 +54,8 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
         proc: where the host's proc file system is mounted.
     """
     found: dict[str, list[Process]] = {}
-    unseen = "" if _sees_all(proc) else f"{proc} does not show all processes of the host"
-    for pid in _pids(proc):
+    unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
+    for pid in pids(proc):
         try:
             nodes = _nodes_of(f"{proc}/{pid}/fd")
         except (FileNotFoundError, ProcessLookupError):
@@ -68,14 +68,16 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
     return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
 
 
-def _sees_all(proc: str) -> bool:
+def sees_all(proc: str) -> bool:
+    """Whether the processes of the whole host are there to be seen."""
     try:
         return os.readlink(f"{proc}/1/ns/pid") == _HOST_PID_NAMESPACE
     except OSError:
         return False
 
 
-def _pids(proc: str) -> list[int]:
+def pids(proc: str) -> list[int]:
+    """The processes that there are."""
     try:
         return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
     except OSError:

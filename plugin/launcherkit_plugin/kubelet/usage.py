@@ -2,7 +2,8 @@
 
 PodResources is right about what is free, once the kubelet knows its pods: just after it has started it answers, and
 names none of those that run. The checkpoint is right about what is held, and late about what is free. So PodResources
-counts, and what the checkpoint has beside it counts too until the kubelet must have settled.
+counts, and what the checkpoint has beside it counts too until the kubelet must have settled; and after that for as long
+as its pod isn't known to have ended (G3, T2).
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
 
 from launcherkit_plugin.kubelet.checkpoint import is_missing, read_checkpoint
 from launcherkit_plugin.kubelet.pod_resources import PodDevices, list_pod_devices
 from launcherkit_plugin.model.errors import UsageUnreadable
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+
+PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
+"""Of pods by UID: True for those that are there, False for those that have ended, nothing where it can't be told."""
 
 SETTLE_SECONDS = 60.0
 """For how long after the kubelet's start, or after an allocation, what the checkpoint alone has counts as held."""
@@ -32,6 +37,7 @@ async def read_usage(
     own_pod: str | None = None,
     settle: float = SETTLE_SECONDS,
     clock: Callable[[], float] = time.time,
+    states: PodStates = lambda _: {},
     tell: Callable[[UsageUnreadable], object] = str,
 ) -> Usage:
     """Who holds what; `NO_USAGE` where it can't be known. Raises nothing.
@@ -43,6 +49,7 @@ async def read_usage(
             know its pods: without an API server it may never after a restart.
         settle: seconds, see `SETTLE_SECONDS`.
         clock: seconds since the epoch, as the file system has them.
+        states: tells which pods are there, by their UIDs.
         tell: is told why a source can't be read.
     """
     saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
@@ -52,7 +59,7 @@ async def read_usage(
         tell(problem)
         return NO_USAGE if saved is None else Usage("checkpoint", saved)
     if _has_settled(listed, own_pod, min(clock() - _changed(path) for path in (pod_resources, checkpoint)), settle):
-        return Usage("pod-resources", listed.held)
+        return _beside(listed.held, saved or {}, states)
     if saved is None:
         # A kubelet that has never given anything away has no checkpoint; with one that can't be read nobody knows.
         return Usage("pod-resources", listed.held) if is_missing(checkpoint) else NO_USAGE
@@ -80,6 +87,31 @@ def _changed(path: str) -> float:
         return os.stat(path).st_ctime
     except OSError:
         return 0.0
+
+
+def _beside(
+    listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]], states: PodStates
+) -> Usage:
+    """What PodResources has, and what it omits of what the checkpoint names: a pod that is there keeps what it has.
+
+    The kubelet takes a pod that has ended out of its checkpoint with the next allocation, which may be days later.
+    """
+    omitted = [
+        (resource, device, holder)
+        for resource, devices in saved.items()
+        for device, holder in devices.items()
+        if device not in listed.get(resource, {})
+    ]
+    if not omitted:
+        return Usage("pod-resources", listed)
+    known = states(frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted))
+    held = {resource: dict(devices) for resource, devices in listed.items()}
+    doubtful: dict[str, dict[str, Holder]] = {}
+    for resource, device, holder in omitted:
+        there = known.get(holder.pod.removeprefix("uid:"))
+        if there is not False:
+            (held if there else doubtful).setdefault(resource, {})[device] = holder
+    return Usage("pod-resources", held, doubtful)
 
 
 def _either(

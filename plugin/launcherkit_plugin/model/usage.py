@@ -24,6 +24,8 @@ class Usage(NamedTuple):
 
     source: Source
     held: Mapping[str, Mapping[str, Holder]]
+    doubtful: Mapping[str, Mapping[str, Holder]] = {}
+    """What pods may have of which nobody can tell whether they have ended: nothing of it is taken away (T2)."""
 
     @property
     def known(self) -> bool:
@@ -32,6 +34,15 @@ class Usage(NamedTuple):
     def holder(self, resource: str, device: str) -> Holder | None:
         """Who has a device."""
         return self.held.get(resource, {}).get(device)
+
+    @property
+    def kept(self) -> Mapping[str, Mapping[str, Holder]]:
+        """What must not be taken away, by resource and device ID."""
+        if not self.doubtful:
+            return self.held
+        return {
+            name: {**self.doubtful.get(name, {}), **self.held.get(name, {})} for name in {*self.held, *self.doubtful}
+        }
 
 
 NO_USAGE = Usage("none", {})

@@ -18,7 +18,7 @@ from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, VgpuNotMade, 
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
-from launcherkit_plugin.vgpu.lifecycle import held_devices
+from launcherkit_plugin.vgpu.lifecycle import kept_devices
 from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LATE_SECONDS, LONGEST_PAUSE_SECONDS, result_of
 from launcherkit_plugin.vgpu.slots import slot_of
 from launcherkit_plugin.vgpu.writer import Changes
@@ -138,7 +138,7 @@ class LayoutKeeper:
         for error in unknown:
             self._changes.tell(error)
         steps: dict[str, list[Step]] = {}
-        for step in next_round(wanted, host, partial(_may_go, held=held_devices(usage))).steps:
+        for step in next_round(wanted, host, partial(_may_go, held=kept_devices(usage))).steps:
             if not self._backoff.rests((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [

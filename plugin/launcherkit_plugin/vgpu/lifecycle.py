@@ -17,6 +17,11 @@ def held_devices(usage: Usage) -> frozenset[str]:
     return frozenset(device for devices in usage.held.values() for device in devices)
 
 
+def kept_devices(usage: Usage) -> frozenset[str]:
+    """The IDs that somebody has, or may have: none of them is removed (G3)."""
+    return frozenset(device for devices in usage.kept.values() for device in devices)
+
+
 def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
     """Why a device isn't this resource's to give: somebody has had it since it was another's, before a rename."""
     for name, devices in usage.held.items():
@@ -70,4 +75,4 @@ class Stopped:
             resource: {device: holder for device, holder in devices.items() if device not in self._pods}
             for resource, devices in usage.held.items()
         }
-        return Usage(usage.source, held), frozenset(self._pods)
+        return usage._replace(held=held), frozenset(self._pods)

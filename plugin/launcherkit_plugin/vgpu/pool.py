@@ -22,7 +22,7 @@ from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.granted import Nodes
-from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, held_devices, idle_since
+from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
 from launcherkit_plugin.vgpu.rules import variable
 from launcherkit_plugin.vgpu.writer import Changes, with_room
 
@@ -253,12 +253,12 @@ class Pool(Generic[T]):
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `Reconciler.reconcile`: makes what pods lack, removes what nobody has had for long (G3)."""
         usage, at_once = self._stopped.without(usage)
-        held = held_devices(usage)
+        kept = kept_devices(usage)
         ours, lost, nodes = self._kind.present(host, usage, self._targets)
         going: list[T] = []
         spare: list[T] = []
         if usage.known:
-            self._idle = idle_since(self._idle, ours, held, now)
+            self._idle = idle_since(self._idle, ours, kept, now)
             over = due(self._idle, self._grace, now, at_once)
             going = [ours[device] for device in over if not self._backoff.rests(("remove", device), now)]
             spare = [ours[device] for device in self._idle if device in ours]
@@ -272,7 +272,7 @@ class Pool(Generic[T]):
             )
             for card in dict.fromkeys([*changing, *missing])
         ]
-        self._changes.try_to(lambda: self._handed.refresh(nodes, held))
+        self._changes.try_to(lambda: self._handed.refresh(nodes, kept))
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     # In a thread, one for each card

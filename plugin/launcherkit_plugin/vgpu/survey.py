@@ -35,7 +35,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
     """Who has a vGPU, by the kubelet's word and by the processes that have it open."""
     holders = [
         str(holder)
-        for devices in usage.held.values()
+        for devices in usage.kept.values()
         for device, holder in devices.items()
         if device == instance.device
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,7 @@ class Kubelet:
         *,
         age: float = 10 * SETTLE_SECONDS,
         own_pod: str | None = None,
+        states: Mapping[str, bool] | None = None,
     ) -> Usage:
         """What is read while ``pods`` are served, so many seconds after the kubelet's start."""
 
@@ -45,7 +46,9 @@ class Kubelet:
             def clock() -> float:
                 return max(path.stat().st_ctime for path in (self.socket, self.checkpoint) if path.exists()) + age
 
-            return await read_usage(str(self.socket), str(self.checkpoint), own_pod=own_pod, clock=clock)
+            return await read_usage(
+                str(self.socket), str(self.checkpoint), own_pod=own_pod, clock=clock, states=lambda _: states or {}
+            )
 
         async def serve_and_read() -> Usage:
             if pods is None:
@@ -81,6 +84,21 @@ def test_a_kubelet_that_has_just_started_is_not_believed_that_nothing_is_held(ku
     write_checkpoint(kubelet.checkpoint, {"u-1": {GPU: ["0000:01:00.0"]}})
     assert kubelet.usage({}, age=1).holder(GPU, "0000:01:00.0") == Holder("uid:u-1", "compute")
     assert kubelet.usage({}).held == {}, "the checkpoint alone would hold it for ever"
+
+
+def test_a_running_pod_that_pod_resources_omits_has_what_the_checkpoint_names(kubelet: Kubelet) -> None:
+    write_checkpoint(kubelet.checkpoint, {"u-1": {GPU: ["0000:01:00.0"]}, "u-2": {GPU: ["0000:03:00.0"]}})
+    usage = kubelet.usage({}, states={"u-1": True, "u-2": False})
+    assert usage == Usage("pod-resources", {GPU: {"0000:01:00.0": Holder("uid:u-1", "compute")}})
+    assert kubelet.usage(VM, states={"u-1": True, "u-2": False}).held == {GPU: HELD}, "the pod has its name"
+
+
+def test_of_a_pod_that_nobody_knows_the_end_of_nothing_is_taken_away_and_nothing_refused_for_it(
+    kubelet: Kubelet,
+) -> None:
+    write_checkpoint(kubelet.checkpoint, {"u-1": {GPU: ["0000:01:00.0"]}})
+    usage = kubelet.usage({})
+    assert (usage.held, usage.kept) == ({}, {GPU: {"0000:01:00.0": Holder("uid:u-1", "compute")}})
 
 
 def test_where_both_know_a_device_the_pod_has_its_name(kubelet: Kubelet) -> None:

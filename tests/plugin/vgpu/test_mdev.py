@@ -10,7 +10,7 @@ import pytest
 
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.slots import Slot
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
@@ -410,3 +410,25 @@ def test_a_slot_that_a_pod_has_under_another_name_is_not_given_again(node: Node)
     assert first not in node.healthy(ONE)
     assert second in node.healthy(ONE)
     assert node.reasons(ONE) == {"mate-in-use"}
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_pod_that_pod_resources_omits_keeps_its_vgpu(doubtful: bool) -> None:
+    kernel = Kernel()
+    kernel.card(CARD)
+    node = Node(kernel, mdevs=[MdevRule(("GRID T4-1Q",), mode="dynamic")])
+    node.turn()
+    (name,) = node.offers
+    device = node.healthy(name)[0]
+    node.allocate(name, device)
+    found = {name: {device: Holder("uid:4d6f", "compute")}}
+    node.usage = Usage("pod-resources", {}, found) if doubtful else Usage("pod-resources", found)
+    for _ in range(5):
+        node.clock.now += 1000
+        node.turn()
+    assert list(kernel.mdevs) == [device]
+    node.usage = Usage("pod-resources", {})
+    for _ in range(2):
+        node.clock.now += 1000
+        node.turn()
+    assert kernel.mdevs == {}
