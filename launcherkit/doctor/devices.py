@@ -15,7 +15,7 @@ from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.render.columns import visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.resolve.viability import check_viability
+from launcherkit.resolve.viability import check_viability, vgpus_of
 
 
 def check_groups(patient: Patient) -> Iterator[Finding]:
@@ -50,7 +50,9 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
         touched = True
         function = host.functions[address]
         seen = f"{describe(function)} is the host's own, bound to {visible(function.driver or 'no driver')}"
-        yield Finding(name, str(address), "skipped", seen, f"To give it to VMs: {_bind(address)}")
+        in_use = vgpus_of(function, host)
+        advice = f"To give it to VMs: {_bind(address)}" if in_use is None else f"It {in_use}"
+        yield Finding(name, str(address), "skipped", seen, advice)
     if not touched:
         yield Finding(name, "", "skipped", _nothing(patient))
 

@@ -83,7 +83,7 @@ def check_viability(
                         )
                     )
             if not bound_by_libvirt and not _viable(member, function, host):
-                errors.add(_not_viable(group, member, function))
+                errors.add(_not_viable(group, member, function, host))
 
 
 _VIABLE = ("vfio-pci", "pci-stub")
@@ -98,7 +98,28 @@ def _viable(member: GroupMember, function: PciFunction, host: HostFacts) -> bool
     )
 
 
-def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction) -> GroupNotViable:
+def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
+    """Why a function must stay with its driver, with what to do instead; None where nothing depends on it.
+
+    VFs and mdevs are gone when their physical function loses its driver, from under the guests that have them.
+    """
+    address, detail = function.address, host.details.get(function.address)
+    if detail is not None and (detail.virtfns or detail.sriov_numvfs):
+        number = detail.sriov_numvfs or len(detail.virtfns)
+        return (
+            f"has VFs ({number}), which would be gone with its driver. Give guests one of these; or, where nobody has "
+            f"one, take them away first: echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs"
+        )
+    made = [uuid for uuid, mdev in host.mdevs.items() if mdev.parent == str(address)]
+    if made:
+        return (
+            f"has mediated devices ({len(made)}), which would be gone with its driver. Give guests one of these; or, "
+            f"where nobody has one, remove them first: echo 1 > /sys/bus/mdev/devices/{made[0]}/remove"
+        )
+    return None
+
+
+def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction, host: HostFacts) -> GroupNotViable:
     attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
     what = "which is to be attached" if member.attached else f"which shares it with {attached}"
@@ -112,8 +133,12 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction)
             f"without {member.address}, free it there:"
         )
     )
+    message = f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}"
+    in_use = vgpus_of(function, host)
+    if in_use is not None:
+        return GroupNotViable(message, f"{describe(function)} {in_use}")
     return GroupNotViable(
-        f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}",
+        message,
         f"{first} echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
     )

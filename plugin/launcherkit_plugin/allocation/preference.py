@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit_plugin.allocation.packing import pack
 from launcherkit_plugin.model.device import Device
 
 
@@ -38,7 +39,8 @@ def prefer(
 ) -> list[str]:
     """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
-    What is asked for decides in this order: no group is broken up, few NUMA nodes, few switches, the lowest IDs. The
+    vGPUs are packed (`launcherkit_plugin.allocation.packing`). Of others
+    what is asked for decides in this order: no group is broken up, few NUMA nodes, few switches, the lowest IDs. The
     search starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
 
     Args:
@@ -47,6 +49,8 @@ def prefer(
         must_include: those of them that it has decided upon.
         size: how many.
     """
+    if any(devices[device].card for device in available if device in devices):
+        return pack(devices, available, must_include, size)
     chosen = list(dict.fromkeys(must_include))[:size]
     free = [device for device in dict.fromkeys(available) if device not in set(chosen)]
     if len(chosen) + len(free) <= size:

@@ -180,8 +180,18 @@ def _list(bench: Bench) -> int:
     elif cards(host):
         _write("\n".join(tables(host, usage, opened)))
     else:
-        tell("note", "no card here offers vGPUs: the vGPU driver isn't loaded, or SR-IOV isn't enabled", bench.env)
+        tell("note", _no_cards(bench.args.host), bench.env)
     return 0
+
+
+def _no_cards(host: str) -> str:
+    """Why there is nothing to list. What a recording or a snapshot doesn't hold says nothing of the driver."""
+    if os.path.isdir(os.path.join(host, "sys/bus/pci")):
+        return "no card here offers vGPUs: the vGPU driver isn't loaded, or SR-IOV isn't enabled"
+    return (
+        f"{host} tells of no card that offers vGPUs; a recording holds them only where the parents' folders "
+        "mdev_supported_types, or the VFs' folders nvidia, were recorded"
+    )
 
 
 def _create(bench: Bench) -> int:

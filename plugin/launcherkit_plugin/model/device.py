@@ -47,6 +47,10 @@ class Device(NamedTuple):
     """The bridges above it, from the root complex down: neighbours share a beginning."""
     description: str = ""
     """For people: ``display controller 10de:2204``, ``GRID T4-1Q on 0000:01:00.0, slot 3``."""
+    card: str = ""
+    """Of a vGPU the card that it is, or would be made, on; empty for what is no part of a card."""
+    made: bool = True
+    """False for a vGPU that isn't there yet: its card may be of no type still (G1)."""
 
     @property
     def healthy(self) -> bool:

@@ -175,7 +175,7 @@ class Pool(Generic[T]):
             problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, there, now)
             problem = problem or elsewhere(usage, name, device.id)
             rules.setdefault(name, rule)
-            devices.setdefault(name, {})[device.id] = device._replace(problem=problem)
+            devices.setdefault(name, {})[device.id] = device._replace(problem=problem, card=target.card, made=there)
             targets[name, device.id] = target
         rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
         self._keep_held(devices, usage)
