@@ -19,7 +19,7 @@ from tests.doctor.patients import (
     patient,
 )
 from tests.support.facts import AUDIO as AUDIO_CLASS
-from tests.support.facts import at, card, detail, facts, function
+from tests.support.facts import at, card, detail, facts, function, mdev
 
 
 def test_a_viable_group_tells_its_members() -> None:
@@ -62,6 +62,23 @@ def test_a_gpu_that_the_host_keeps_is_told_and_is_no_failure() -> None:
     assert (found.subject, found.status) == (GPU, "skipped")
     assert "bound to nouveau" in found.seen
     assert "driver_override" in found.remedy
+
+
+def test_a_gpu_with_vfs_or_mdevs_is_not_advised_to_be_bound() -> None:
+    owner = function(GPU, driver="nvidia", group=44)
+    with_vfs = facts(owner, details={GPU: detail(virtfns=(at("0000:e1:00.4"),), sriov_numvfs=1)})
+    with_mdevs = facts(owner, mdevs=[mdev(parent=GPU)])
+    for host, what in ((with_vfs, "It has VFs (1)"), (with_mdevs, "It has mediated devices (1)")):
+        found = next(each for each in findings(host_patient(host), "group-viability") if each.status == "skipped")
+        assert found.remedy.startswith(what)
+        assert "driver_override" not in found.remedy
+
+
+def test_nor_is_one_that_keeps_a_group_from_being_viable() -> None:
+    members = function("0000:e1:00.0", group=44), function("0000:e1:00.1", AUDIO_CLASS, driver="nvidia", group=44)
+    host = facts(*members, details={"0000:e1:00.1": detail(sriov_numvfs=4)})
+    found = finding(patient(host), "group-viability")
+    assert (found.status, "has VFs (4)" in found.remedy, "driver_override" in found.remedy) == ("fail", True, False)
 
 
 def test_a_card_of_which_only_a_part_is_set_aside_fails() -> None:

@@ -218,3 +218,12 @@ def test_the_command_works_on_a_host_below_a_folder(tmp_path: Path, capfd: pytes
     assert f"{CARD}  nvidia-222  GRID T4-1Q  0      16" in capfd.readouterr().out
     assert run(["vgpu", "create", "--parent", "#0", "--type", "nvidia-222", "--dry-run", *words], {}) == 0
     assert "create GRID T4-1Q on #0" in capfd.readouterr().out
+
+
+def test_a_recording_without_vgpus_says_nothing_of_the_driver(capfd: pytest.CaptureFixture[str]) -> None:
+    recording = Path(__file__).parents[2] / "data/rack-server.umockdev"
+    assert run(["vgpu", "list", "--host", str(recording)], {}) == 0
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "driver isn't loaded" not in said.err
+    assert "were recorded" in said.err
