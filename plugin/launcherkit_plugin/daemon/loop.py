@@ -16,7 +16,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.look import Looks, Progress
+from launcherkit_plugin.host.look import Looks, Progress, with_stalled
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource
@@ -227,7 +227,9 @@ class Daemon:
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            return provider.resources(facts, usage, self._world.clock())
+            found = provider.resources(facts, usage, self._world.clock())
+            stalled = self._world.looks.stalled
+            return tuple(with_stalled(resource, stalled, usage) for resource in found)
         except Exception as bug:  # of one kind of device: what it had stays, and the others go on
             self._world.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
             return self._found.get(provider, ())

@@ -14,6 +14,8 @@ from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.model.device import Problem, Resource
+from launcherkit_plugin.model.usage import Usage
 
 STALL_SECONDS = 1.0
 """A file of sysfs that takes longer than that to be read makes its device a stalled one."""
@@ -138,6 +140,23 @@ class Looks:
                 return True
             if progress.reads == before:
                 return False
+
+
+def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> Resource:
+    """A resource with the devices that don't answer Unhealthy, but for those that somebody has. Pure."""
+    if not stalled:
+        return resource
+    devices = {
+        key: device._replace(
+            problem=Problem("failed", f"{key}: a file of it on sysfs doesn't come back when it is read")
+        )
+        if device.healthy
+        and usage.holder(resource.name, key) is None
+        and not {key, *map(str, device.functions)}.isdisjoint(stalled)
+        else device
+        for key, device in resource.devices.items()
+    }
+    return resource._replace(devices=devices)
 
 
 def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:

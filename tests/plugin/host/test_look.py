@@ -14,8 +14,10 @@ from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.look import Looks, Progress
+from launcherkit_plugin.host.look import Looks, Progress, with_stalled
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.device import Device, Resource
+from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
 
@@ -133,6 +135,15 @@ def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
         await threads_are(2)
 
     asyncio.run(scene())
+
+
+def test_a_device_that_stalls_is_given_to_nobody_else(tree: HostTree) -> None:
+    devices = {str(each): Device(str(each), functions=(each,)) for each in (SICK, WELL)}
+    resource = Resource("gpu", "X", devices)
+    stalled = with_stalled(resource, {str(SICK)}, NO_USAGE).devices
+    assert [key for key, device in stalled.items() if device.healthy] == [str(WELL)]
+    held = Usage("pod-resources", {"gpu": {str(SICK): Holder("default/vm")}})
+    assert with_stalled(resource, {str(SICK)}, held) == resource
 
 
 def test_one_that_never_answered_is_not_taken_for_free(tree: HostTree, stall: Stall) -> None:
