@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,35 @@ def test_discover_shows_the_same_without_a_kubelet(node: Node, capfd: pytest.Cap
     document = json.loads(capfd.readouterr().out)
     found = {each["name"]: [device["id"] for device in each["devices"]] for each in document["resources"]}
     assert found == {ONE: [FIRST, SECOND], TWO: [FIRST, SECOND]}
+
+
+@pytest.mark.slow  # the time that the card has to answer
+def test_a_driver_that_hangs_keeps_no_other_card_from_its_pod(node: Node, kubelet: Kubelet) -> None:
+    """An mdev's ``create`` that doesn't come back; the configuration changes, and changes again (K9)."""
+    sick, gpu, mdevs = "0000:51:00.0", "nvidia.com/GPU", "nvidia.com/T4-1Q"
+    node.tree.function(sick, class_code=0x030200, driver="nvidia", group=60)
+    folder = node.tree.mdev_type(sick, "nvidia-222", name="GRID T4-1Q", available_instances="1")
+    os.mkfifo(folder / "create")  # to open it hangs until somebody reads
+    node.tree.card("0000:01:00", group=10)
+    rules = {
+        "rescanSeconds": 1,
+        "resources": [{"name": gpu, "select": [{"addresses": ["0000:01:00.*"]}]}],
+        "vgpu": {"mediatedDevices": [{"name": mdevs, "types": ["GRID T4-1Q"], "mode": "dynamic"}]},
+    }
+    node.configure(rules)
+    with node.serving() as process, ThreadPoolExecutor() as pool:
+        kubelet.wait_for(gpu, {"0000:01:00.0": True})
+        kubelet.wait(lambda: mdevs in kubelet.resources() and list(kubelet.devices(mdevs).values()) == [True])
+        (slot,) = kubelet.devices(mdevs)
+        tasks = Path(f"/proc/{process.process.pid}/task")
+        threads = len(list(tasks.iterdir()))
+        waiting = pool.submit(kubelet.call_allocate, mdevs, [slot])
+        until(lambda: len(list(tasks.iterdir())) > threads, "the thread that hangs")
+        for seconds in (2, 3, 4):
+            node.configure(rules | {"rescanSeconds": seconds})
+            assert kubelet.call_allocate(gpu, ["0000:01:00.0"]).container_responses
+            assert not waiting.done()
+        with pytest.raises(NotAdmitted, match=r"UNAVAILABLE: error\[LK750\]"):
+            waiting.result(60)
+        kubelet.wait_for(mdevs, {slot: False})
+        assert kubelet.call_allocate(gpu, ["0000:01:00.0"]).container_responses
