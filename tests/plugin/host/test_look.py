@@ -76,7 +76,7 @@ class Node:
 
     def _scan(self, progress: Progress) -> HostFacts:
         return read_node(
-            self.host.through(progress.open_tree), lambda function: function.class_code >> 16 == 3, vgpu=True
+            self.host.followed(progress.open_tree), lambda function: function.class_code >> 16 == 3, vgpu=True
         )
 
 
