@@ -93,13 +93,21 @@ def translate(
     policy = policy or Policy()
     document = read_document(domain_xml, name)
     asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi)
+    environment = Environment(env, policy.extra_prefixes)
+    notes: list[Note] = [] if asked is None else [*asked.notes]
     if asked is not None and not asked.requests:
-        return Translation(document.data, EMPTY_PLAN, ())
-    notes: list[Note] = []
+        notes += _unasked(environment)
+        return Translation(document.data, EMPTY_PLAN, tuple(notes))
     domain = read_facts(document.root, name)
-    plan = _plan(domain, Environment(env, policy.extra_prefixes), asked, dra, host, policy, notes)
+    plan = _plan(domain, environment, asked, dra, host, policy, notes)
     written = write_plan(document, plan)
     return Translation(written, plan, tuple(notes))
+
+
+def _unasked(environment: Environment) -> list[Note]:
+    """Devices were allocated to a VMI that asks for none: often it is not the VMI of this pod (Q4)."""
+    held = [f"{count} in {name}" for name, count in environment.counts().items() if count]
+    return [Note("left-alone", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
 def _plan(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcherkit import LauncherkitError, Policy, translate
-from launcherkit.errors import BadHostdev, NotOnHost, SeveralErrors, VariableClash
+from launcherkit import Host, LauncherkitError, Policy, translate
+from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
 from tests.support.domains import domain, hostdevs, pci_hostdev
 from tests.support.facts import AUDIO, NIC, FixedHost, card, function
 
@@ -40,8 +40,29 @@ class NoHost:
 )
 def test_a_vmi_that_asks_for_nothing_gets_its_document_back_byte_for_byte(document: str) -> None:
     """Q3: bad hostdevs, missing devices and all."""
-    translation = translate(document, env={X: "nonsense"}, host=NoHost(), vmi={"spec": {}})
-    assert (translation.domain_xml, translation.plan.devices, translation.notes) == (document.encode(), (), ())
+    translation = translate(document, env={X: "nonsense"}, host=NoHost(), vmi=vmi())
+    assert (translation.domain_xml, translation.plan.devices) == (document.encode(), ())
+
+
+def test_devices_that_were_allocated_to_a_vmi_that_asks_for_none_are_told_of() -> None:
+    """Q4: often it is another VM's VMI."""
+    env = {X: "0000:e1:00.0,0000:e2:00.0", "PCI_RESOURCE_EMPTY": ",", "PCIDEVICE_X": "0000:01:00.0", "HOME": "/"}
+    (note,) = translate("<domain/>", env=env, host=NoHost(), vmi=vmi()).notes
+    assert (note.topic, note.text) == ("left-alone", f"the VMI asks for no device; left alone: 2 in {X}")
+    policy = Policy(extra_prefixes=("PCIDEVICE",))
+    (note,) = translate("<domain/>", env=env, host=NoHost(), vmi=vmi(), policy=policy).notes
+    assert note.text.endswith(f"left alone: 1 in PCIDEVICE_X, 2 in {X}")
+    assert translate("<domain/>", env={"PCI_RESOURCE_EMPTY": ","}, host=NoHost(), vmi=vmi()).notes == ()
+
+
+def test_a_virtual_machine_is_read_by_its_template_and_what_is_no_vmi_is_an_error() -> None:
+    """Q4."""
+    machine = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "spec": {"template": vmi(gpu1="x.com/gpu")}}
+    env = {"PCI_RESOURCE_X_COM_GPU": "0000:e1:00.0"}
+    translated = translate(domain(), env=env, host=Host.none(), vmi=machine).domain_xml
+    assert [(each.source, each.alias) for each in hostdevs(translated)] == [(GPU0, "ua-gpu-gpu1")]
+    with pytest.raises(BadVmi, match=r"the VMI: expected a VirtualMachineInstance, found a Pod \(v1\)"):
+        translate("<domain/>", env=env, host=NoHost(), vmi={"apiVersion": "v1", "kind": "Pod"})
 
 
 def test_what_is_no_document_is_refused_even_then() -> None:

@@ -311,5 +311,5 @@ def test_junk_is_refused_in_an_orderly_way(
 
 @pytest.mark.parametrize("document", [b"<domain type='kvm'/>", b"<domain type='kvm'><devices/></domain>"])
 def test_a_vmi_that_asks_for_nothing_gets_its_document_back(document: bytes) -> None:
-    result = translate(document, env={VARIABLE: "junk"}, host=FixedHost(NO_FACTS), vmi={"spec": {}})
+    result = translate(document, env={VARIABLE: "junk"}, host=FixedHost(NO_FACTS), vmi=vmi_for(0))
     assert result.domain_xml is document

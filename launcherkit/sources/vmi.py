@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
+from launcherkit.model.note import Note
 from launcherkit.model.request import DeviceClaim, DisplayOptions, Request, Section
 from launcherkit.model.value import NamedTuple
 
@@ -22,22 +23,31 @@ class Vmi(NamedTuple):
 
     requests: tuple[Request, ...]
     annotations: Mapping[str, str]
+    notes: tuple[Note, ...] = ()
+    """What the operator should know of the document itself."""
 
 
 def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi:
     """Take the requests out of a VMI, as JSON or parsed.
+
+    A VirtualMachine is read by its template, a List of one VirtualMachineInstance or VirtualMachine by its item (Q4).
 
     Args:
         vmi: the document.
         name: what messages call it, a file's path for example.
 
     Raises:
-        BadVmi: it is not JSON, or not of the VMI's shape; all faults together.
+        BadVmi: it is not JSON, is something else than a VMI, or not of the VMI's shape; all faults together.
     """
     document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
     errors = Collector()
     requests: list[Request] = []
-    reader = _Reader(name, errors)
+    path, notes = "", ()
+    if not _is_vmi(document):
+        from launcherkit.sources.vmi_object import find_vmi  # KubeVirt hands VMIs to hooks; the others are people's
+
+        document, path, notes = find_vmi(document, name)
+    reader = _Reader(name, errors, path)
     root = reader.mapping(document, "$")
     spec = reader.mapping(root.get("spec"), "spec")
     domain = reader.mapping(spec.get("domain"), "spec.domain")
@@ -55,7 +65,20 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     metadata = reader.mapping(root.get("metadata"), "metadata")
     annotations = reader.mapping(metadata.get("annotations"), "metadata.annotations")
     errors.raise_if_any()
-    return Vmi(tuple(requests), {key: value for key, value in annotations.items() if isinstance(value, str)})
+    texts = {key: value for key, value in annotations.items() if isinstance(value, str)}
+    return Vmi(tuple(requests), texts, notes)
+
+
+def _is_vmi(document: object) -> bool:
+    """Whether it is a VMI, and doesn't say otherwise: what KubeVirt hands to hooks may have no ``kind``."""
+    if type(document) is not dict and not isinstance(document, Mapping):
+        return False
+    if document.get("kind") not in (None, "", "VirtualMachineInstance"):
+        return False
+    version, spec = document.get("apiVersion") or "kubevirt.io/v1", document.get("spec")
+    if not isinstance(version, str) or not version.startswith("kubevirt.io/"):
+        return False
+    return isinstance(spec, Mapping) and spec.get("domain") is not None
 
 
 def _parse(text: str | bytes, name: str) -> object:
@@ -68,12 +91,14 @@ def _parse(text: str | bytes, name: str) -> object:
 class _Reader:
     """Checks shapes and collects what is wrong, each with its JSON path."""
 
-    def __init__(self, name: str, errors: Collector) -> None:
+    def __init__(self, name: str, errors: Collector, root: str) -> None:
         self._name = name
         self._errors = errors
+        self._root = root
 
     def fault(self, path: str, value: object, expected: str) -> None:
-        self._errors.add(BadVmi(f"{self._name}, {path}: expected {expected}, found {shown(value)}", _REMEDY))
+        where = f"{self._name}, {self._root}{path}"
+        self._errors.add(BadVmi(f"{where}: expected {expected}, found {shown(value)}", _REMEDY))
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""

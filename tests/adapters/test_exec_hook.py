@@ -64,8 +64,17 @@ def test_a_second_and_third_run_give_the_same_bytes(tree: HostTree) -> None:
 
 
 def test_a_vmi_that_asks_for_nothing_needs_no_host(tmp_path: Path) -> None:
-    result = hook("--vmi", "{}", "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tmp_path / "absent")})
+    nothing = json.dumps({"spec": {"domain": {"devices": {}}}})
+    result = hook("--vmi", nothing, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tmp_path / "absent")})
     assert (result.returncode, result.stdout, result.stderr) == (0, DOMAIN.encode(), b"")
+
+
+def test_what_is_no_vmi_is_refused_with_nothing_on_stdout(tree: HostTree) -> None:
+    """Q4: the guest would start without its devices, and nobody would know."""
+    for document in ({}, {"apiVersion": "v1", "kind": "Pod", "spec": {}}, {"kind": "List", "items": []}):
+        result = hook("--vmi", json.dumps(document), "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)})
+        assert (result.returncode, result.stdout) == (65, b"")
+        assert result.stderr.startswith(b"error[LK111]: --vmi: expected a VirtualMachineInstance, found a")
 
 
 def test_text_outside_ascii_survives_any_locale(tree: HostTree) -> None:

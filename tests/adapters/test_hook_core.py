@@ -62,7 +62,7 @@ def test_a_bug_is_an_internal_error_and_its_traceback_is_for_who_debugs(
     monkeypatch.setattr(hook_core, "translate", broken)
     env = {"LAUNCHERKIT_DEBUG": "1"} if debug else {}
     with pytest.raises(GRPCError) as failure:
-        complete_domain(DOMAIN, b'{"metadata": {"name": "vm"}}', HookSettings(env, {}, "none"))
+        complete_domain(DOMAIN, b'{"metadata": {"name": "vm"}, "spec": {"domain": {}}}', HookSettings(env, {}, "none"))
     assert failure.value.status is Status.INTERNAL
     assert failure.value.message == "internal error in launcherkit: ZeroDivisionError; its log has more"
     told = capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_a_bug_is_an_internal_error_and_its_traceback_is_for_who_debugs(
 
 def test_a_setting_that_is_wrong_fails_the_call() -> None:
     with pytest.raises(GRPCError) as failure:
-        complete_domain(DOMAIN, b"{}", HookSettings({"LAUNCHERKIT_SIBLINGS": "all"}, {}, "none"))
+        complete_domain(DOMAIN, b'{"spec": {"domain": {}}}', HookSettings({"LAUNCHERKIT_SIBLINGS": "all"}, {}, "none"))
     assert failure.value.status is Status.FAILED_PRECONDITION
     assert "error[LK402]: LAUNCHERKIT_SIBLINGS='all'" in (failure.value.message or "")
 

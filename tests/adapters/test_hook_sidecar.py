@@ -59,7 +59,7 @@ def test_a_second_and_third_call_change_nothing(path: Path) -> None:
 
 
 def test_a_vmi_that_asks_for_nothing_gets_its_domain_byte_for_byte(path: Path) -> None:
-    assert call(path, lambda client: client.define(vmi=b"{}")) == DOMAIN
+    assert call(path, lambda client: client.define(vmi=b'{"spec":{"domain":{"devices":{}}}}')) == DOMAIN
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3"])

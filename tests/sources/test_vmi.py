@@ -12,6 +12,10 @@ from launcherkit.model.request import DisplayOptions
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 
+VMI = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
+GPU = {"name": "g", "deviceName": "x.com/gpu"}
+
+
 def vmi(**devices: Any) -> dict[str, Any]:
     return {"spec": {"domain": {"devices": devices}}}
 
@@ -44,12 +48,13 @@ def test_text_bytes_and_mappings_are_alike() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {},
-        {"spec": None},
-        {"spec": {"domain": None}},
+        {"spec": {"domain": {}}},
+        {"spec": {"domain": {"devices": None}}},
         vmi(),
         vmi(gpus=None, hostDevices=[]),
-        {"metadata": {"annotations": None}},
+        vmi() | {"metadata": {"annotations": None}},
+        vmi() | {"kind": "", "apiVersion": ""},
+        vmi() | VMI,
     ],
 )
 def test_a_vmi_that_asks_for_nothing_is_well(document: dict[str, Any]) -> None:
@@ -85,9 +90,7 @@ def test_host_devices_have_no_display_options() -> None:
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        ([], r"\$"),
-        (5, r"\$"),
-        ({"spec": 1}, "spec: expected an object, found 1"),
+        (VMI | {"spec": 1}, "spec: expected an object, found 1"),
         ({"spec": {"domain": []}}, "spec.domain: expected an object"),
         (vmi(gpus={}), "spec.domain.devices.gpus: expected a list"),
         (vmi(gpus=["a"]), r"gpus\[0\]: expected an object"),
@@ -100,7 +103,7 @@ def test_host_devices_have_no_display_options() -> None:
             vmi(gpus=[{"name": "g", "deviceName": "x", "virtualGPUOptions": {"display": {"enabled": "yes"}}}]),
             r"display.enabled",
         ),
-        ({"metadata": []}, "metadata"),
+        (vmi() | {"metadata": []}, "metadata"),
     ],
 )
 def test_what_has_the_wrong_shape_is_named_by_its_path(document: object, path: str) -> None:
@@ -138,10 +141,94 @@ def test_what_is_not_json_is_an_error_that_says_so(text: str | bytes) -> None:
 @pytest.mark.parametrize("value", [10**5000, "x" * 1_000_000, ["y"] * 100_000], ids=["int", "text", "list"])
 def test_a_giant_value_is_shown_cut_short(value: object) -> None:
     with pytest.raises(BadVmi) as raised:
-        read_vmi({"spec": value})
+        read_vmi(VMI | {"spec": value})
     assert len(raised.value.message) < 200
 
 
 def test_annotations_are_read_and_those_that_are_no_text_left_out() -> None:
-    found = read_vmi({"metadata": {"annotations": {"launcherkit.io/policy": "siblings: none", "x": 1}}})
+    found = read_vmi(vmi() | {"metadata": {"annotations": {"launcherkit.io/policy": "siblings: none", "x": 1}}})
     assert found.annotations == {"launcherkit.io/policy": "siblings: none"}
+
+
+# Q4: what is given as a VMI must be one
+
+
+def vm(template: Any, **spec: Any) -> dict[str, Any]:
+    """A VirtualMachine as ``kubectl get vm -o json`` prints it; its own annotations are not the VMI's."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": "vm", "namespace": "default", "annotations": {"of": "the VM"}},
+        "spec": {"runStrategy": "Always", "template": template, **spec},
+    }
+
+
+def list_of(*items: Any, kind: str = "List") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "items": list(items)}
+
+
+TEMPLATE = {"metadata": {"annotations": {"launcherkit.io/policy": "siblings: none"}}, **vmi(gpus=[GPU])}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        vm(TEMPLATE),
+        list_of(vm(TEMPLATE)),
+        list_of(VMI | TEMPLATE),
+        list_of({"spec": {"template": TEMPLATE}}, kind="VirtualMachineList"),
+        list_of(TEMPLATE, kind="VirtualMachineInstanceList"),
+    ],
+    ids=["vm", "list-of-vm", "list-of-vmi", "vm-list", "vmi-list"],
+)
+def test_the_vmi_is_found_in_a_virtual_machine_and_in_a_list_of_one(document: dict[str, Any]) -> None:
+    assert read_vmi(document) == read_vmi(VMI | TEMPLATE)
+    assert read_vmi(document).annotations == {"launcherkit.io/policy": "siblings: none"}
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({}, "an empty object"),
+        ([], "a list"),
+        (None, "nothing"),
+        (5, "5"),
+        ({"spec": 1}, "an object without a kind and without spec.domain"),
+        ({"a": {"spec": {"domain": {}}}}, "an object without a kind and without spec.domain"),
+        ({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}}, r"a Pod \(v1\)"),
+        (vm(TEMPLATE) | {"apiVersion": "vmoperator.vmware.com/v1alpha3"}, r"a VirtualMachine \(vmoperator.vmware"),
+        (list_of(), "an empty List"),
+        (list_of(kind="VirtualMachineInstanceList"), "an empty VirtualMachineInstanceList"),
+        (list_of(VMI | vmi(), VMI | vmi()), r"a List of 2 items \(2 VirtualMachineInstance\)"),
+        (list_of({"kind": "Pod"}), r"a List of 1 item \(1 Pod\)"),
+        (list_of(list_of(vm(TEMPLATE))), r"a List of 1 item \(1 List\)"),
+        (list_of(vmi()), r"a List of 1 item \(1 of no kind\)"),
+        ({"kind": "List", "items": 7}, "a List"),
+    ],
+)
+def test_what_is_no_vmi_is_an_error_that_says_what_it_is(document: object, found: str) -> None:
+    with pytest.raises(BadVmi, match=f"vm.json: expected a VirtualMachineInstance, found {found}"):
+        read_vmi(json.dumps(document), "vm.json")
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (VMI, "vm.json, spec: expected an object, found nothing"),
+        (VMI | {"spec": {"domain": None}}, "vm.json, spec.domain: expected an object, found nothing"),
+        (vm(None), "vm.json, spec.template: expected an object with the VMI's spec, found nothing"),
+        (vm({"spec": {}}), "vm.json, spec.template.spec.domain: expected an object, found nothing"),
+        (vm(vmi(gpus=7)), "vm.json, spec.template.spec.domain.devices.gpus: expected a list, found 7"),
+        (list_of(vm(vmi(gpus=7))), r"vm.json, items\[0\].spec.template.spec.domain.devices.gpus: expected a list"),
+    ],
+)
+def test_what_is_wrong_in_a_virtual_machine_is_named_by_its_own_path(document: object, path: str) -> None:
+    with pytest.raises(BadVmi, match=path):
+        read_vmi(json.dumps(document), "vm.json")
+
+
+def test_the_devices_of_an_instance_type_are_not_in_a_virtual_machine_and_a_note_says_so() -> None:
+    found = read_vmi(vm(TEMPLATE, instancetype={"name": "gpu-large"}), "vm.json")
+    assert [note.topic for note in found.notes] == ["instancetype"]
+    assert "instance type 'gpu-large'" in found.notes[0].text
+    assert read_vmi(vm(TEMPLATE)).notes == ()

@@ -152,7 +152,7 @@ def test_other_hook_points_are_heard_and_nothing_is_done(handler: Handler) -> No
 
 
 def test_a_document_that_is_no_vmi_is_refused(handler: Handler) -> None:
-    for document in (b"", b"{}", b"[]", b'{"metadata": {"name": "vm", "namespace": 3}}'):
+    for document in (b"", b"{}", b"[]", b'{"metadata": {"name": "vm", "namespace": 3}, "spec": {"domain": {}}}'):
         with pytest.raises(GRPCError, match="LK111") as caught:
             handler.does(("PreVMStart", document))
         assert caught.value.status is Status.INVALID_ARGUMENT
@@ -213,4 +213,4 @@ def test_a_name_that_kubernetes_cuts_may_be_another_vms() -> None:
 
 def test_a_vmi_without_identity_is_no_vmi() -> None:
     with pytest.raises(BadVmi, match=r"metadata\.namespace, name or uid"):
-        read_vm(b'{"metadata": {"name": "vm"}}')
+        read_vm(b'{"metadata": {"name": "vm"}, "spec": {"domain": {}}}')
