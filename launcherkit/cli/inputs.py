@@ -59,8 +59,8 @@ def add_input_arguments(
         "--vmi",
         metavar="FILE",
         default=text_from("--vmi", env),
-        help="the VirtualMachineInstance, or its VirtualMachine, as JSON, or as YAML in a file *.yaml; without it every "
-        "device in the environment is asked for",
+        help="the VirtualMachineInstance, or its VirtualMachine, as JSON, or as YAML in a file *.yaml; without it "
+        "every device in the environment is asked for",
     )
     group.add_argument(
         "--env-file",

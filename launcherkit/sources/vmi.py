@@ -42,7 +42,8 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
     errors = Collector()
     requests: list[Request] = []
-    path, notes = "", ()
+    path = ""
+    notes: tuple[Note, ...] = ()
     if not _is_vmi(document):
         from launcherkit.sources.vmi_object import find_vmi  # KubeVirt hands VMIs to hooks; the others are people's
 

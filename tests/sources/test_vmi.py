@@ -11,7 +11,6 @@ from launcherkit.errors import BadVmi, LauncherkitError, SeveralErrors
 from launcherkit.model.request import DisplayOptions
 from launcherkit.sources.vmi import Vmi, read_vmi
 
-
 VMI = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
 GPU = {"name": "g", "deviceName": "x.com/gpu"}
 
