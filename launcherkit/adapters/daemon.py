@@ -47,7 +47,8 @@ class Daemons:
         self._run = run
         self._find = find
         self._pids: dict[str, int] = {}
-        self._wanted = allowed and uri == SYSTEM
+        self.wanted = allowed and uri == SYSTEM
+        """Whether libvirt is ours to start where nobody else has."""
 
     def start(self) -> list[str]:
         """Start what is not there and give the programs that were started.
@@ -55,7 +56,7 @@ class Daemons:
         Raises:
             LibvirtNotThere: a program can't be started.
         """
-        if not self._wanted:
+        if not self.wanted:
             return []
         started = []
         for names, sockets in (

@@ -65,7 +65,7 @@ def run_guest(settings: Settings, world: World, make: Callable[[], Translation])
     Args:
         settings: the operator's.
         world: connections, processes, signals.
-        make: translates; called when libvirt is there and leftovers are gone.
+        make: translates; called before anything is started, so that what is wrong with an input is told at once.
 
     Raises:
         LauncherkitError: it could not be run, or libvirt went away for longer than ``settings.wait``.
@@ -93,7 +93,6 @@ class _Launcher:
         self._console: Console | None = None
 
     def run(self, make: Callable[[], Translation]) -> Ending:
-        connection = self._reach(patient=False)
         translation = make()
         document = read_document(translation.domain_xml)
         self._name = read_identity(document).name
@@ -101,6 +100,7 @@ class _Launcher:
             raise DomainRefused(
                 "the domain document has no <name>", "Give it one; libvirt knows domains by their names."
             )
+        connection = self._reach(patient=False)
         with hold_or_refuse(self._settings.owner, self._name):
             clean(connection.guests(), self._settings.owner, self._name, self._world.tell)
             if self._world.wakeups.stops:
@@ -212,6 +212,8 @@ class _Launcher:
         end = world.clock() + self._settings.wait
         while True:
             self._tell_ended()
+            if world.wakeups.stops and not patient:
+                raise StopAsked
             for program in world.daemons.start():
                 world.tell(f"started {program}")
             try:
@@ -220,8 +222,6 @@ class _Launcher:
             except LibvirtNotThere:
                 if world.clock() >= end:
                     raise
-            if world.wakeups.stops and not patient:
-                raise StopAsked
             self._touch()
             world.wakeups.wait(_LOOK)
 

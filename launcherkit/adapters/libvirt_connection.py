@@ -187,6 +187,21 @@ class Guest:
                 yield chunk
 
 
+def import_libvirt() -> Any:
+    """libvirt's Python module.
+
+    Raises:
+        LibvirtModuleMissing: it is not installed.
+    """
+    try:
+        return import_module("libvirt")
+    except ImportError as problem:
+        raise LibvirtModuleMissing(
+            f"libvirt's Python module can't be imported: {problem}",
+            'Install it: apt-get install python3-libvirt, or pip install "launcherkit[libvirt]", which compiles it.',
+        ) from problem
+
+
 def connect(uri: str) -> Connection:
     """Open a connection.
 
@@ -194,13 +209,7 @@ def connect(uri: str) -> Connection:
         LibvirtModuleMissing: libvirt's Python module is not installed.
         LibvirtNotThere: nobody answers at the URI.
     """
-    try:
-        module: Any = import_module("libvirt")
-    except ImportError as problem:
-        raise LibvirtModuleMissing(
-            f"libvirt's Python module can't be imported: {problem}",
-            'Install it: apt-get install python3-libvirt, or pip install "launcherkit[libvirt]", which compiles it.',
-        ) from problem
+    module = import_libvirt()
     module.registerErrorHandler(lambda *_: None, None)  # it would print each error besides raising it
     try:
         return Connection(module, module.open(uri))

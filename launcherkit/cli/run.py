@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.daemon import Daemons
+from launcherkit.adapters.host_name import tell_if_slow
 from launcherkit.adapters.launcher import Settings, World, run_guest
-from launcherkit.adapters.libvirt_connection import connect
+from launcherkit.adapters.libvirt_connection import connect, import_libvirt
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting
@@ -19,8 +20,8 @@ from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of
 
 DESCRIPTION = """\
-Run one VM from its definition to its end: wait for libvirt or start it, put the allocated devices into the domain,
-define and start it, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays behind."""
+Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,
+define and start the domain, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays behind."""
 
 EPILOG = """\
 examples:
@@ -85,8 +86,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
     def make() -> Translation:
         translation = read_domain_inputs(args, env).translate()
+        import_libvirt()
         tell_notes(translation.notes, env)
         return translation
+
+    def note(text: str) -> None:
+        tell("note", text, env)
 
     settings = Settings(
         args.connect,
@@ -104,8 +109,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             children,
             wakeups,
             time.monotonic,
-            lambda text: tell("note", text, env),
+            note,
         )
+        if world.daemons.wanted:
+            tell_if_slow(socket.gethostname(), note)
         return int(run_guest(settings, world, make))
 
 

@@ -21,7 +21,7 @@ def arguments(tmp_path: Path) -> list[str]:
     return [f"--domain={tmp_path / 'domain.xml'}", f"--vmi={tmp_path / 'vmi.json'}", "--host=none"]
 
 
-@pytest.mark.parametrize("command", ["translate", "explain", "doctor", "define"])
+@pytest.mark.parametrize("command", ["translate", "explain", "doctor", "define", "run"])
 def test_what_is_no_vmi_is_refused_and_nothing_is_printed(
     command: str, arguments: list[str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -162,6 +162,23 @@ def test_a_libvirt_that_is_not_there_is_waited_for_and_then_69(place: Pod, kerne
     assert "error[LK621]: libvirt does not answer at qemu:///system" in process.told
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--domain", "/nowhere/domain.xml"], "error[LK131]: /nowhere/domain.xml: No such file or directory"),
+        (["--template", "q35", "--set", "name=vm", "--env-file", "/nowhere/env"], "error[LK131]: /nowhere/env: "),
+        (["--domain", "tests/libvirt/kernel/guest.c"], "error[LK121]: tests/libvirt/kernel/guest.c"),
+    ],
+)
+def test_what_is_wrong_with_an_input_is_told_before_any_daemon_is_started(
+    place: Pod, given: list[str], told: str
+) -> None:
+    process = place.launcherkit("run", *given, "--host", "none")
+    assert process.ends() == 65
+    assert told in process.told
+    assert "started" not in process.told
+
+
 def test_a_stop_while_libvirt_is_waited_for_is_heard(place: Pod, kernel: Path) -> None:
     alive = place.folder / "alive"
     process = launch(place, kernel, "off", "--no-daemon", "--wait", "100000", "--liveness", str(alive))
