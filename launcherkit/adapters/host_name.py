@@ -45,8 +45,8 @@ def tell_if_slow(
         threading.Thread(target=ask, name="resolver", daemon=True).start()
         if not answered.wait(patience):
             tell(
-                f"the host name {name} has not been resolved in {patience:g} seconds; libvirt asks for it when it starts "
-                "the guest, and waits as long as that takes: add the name to /etc/hosts"
+                f"the host name {name} has not been resolved in {patience:g} seconds; libvirt asks for it when it "
+                "starts the guest, and waits as long as that takes: add the name to /etc/hosts"
             )
 
     thread = threading.Thread(target=watch, name="host name", daemon=True)

@@ -21,7 +21,8 @@ from launcherkit.process.options import switch_from, text_from, variable_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,
-define and start the domain, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays behind."""
+define and start the domain, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays
+behind."""
 
 EPILOG = """\
 examples:
