@@ -64,7 +64,7 @@ def _example() -> Inputs:
     return Inputs(
         domain_xml=_data("domain.xml"),
         domain_name="domain.xml",
-        env=read_env_file(_path("env.txt")),
+        env=read_env_file(_path("env.txt")).variables,
         host=DeferredHost(_path("host.json")),
         dra=DraFiles(_path("no-claims")),
         vmi=read_vmi(_data("vmi.json"), "vmi.json"),

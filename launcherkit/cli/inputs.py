@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
+from launcherkit.model.note import Note
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
 from launcherkit.pipeline import DraSource, HostSource, Translation, translate
 from launcherkit.process.options import switch_from, text_from
@@ -28,10 +29,12 @@ class Inputs(NamedTuple):
     dra: DraSource
     vmi: Vmi | None
     policy: Policy
+    notes: tuple[Note, ...] = ()
+    """What the operator should know of the inputs."""
 
     def translate(self) -> Translation:
         """Run the pipeline; raises what it raises."""
-        return translate(
+        translation = translate(
             self.domain_xml,
             env=self.env,
             host=self.host,
@@ -40,6 +43,7 @@ class Inputs(NamedTuple):
             dra=self.dra,
             name=self.domain_name,
         )
+        return translation._replace(notes=(*self.notes, *translation.notes)) if self.notes else translation
 
 
 def add_input_arguments(
@@ -126,12 +130,13 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     """
     if [args.domain, args.vmi, args.env_file].count("-") > 1:
         raise UnreadableFile("standard input can be read once, but several inputs are -", "Give files for the others.")
-    variables = read_env_file(args.env_file) if args.env_file else env
     vmi = _read_vmi(args.vmi) if args.vmi else None
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
+    file = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else None
+    variables, notes = file or (env, ())
     if domain is None:
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
-    return Inputs(*domain, variables, host_of(args.host, env, policy), DraFiles(args.dra_dir), vmi, policy)
+    return Inputs(*domain, variables, host_of(args.host, env, policy), DraFiles(args.dra_dir), vmi, policy, notes)
 
 
 def _read_vmi(path: str) -> Vmi:

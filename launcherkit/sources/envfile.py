@@ -2,39 +2,110 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from launcherkit.errors import BadEnvFile, Collector
+from launcherkit.model.note import Note
+from launcherkit.model.request import kinds_of_prefixes
 from launcherkit.sources.files import read_file
 
+_REMEDY = "Write one NAME=VALUE a line, as `kubectl exec POD -c compute -- env | grep RESOURCE_` prints them."
+_QUOTES = ("'", '"')
 
-def read_env_file(path: str) -> dict[str, str]:
+
+class EnvFile(NamedTuple):
+    """What a file holds."""
+
+    variables: dict[str, str]
+    notes: tuple[Note, ...]
+
+
+def read_env_file(path: str, extra_prefixes: tuple[str, ...] = ()) -> EnvFile:
     """The variables in a file.
 
-    Lines are ``NAME=VALUE``; empty ones and those that begin with ``#`` are passed over. A name may hold dashes and
-    anything else but ``=``; a value is taken as it stands, quotes and all. Entries may end in NUL, not in a line break.
+    Lines are ``NAME=VALUE``, with ``export`` before them or not; empty ones and those that begin with ``#`` are passed
+    over. A name may hold dashes and whatever else is neither ``=`` nor a blank nor a quote. Quotes around a whole value
+    are taken off; between them nothing is special. ``env`` prints a value of several lines as it is: a line that is no
+    assignment is taken for a part of the variable before it and passed over, unless one of the two is a variable of
+    devices. Entries may end in NUL, not in a line break; these are taken as they stand.
+
+    Args:
+        path: the file's; - reads standard input.
+        extra_prefixes: of variables of devices, beside those of E1.
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadEnvFile, SeveralErrors: a line is no assignment, or names a variable twice.
+        BadEnvFile, SeveralErrors: a line is no assignment, or names a variable of devices twice.
     """
     text = read_file(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    entries = text.split("\0") if "\0" in text else [line.rstrip("\r") for line in text.split("\n")]
-    variables: dict[str, str] = {}
-    line_of: dict[str, int] = {}
-    errors = Collector()
+    if "\0" in text:
+        lines = _Lines(path, extra_prefixes, as_shell=False)
+        entries = text.split("\0")
+    else:
+        lines = _Lines(path, extra_prefixes, as_shell=True)
+        entries = [line.rstrip("\r") for line in text.split("\n")]
     for number, entry in enumerate(entries, start=1):
-        if not entry.strip() or ("\0" not in text and entry.lstrip().startswith("#")):
-            continue
+        lines.take(number, entry)
+    return lines.finish()
+
+
+class _Lines:
+    def __init__(self, path: str, extra_prefixes: tuple[str, ...], *, as_shell: bool) -> None:
+        self._path = path
+        self._starts = tuple(prefix + "_" for prefix in kinds_of_prefixes(extra_prefixes))
+        self._as_shell = as_shell
+        self._variables: dict[str, str] = {}
+        self._line_of: dict[str, int] = {}
+        self._passed_over: list[int] = []
+        self._last = ""
+        self._errors = Collector()
+
+    def take(self, number: int, entry: str) -> None:
+        line = entry.strip()
+        if not line or (self._as_shell and line.startswith("#")):
+            return
+        words = line.split(maxsplit=1)
+        if self._as_shell and words[0] == "export" and len(words) > 1:
+            entry = line = words[1]
         name, equals, value = entry.partition("=")
         name = name.strip()
-        if not equals or not name:
-            errors.add(BadEnvFile(f"{path}, line {number}: not NAME=VALUE", _REMEDY))
-        elif name in line_of:
-            errors.add(BadEnvFile(f"{path}, line {number}: {name} is there already, on line {line_of[name]}", _REMEDY))
+        if not equals or not name or (self._as_shell and not _is_name(name)):
+            self._no_assignment(number, line)
+            return
+        self._last = name
+        if name in self._line_of and self._is_ours(name):
+            self._fault(number, f"{name} is there already, on line {self._line_of[name]}")
+            return
+        self._line_of[name] = number
+        self._variables[name] = _unquoted(value) if self._as_shell else value
+
+    def _no_assignment(self, number: int, line: str) -> None:
+        if self._as_shell and self._last and not self._is_ours(self._last) and not self._is_ours(line):
+            self._passed_over.append(number)
         else:
-            line_of[name] = number
-            variables[name] = value
-    errors.raise_if_any()
-    return variables
+            self._fault(number, "not NAME=VALUE")
+
+    def _is_ours(self, text: str) -> bool:
+        return text.startswith(self._starts)
+
+    def _fault(self, number: int, text: str) -> None:
+        self._errors.add(BadEnvFile(f"{self._path}, line {number}: {text}", _REMEDY))
+
+    def finish(self) -> EnvFile:
+        self._errors.raise_if_any()
+        # No name and no line is shown: what looks like a name may be a line of somebody's private key.
+        if len(self._passed_over) > 1:
+            where = f"{len(self._passed_over)} lines, from {self._passed_over[0]} to {self._passed_over[-1]}, are"
+        else:
+            where = "".join(f"line {number} is" for number in self._passed_over)
+        text = f"--env-file: {where} not NAME=VALUE; taken for parts of longer values, and passed over"
+        return EnvFile(self._variables, (Note("env-file", text),) if where else ())
 
 
-_REMEDY = "Write one NAME=VALUE a line, as `kubectl exec POD -c compute -- env | grep RESOURCE_` prints them."
+def _is_name(text: str) -> bool:
+    return not any(each.isspace() or each in _QUOTES for each in text)
+
+
+def _unquoted(value: str) -> str:
+    inner = value.strip()
+    return inner[1:-1] if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in _QUOTES else value

@@ -48,7 +48,7 @@ def test_it_fits_on_a_screen_and_a_half(shown: str) -> None:
 def test_what_it_shows_is_what_the_library_gives(shown: str) -> None:
     translation = translate(
         (DATA / "domain.xml").read_bytes(),
-        env=read_env_file(str(DATA / "env.txt")),
+        env=read_env_file(str(DATA / "env.txt")).variables,
         host=Host.from_snapshot(DATA / "host.json"),
         vmi=(DATA / "vmi.json").read_bytes(),
     )
@@ -63,7 +63,7 @@ def test_each_gpu_keeps_its_own_audio_in_its_own_guest_slot() -> None:
     """NV#67: with GPU0,AUD0,GPU1,AUD1 the second GPU must not become the first one's audio."""
     translation = translate(
         (DATA / "domain.xml").read_bytes(),
-        env=read_env_file(str(DATA / "env.txt")),
+        env=read_env_file(str(DATA / "env.txt")).variables,
         host=Host.from_snapshot(DATA / "host.json"),
         vmi=(DATA / "vmi.json").read_bytes(),
     )
