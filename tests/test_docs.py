@@ -15,9 +15,11 @@ import yaml
 import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
 from launcherkit.process.options import variable_of
+from launcherkit.process.variables import KNOWN
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
 from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS
+from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
 from tests.support.pages import (
     COMMENTS,
@@ -225,6 +227,20 @@ def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> ob
 def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
     told = set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
     assert told == known_variables()
+
+
+def test_no_variable_that_is_read_is_taken_for_a_misspelt_one() -> None:
+    assert known_variables() == KNOWN
+    settable = set()
+    for command in PLUGIN_COMMANDS:
+        for action in actions_of(parser_of(command, {}, "launcherkit_plugin")):
+            for flag in action.option_strings:
+                env = {variable_of_plugin(flag): "yes"}
+                others = actions_of(parser_of(command, env, "launcherkit_plugin"))
+                default = next(other.default for other in others if other.option_strings == action.option_strings)
+                if flag.startswith("--") and default != action.default:
+                    settable.add(variable_of_plugin(flag))
+    assert settable == PLUGIN_KNOWN - KNOWN
 
 
 def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:

@@ -21,6 +21,7 @@ from launcherkit import __version__
 from launcherkit.errors import EX_USAGE
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
+from launcherkit.process.variables import warn_of_unknown
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 
@@ -78,6 +79,8 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
         tell("help", "Give both options once, each with its text; `onDefineDomain --help` tells more.", env)
         return EX_USAGE
     vmi_json, domain_xml = options
+    for text in warn_of_unknown(env):
+        tell("note", text, env)
     vmi = read_vmi(_as_given(vmi_json), "--vmi")
     policy = resolve_policy({}, env, vmi, None)
     translation = translate(_as_given(domain_xml), env=env, host=host_of(None, env, policy), vmi=vmi, policy=policy)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded
+from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
+from launcherkit.process.variables import warn_of_unknown
 
 
 class Program(NamedTuple):
@@ -26,6 +27,8 @@ class Program(NamedTuple):
     epilog: str
     commands: Mapping[str, str]
     """Name to a line of help. Dashes in a name are underscores in that of its module."""
+    unknown: Callable[[Iterable[str]], Iterable[str]] = warn_of_unknown
+    """What is to be told of the environment's variables."""
 
 
 def main_of(program: Program) -> int:
@@ -61,18 +64,60 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     parser.add_argument(
         "--log-format", choices=LOG_FORMATS, help="how errors and notes are written to standard error (default: text)"
     )
+    general = set(_options_of(parser))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    wanted = next((argument for argument in arguments if argument in program.commands), None)
+    at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
     for name, text in program.commands.items():
         command = commands.add_parser(
             name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
-        if name == wanted:
+        if at is not None and name == arguments[at]:
             module = import_module(f"{program.package}.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION
             command.epilog = module.EPILOG
             module.add_arguments(command, env)
             command.set_defaults(run=module.run)
+            own = set(_options_of(command))
+            _check_options(parser, arguments[:at], general, own)
+            _check_options(command, arguments[at + 1 :], own)
     parsed = parser.parse_args(arguments)
+    for text in program.unknown(env):
+        tell("note", text, env)
     code: int = parsed.run(parsed, env)
     return code
+
+
+def _check_options(
+    parser: argparse.ArgumentParser, arguments: Iterable[str], known: Collection[str], later: Collection[str] = ()
+) -> None:
+    """Exit with 2 at the first option that there isn't, naming the nearest.
+
+    argparse would blame the program, not its command, and before that it would miss the argument that is misspelt.
+
+    Args:
+        parser: who is to blame.
+        arguments: those that are for it.
+        known: its options.
+        later: the options of the command that follows.
+    """
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option == "--":
+            return
+        if not option.startswith("--") or " " in option or option in known:
+            continue
+        if option in later:
+            parser.error(f"{option} is an option of the command: give it after that")
+        import difflib
+
+        near = difflib.get_close_matches(option, sorted(known), n=1, cutoff=0.7)
+        parser.error(f"there is no option {option[:40]}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The options of a parser and of those below it."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _options_of(below)

@@ -77,6 +77,15 @@ def test_what_is_no_vmi_is_refused_with_nothing_on_stdout(tree: HostTree) -> Non
         assert result.stderr.startswith(b"error[LK111]: --vmi: expected a VirtualMachineInstance, found a")
 
 
+def test_a_misspelt_variable_is_told_of(tree: HostTree) -> None:
+    env = {"LAUNCHERKIT_HOST": str(tree.root), "LAUNCHERKIT_SIBLNGS": "none", "LAUNCHERKIT_SERVICE_HOST": "10.0.0.1"}
+    result = hook("--vmi", VMI, "--domain", DOMAIN, env=env)
+    assert result.returncode == 0
+    assert result.stderr.decode() == (
+        "note: the variable LAUNCHERKIT_SIBLNGS is set, and nothing reads it; did you mean LAUNCHERKIT_SIBLINGS?\n"
+    )
+
+
 def test_text_outside_ascii_survives_any_locale(tree: HostTree) -> None:
     domain = DOMAIN.replace("<devices>", "<description>Größe ☃</description><devices>", 1)
     result = hook("--vmi", VMI, "--domain", domain, env={"LAUNCHERKIT_HOST": str(tree.root), "LC_ALL": "C"})

@@ -54,6 +54,100 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
 
 
 @pytest.mark.parametrize(
+    ("program", "arguments", "told"),
+    [
+        (
+            0,
+            "translate --siblngs slot",
+            "launcherkit translate: error: there is no option --siblngs; did you mean --siblings?",
+        ),
+        (
+            0,
+            "translate --domian=x.xml",
+            "launcherkit translate: error: there is no option --domian; did you mean --domain?",
+        ),
+        (0, "golden check --cas x .", "launcherkit golden: error: there is no option --cas; did you mean --case?"),
+        (
+            0,
+            "--siblings=slot translate",
+            "launcherkit: error: --siblings is an option of the command: give it after that",
+        ),
+        (
+            0,
+            "--log-fromat text demo",
+            "launcherkit: error: there is no option --log-fromat; did you mean --log-format?",
+        ),
+        (0, "demo --bogus", "launcherkit demo: error: there is no option --bogus\n"),
+        (
+            1,
+            "discover --out json",
+            "launcherkit-plugin discover: error: there is no option --out; did you mean --output?",
+        ),
+        (
+            1,
+            "serve --kubelet-dr x",
+            "launcherkit-plugin serve: error: there is no option --kubelet-dr; did you mean --kubelet-dir?",
+        ),
+    ],
+)
+def test_a_misspelt_option_is_told_with_its_command_and_the_nearest(
+    program: int, arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exits(PROGRAMS[program], *arguments.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exits(PROGRAMS[0], "explain", "--", "--siblngs", "--more") == 2
+    assert "unrecognized arguments: --more" in capsys.readouterr().err
+
+
+SERVICE = {"LAUNCHERKIT_SERVICE_HOST": "1", "LAUNCHERKIT_PORT_80_TCP_ADDR": "1", "LAUNCHERKIT_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("program", "env", "told"),
+    [
+        (
+            0,
+            {"LAUNCHERKIT_SIBLNGS": "none"},
+            ["LAUNCHERKIT_SIBLNGS is set, and nothing reads it; did you mean LAUNCHERKIT_SIBLINGS?"],
+        ),
+        (0, {"LAUNCHERKIT_XYZ": ""}, ["LAUNCHERKIT_XYZ is set, and nothing reads it"]),
+        (
+            0,
+            {
+                "LAUNCHERKIT_PLUGIN_CONFG": "the plugin's",
+                "LAUNCHERKIT_GRACE": "another command's",
+                "SIBLNGS": "",
+                **SERVICE,
+            },
+            [],
+        ),
+        (
+            1,
+            {"LAUNCHERKIT_PLUGIN_CONFG": "x"},
+            ["LAUNCHERKIT_PLUGIN_CONFG is set, and nothing reads it; did you mean LAUNCHERKIT_PLUGIN_CONFIG?"],
+        ),
+        (
+            1,
+            {"LAUNCHERKIT_PLUGN_PROC": "x"},
+            ["LAUNCHERKIT_PLUGN_PROC is set, and nothing reads it; did you mean LAUNCHERKIT_PLUGIN_PROC?"],
+        ),
+        (1, {"LAUNCHERKIT_SIBLINGS": "slot", "LAUNCHERKIT_PLUGIN_SERVICE_PORT": "1", **SERVICE}, []),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_told_with_the_nearest(
+    program: int, env: dict[str, str], told: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plugin.yaml").write_text("auto: nvidia\n")
+    run_program(
+        PROGRAMS[program], (["explain", "LK204"], ["check-config", str(tmp_path / "plugin.yaml")])[program], env
+    )
+    assert capfd.readouterr().err.splitlines() == [f"note: the variable {text}" for text in told]
+
+
+@pytest.mark.parametrize(
     ("program", "command"),
     [
         pytest.param(program, command, id=f"{program.name} {command}")
@@ -84,7 +178,7 @@ def test_help_imports_no_command_and_nothing_heavy(program: Program) -> None:
         "try: run(['--help'], {})\nexcept SystemExit: pass\n"
         "heavy = {'lxml', 'pydantic', 'yaml', 'kubernetes', 'grpclib', 'asyncio', 'prometheus_client'}\n"
         f"loaded = {{name for name in sys.modules if name.startswith('{program.package}.')}}\n"
-        f"loaded -= {{'{program.package}.main', 'launcherkit.process.program'}}\n"
+        f"loaded -= {{'{program.package}.main', '{program.package}.options', 'launcherkit.process.program'}}\n"
         "sys.exit(' '.join(loaded | (heavy & set(sys.modules))) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from launcherkit.process.program import Program, main_of, run_program
 from launcherkit_plugin import __version__
+from launcherkit_plugin.cli.options import warn_of_unknown
 
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
@@ -34,7 +35,9 @@ LAUNCHERKIT_PLUGIN_KUBELET_DIR, and so on.
 exit codes: 0 done, 1 an assertion does not hold, 2 usage, 65 bad input, 69 a service is not there, 70 a bug,
 78 configuration"""
 
-PROGRAM = Program("launcherkit-plugin", __version__, "launcherkit_plugin.cli", DESCRIPTION, EPILOG, COMMANDS)
+PROGRAM = Program(
+    "launcherkit-plugin", __version__, "launcherkit_plugin.cli", DESCRIPTION, EPILOG, COMMANDS, warn_of_unknown
+)
 
 
 def main() -> int:

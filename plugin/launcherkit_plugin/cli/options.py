@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from launcherkit.process import options
+from launcherkit.process import options, variables
 
 PREFIX = "LAUNCHERKIT_PLUGIN_"
 
@@ -26,3 +26,32 @@ def switch_from(flag: str, env: Mapping[str, str]) -> bool:
 def text_from(flag: str, env: Mapping[str, str]) -> str | None:
     """The default of a flag from its variable; an empty one says nothing."""
     return options.text_from(flag, env, PREFIX)
+
+
+KNOWN = variables.KNOWN | frozenset(
+    PREFIX + name
+    for name in [
+        "AUTO",
+        "CHECK_CONFIG",
+        "CONFIG",
+        "DEV_ROOT",
+        "DRIVER",
+        "FEATURES_DIR",
+        "FORCE",
+        "HOST",
+        "KUBELET_DIR",
+        "LEDGER",
+        "METRICS_ADDRESS",
+        "NODE_HOOK",
+        "OUTPUT",
+        "POD_RESOURCES",
+        "PROC",
+        "STEP_TIMEOUT",
+    ]
+)
+"""Those that this program or launcherkit reads."""
+
+
+def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
+    """As launcherkit's, of the variables of both."""
+    return variables.warn_of_unknown(names, KNOWN, variables.OF_TESTS)

@@ -1,0 +1,82 @@
+"""Variables ``LAUNCHERKIT_*`` that nobody reads: a misspelt one would do nothing, and say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from launcherkit.process.options import PREFIX
+
+KNOWN = frozenset(
+    PREFIX + name
+    for name in [
+        "ALIAS_PREFIX_GPU",
+        "ALIAS_PREFIX_HOSTDEVICE",
+        "ALIAS_PREFIX_USB",
+        "ALL",
+        "CONNECT",
+        "CONSOLE",
+        "DEBUG",
+        "DIFF",
+        "DIR",
+        "DOMAIN",
+        "DOMAIN_HOOK",
+        "DRA_DIR",
+        "ENV_FILE",
+        "EXTRA_PREFIXES",
+        "GRACE",
+        "HOST",
+        "JSON",
+        "LIVENESS",
+        "LOG_FORMAT",
+        "MANAGED",
+        "NODE_CHECK",
+        "NO_DAEMON",
+        "NO_NODE_CHECK",
+        "OUTPUT",
+        "OWNER",
+        "PAIRING",
+        "PLAN",
+        "PLUGIN_DIR",
+        "POLICY",
+        "ROOT",
+        "SIBLINGS",
+        "SOCKET_DIR",
+        "START",
+        "STRICT",
+        "SYSFS_ROOT",
+        "TEMPLATE",
+        "VMI",
+        "WAIT",
+    ]
+)
+"""Those that launcherkit reads, whichever of its commands does."""
+
+OF_TESTS = tuple(PREFIX + name for name in ("TEST_", "KERNEL_CACHE", "IN_MACHINE"))
+"""Beginnings of what this project's tests read."""
+_OTHERS = (*OF_TESTS, PREFIX + "PLUGIN_")
+"""And of what launcherkit-plugin reads."""
+
+
+def warn_of_unknown(
+    names: Iterable[str], known: Collection[str] = KNOWN, others: tuple[str, ...] = _OTHERS
+) -> Iterator[str]:
+    """A sentence on each variable that begins as ours do and is none, with the nearest that is one.
+
+    Args:
+        names: of all variables of the environment.
+        known: those that are read.
+        others: beginnings of those that somebody else reads.
+    """
+    for name in sorted(names):
+        if name.startswith(PREFIX) and name not in known and not name.startswith(others) and not _is_of_service(name):
+            import difflib  # nearly nobody has one
+
+            endings = sorted(each.removeprefix(PREFIX) for each in known)
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1, cutoff=0.7)
+            rest = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            yield f"the variable {name} is set, and nothing reads it{rest}"
+
+
+def _is_of_service(name: str) -> bool:
+    """Kubernetes sets such for every Service of the namespace, so for one named ``launcherkit`` too."""
+    return name.endswith("_PORT") or "_PORT_" in name or "_SERVICE_" in name
