@@ -107,7 +107,7 @@ def translate(
 def _unasked(environment: Environment) -> list[Note]:
     """Devices were allocated to a VMI that asks for none: often it is not the VMI of this pod (Q4)."""
     held = [f"{count} in {name}" for name, count in environment.counts().items() if count]
-    return [Note("left-alone", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
+    return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
 def _plan(

@@ -48,7 +48,7 @@ def test_devices_that_were_allocated_to_a_vmi_that_asks_for_none_are_told_of() -
     """Q4: often it is another VM's VMI."""
     env = {X: "0000:e1:00.0,0000:e2:00.0", "PCI_RESOURCE_EMPTY": ",", "PCIDEVICE_X": "0000:01:00.0", "HOME": "/"}
     (note,) = translate("<domain/>", env=env, host=NoHost(), vmi=vmi()).notes
-    assert (note.topic, note.text) == ("left-alone", f"the VMI asks for no device; left alone: 2 in {X}")
+    assert (note.topic, note.text) == ("not-asked", f"the VMI asks for no device; left alone: 2 in {X}")
     policy = Policy(extra_prefixes=("PCIDEVICE",))
     (note,) = translate("<domain/>", env=env, host=NoHost(), vmi=vmi(), policy=policy).notes
     assert note.text.endswith(f"left alone: 1 in PCIDEVICE_X, 2 in {X}")

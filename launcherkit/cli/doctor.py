@@ -49,6 +49,12 @@ exit codes: 0 nothing failed, 1 something failed (with --strict: or is to be war
 _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 """Stands in for the domain where there is none yet: what is allocated can be checked all the same."""
 
+_WARNED_OF = {
+    "not-asked": "Check that this is the VMI of this pod; if it is, it must ask for them in spec.domain.devices.",
+    "instancetype": "Give the VMI, which has them, in the place of its VirtualMachine.",
+}
+"""Topics of notes that mean a guest without its devices, and what to do."""
+
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
@@ -154,7 +160,9 @@ def _of_vm(
         plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter
     )
     words = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
-    found = [Finding("translation", "", "ok", words)]
+    told = [note for note in translation.notes if note.topic in _WARNED_OF]
+    found = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in told]
+    found = found or [Finding("translation", "", "ok", words)]
     return f"{inputs.domain_name}: {words}", subject, found, translation
 
 

@@ -176,7 +176,7 @@ def test_no_host_at_all_skips_what_it_must(domain: Path) -> None:
         (("--domain", "absent.xml"), 65, b"error[LK131]: absent.xml"),
         (("--host", "absent"), 65, b"error[LK131]: absent"),
         (("--policy", "absent.yaml"), 65, b"error[LK131]: absent.yaml"),
-        (("--loud",), 2, b"unrecognized arguments: --loud"),
+        (("--loud",), 2, b"there is no option --loud"),
     ],
 )
 def test_an_input_that_can_not_be_read_is_an_error_as_ever(

@@ -28,3 +28,17 @@ def test_what_is_no_vmi_is_refused_and_nothing_is_printed(
     with pytest.raises(BadVmi, match=r"vmi\.json: expected a VirtualMachineInstance, found a Pod \(v1\)"):
         run([command, *arguments], {})
     assert capfdbinary.readouterr().out == b""
+
+
+def test_devices_that_the_vmi_does_not_ask_for_are_told_of_by_doctor_and_explain(
+    arguments: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vmi.json").write_text(json.dumps({"spec": {"domain": {"devices": {}}}}))
+    env = {"PCI_RESOURCE_X_COM_GPU": "0000:e1:00.0"}
+    text = "the VMI asks for no device; left alone: 1 in PCI_RESOURCE_X_COM_GPU"
+    run(["explain", *arguments], env)
+    assert f"note: {text}\n" in capfd.readouterr().out
+    run(["doctor", *arguments, "--json"], env)
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    (found,) = [finding for finding in findings if finding["check"] == "translation"]
+    assert (found["status"], found["seen"]) == ("warn", text)
