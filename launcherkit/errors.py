@@ -17,7 +17,7 @@ EX_CONFIG = 78
 
 
 class LauncherkitError(Exception):
-    """Base of all. ``message`` is one line; ``remedy`` says what to do."""
+    """Base of all. ``message`` is one line; ``remedy`` says what to do, and may end in commands, a line each."""
 
     code: ClassVar[str] = ""
     exit_code: ClassVar[int] = EX_DATAERR
@@ -57,6 +57,12 @@ class SeveralErrors(LauncherkitError):
     @property
     def exit_code(self) -> int:  # type: ignore[override]  # of what it stands for
         return self.errors[0].exit_code
+
+
+def on_one_line(remedy: str) -> str:
+    """A remedy with its commands behind one another, for what can't have lines; a shell can still run them."""
+    text, *commands = remedy.split("\n")
+    return " ".join([text, "; ".join(commands)]) if commands else text
 
 
 def shown(value: object) -> str:

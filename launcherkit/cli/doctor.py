@@ -131,7 +131,8 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
 def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:
     """All that the host tells; one without sysfs is a finding, not the end."""
     try:
-        return open_host(root).scan(), ()
+        host = open_host(root)
+        return host.scan()._replace(recorded=host.recorded), ()
     except NoSysfs as problem:
         return NO_FACTS, (Finding("host-facts", "", "fail", problem.message, problem.remedy),)
 

@@ -28,7 +28,8 @@ def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink) -> str:
     for line, finding in zip(columns(rows), told, strict=True):
         lines.append(line)
         if finding.remedy:
-            lines.append(f"{' ' * 11}{ink.head('help')}: {visible(finding.remedy)}")
+            first, *commands = map(visible, finding.remedy.split("\n"))
+            lines += [f"{' ' * 11}{ink.head('help')}: {first}", *(f"{' ' * 17}{command}" for command in commands)]
     return "\n".join([*lines, "", _summary(findings, ink)]) + "\n"
 
 

@@ -58,6 +58,8 @@ class HostFacts(NamedTuple):
 
     Where facts were read by need, it has no VFIO nodes besides ``nodes`` either.
     """
+    recorded: bool = False
+    """Whether it was written down earlier, and maybe on another machine: a snapshot, a recording."""
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

@@ -55,11 +55,15 @@ def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
 
 
 def tell(level: str, text: str, env: Mapping[str, str], **more: str) -> None:
-    """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``), which has ``more`` too."""
+    """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``), which has ``more`` too.
+
+    Only ``help`` may have more lines: commands, of which each stays on one, to be copied.
+    """
     if env.get(LOG_FORMAT) == "json":
         _line({"level": level, **more, "message": text})
     else:
-        _print(f"{level}: {_one_line(text)}")
+        lines = text.split("\n") if level == "help" else [text]
+        _print(f"{level}: " + "\n      ".join(map(_one_line, lines)))
 
 
 def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
@@ -69,7 +73,7 @@ def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
             continue
         _print(f"error[{error.code}]: {_one_line(error.message)}")
         if following is None or following.remedy != error.remedy:  # errors of one kind have one help
-            _print(f"help: {_one_line(error.remedy)}")
+            tell("help", error.remedy, env)
 
 
 def _one_line(text: str) -> str:

@@ -236,6 +236,12 @@ def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
     return [function.address for function in functions if function.model == best.model]
 
 
+_IN_A_RECORD = (
+    "Is the snapshot one of the node where {} was set, and made since? `launcherkit snapshot` there makes another. If "
+    "the device isn't in that either, it was removed, or the device plugin's list is stale."
+)
+
+
 def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Collector) -> None:
     """Every address of the variables that are used must be there: what is gone was allocated in vain."""
     if not host.known:
@@ -251,7 +257,9 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
             errors.add(
                 NotOnHost(
                     f"{allocation.variable}: {what} {entry} is not on this host",
-                    f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
+                    _IN_A_RECORD.format(allocation.variable)
+                    if host.recorded
+                    else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
                     "Restart the plugin and the pod.",
                 )
             )

@@ -129,17 +129,17 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
         if member.attached
         else (
             "Put the cards into groups of their own, by another PCIe slot or ACS, or allocate another device. "
-            "If the node can do "
-            f"without {member.address}, free it there:"
+            f"If the node can do without {member.address}, free it there:"
         )
     )
     message = f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}"
     in_use = vgpus_of(function, host)
     if in_use is not None:
         return GroupNotViable(message, f"{describe(function)} {in_use}")
+    bind = f"`launcherkit-plugin bind {member.address}` binds its whole group to vfio-pci; by hand, as root:"
     return GroupNotViable(
         message,
-        f"{first} echo vfio-pci > {path}/driver_override; echo {member.address} > {path}/driver/unbind; "
+        f"{first} {bind}\necho vfio-pci > {path}/driver_override\necho {member.address} > {path}/driver/unbind\n"
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
     )
 

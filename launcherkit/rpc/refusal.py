@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from grpclib import GRPCError, Status
 
-from launcherkit.errors import BadAnnotation, LauncherkitError, MessageTooLarge, UnknownDomainType, UnreadableFile
+from launcherkit.errors import (
+    BadAnnotation,
+    LauncherkitError,
+    MessageTooLarge,
+    UnknownDomainType,
+    UnreadableFile,
+    on_one_line,
+)
 
 MESSAGE_LIMIT = 4096
 """Characters of a gRPC message: it travels as a header, and Kubernetes cuts an event at 1024."""
@@ -19,7 +26,7 @@ def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
     leaves = list(error.leaves())
     texts: list[str] = []
     for leaf in leaves:
-        text = " ".join(f"error[{leaf.code}]: {leaf.message}; help: {leaf.remedy}".split())
+        text = " ".join(f"error[{leaf.code}]: {leaf.message}; help: {on_one_line(leaf.remedy)}".split())
         if texts and sum(map(len, texts)) + len(text) > MESSAGE_LIMIT:
             texts.append(f"and {len(leaves) - len(texts)} more, in the log of launcherkit")
             break

@@ -105,14 +105,19 @@ class Host:
         Functions and mdevs that are not there are left out. What no rule decides by is not read: numa_node is None, of
         the details revision, driver_override, parents, resources, has_rom and reset_methods stay empty, and so does
         vfio_dev where there is a ``dev/`` without ``iommu``; `scan` reads them.
-        From a snapshot or a recording it is all that it holds.
+        From a snapshot or a recording it is all that it holds, and ``recorded`` is set.
         """
         if self._root is None:
-            return self._facts
+            return self._facts._replace(recorded=self.recorded)
         from launcherkit.sources.sysfs import read_needed
 
         with self._tree(self._root) as tree:
             return read_needed(tree, addresses, mdevs)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is a snapshot or a recording."""
+        return self._root is None and self._facts.known
 
     def mdevs(self) -> HostFacts:
         """The mediated devices and the parents that they can be made on; nothing else."""

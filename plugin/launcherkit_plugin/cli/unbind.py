@@ -92,7 +92,7 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts) ->
                     f"{describe(function)} was bound to {function.driver} by somebody else, and what was there before "
                     "is not on record",
                     "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "
-                    f"By hand: echo > {path}/driver_override; echo {address} > {path}/driver/unbind; "
+                    f"By hand:\necho > {path}/driver_override\necho {address} > {path}/driver/unbind\n"
                     f"echo {address} > /sys/bus/pci/drivers_probe",
                 )
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, Protocol, TypeAlias
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, on_one_line
 from launcherkit.process.edge import LOG_FORMAT, tell
 
 Level: TypeAlias = Literal["info", "warning", "error"]
@@ -43,7 +43,7 @@ class Lines:
 def log_error(log: Log, error: LauncherkitError, **fields: object) -> None:
     """An error that the daemon lives with, or each of those that it stands for: message, remedy and code."""
     for leaf in error.leaves():
-        log("error", f"{leaf.code}: {leaf.message}. {leaf.remedy}", code=leaf.code, **fields)
+        log("error", f"{leaf.code}: {leaf.message}. {on_one_line(leaf.remedy)}", code=leaf.code, **fields)
 
 
 def silent(level: Level, text: str, **fields: object) -> None:
