@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcherkit import Host, LauncherkitError, Policy, translate
 from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
+from launcherkit.sources.snapshot import dump
 from tests.support.domains import domain, hostdevs, pci_hostdev
 from tests.support.facts import AUDIO, NIC, FixedHost, card, function
+from tests.support.hosttree import HostTree
 
 GPU0, AUD0, GPU1, AUD1 = "0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1"
 TWO_CARDS = FixedHost(*card("0000:e1:00", 44), *card("0000:01:00", 12))
@@ -113,6 +116,17 @@ def test_a_hostdev_that_is_not_on_this_host_is_told_and_left_to_libvirt() -> Non
 def test_what_was_allocated_but_is_not_on_this_host_is_an_error() -> None:
     with pytest.raises(NotOnHost, match=r"0000:99:00\.0"):
         translate(domain(), env={X: "0000:99:00.0"}, host=TWO_CARDS, vmi=vmi(a="x"))
+
+
+def test_what_a_snapshot_does_not_have_may_be_on_another_node(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.card("0000:e1:00", group=44)
+    snapshot = tmp_path / "host.json"
+    snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
+    for host, asked in ((Host.from_snapshot(snapshot), True), (Host.from_sysfs(tree.root), False)):
+        with pytest.raises(NotOnHost) as raised:
+            translate(domain(), env={X: "0000:99:00.0"}, host=host, vmi=vmi(a="x"))
+        assert raised.value.remedy.startswith("Is the snapshot one of the node where the variable was set") is asked
 
 
 @pytest.mark.parametrize(("said", "policy", "expected"), [("yes", False, "yes"), ("no", True, "no")])

@@ -76,5 +76,5 @@ def test_what_is_left_alone_stands_in_the_plan() -> None:
 
 def test_where_nothing_was_asked_for_the_plan_is_empty() -> None:
     """Q3."""
-    document = plan_document(translate(domain(), env=ENV, host=HOST, vmi={}))
+    document = plan_document(translate(domain(), env={}, host=HOST, vmi={"spec": {"domain": {}}}))
     assert {key: value for key, value in document.items() if value} == {"format": FORMAT}

@@ -34,6 +34,23 @@ def test_an_error_is_its_code_a_line_and_the_help(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("", "error[LK101]: a is wrong\nhelp: Mend it.\n")
 
 
+COMMANDS = "Do it by hand:\necho 1 > /sys/a\necho\t2 > \x1b/sys/b\nerror[LK999]: forged"
+
+
+def test_the_commands_of_a_help_are_a_line_each_and_look_like_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(raising(BadPciAddress("a", COMMANDS)), {})
+    assert capsys.readouterr().err == (
+        "error[LK101]: a\nhelp: Do it by hand:\n      echo 1 > /sys/a\n      echo 2 > \\x1b/sys/b\n"
+        "      error[LK999]: forged\n"
+    )
+
+
+def test_a_help_is_one_string_of_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(raising(BadPciAddress("a", COMMANDS)), {"LAUNCHERKIT_LOG_FORMAT": "json"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["help"] == COMMANDS
+
+
 def test_several_errors_are_all_told_and_the_first_decides_the_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(SeveralErrors([BadPolicy("a", "b"), BadPciAddress("c", "d")])), {}) == 78
     assert capsys.readouterr().err == "error[LK401]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n"

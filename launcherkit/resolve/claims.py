@@ -237,8 +237,8 @@ def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
 
 
 _IN_A_RECORD = (
-    "Is the snapshot one of the node where {} was set, and made since? `launcherkit snapshot` there makes another. If "
-    "the device isn't in that either, it was removed, or the device plugin's list is stale."
+    "Is the snapshot one of the node where the variable was set, and made since? `launcherkit snapshot` there makes "
+    "another. If the device isn't in that either, it was removed, or the device plugin's list is stale."
 )
 
 
@@ -257,7 +257,7 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
             errors.add(
                 NotOnHost(
                     f"{allocation.variable}: {what} {entry} is not on this host",
-                    _IN_A_RECORD.format(allocation.variable)
+                    _IN_A_RECORD
                     if host.recorded
                     else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
                     "Restart the plugin and the pod.",

@@ -44,6 +44,11 @@ def test_all_errors_are_told_on_one_line() -> None:
     assert told.message == "error[LK204]: one line; help: Do.; error[LK204]: two; help: Do that."
 
 
+def test_the_commands_of_a_help_can_be_run_from_one_line() -> None:
+    told = refusal(GroupNotViable("one", "Free it:\necho a > /b\necho c > /d"))
+    assert told.message == "error[LK204]: one; help: Free it: echo a > /b; echo c > /d"
+
+
 def test_a_very_long_message_is_cut_at_whole_errors() -> None:
     told = refusal(SeveralErrors([GroupNotViable(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
     assert told.message is not None

@@ -85,6 +85,9 @@ def test_a_member_on_another_driver_fails_with_device_group_driver_and_the_comma
         assert part in error.message
     for part in (f"/sys/bus/pci/devices/{MATE}/driver_override", f"echo {MATE} > /sys/bus/pci/drivers_probe"):
         assert part in error.remedy
+    text, *commands = error.remedy.split("\n")
+    assert f"`launcherkit-plugin bind {MATE}`" in text
+    assert [command.split()[0] for command in commands] == ["echo"] * 3
 
 
 def test_the_attached_function_itself_must_be_free_too() -> None:

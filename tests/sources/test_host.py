@@ -52,4 +52,4 @@ def test_hosts_say_where_they_come_from_and_compare_by_what_they_hold(tmp_path: 
 
 def test_a_recording_answers_by_need_with_all_it_holds() -> None:
     host = Host.from_umockdev(SERVER)
-    assert host.facts([PciAddress(0, 4, 0, 0)]) == host.scan()
+    assert host.facts([PciAddress(0, 4, 0, 0)]) == host.scan()._replace(recorded=True)

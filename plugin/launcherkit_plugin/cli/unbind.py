@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit.process.edge import tell
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Changed
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     addresses = read_addresses(args.addresses)
     prepare(parts, env, dry_run=args.dry_run)
     facts = parts.host.facts(addresses)
-    records = _records(addresses, facts, parts)
+    records = _records(addresses, facts, parts, env)
     errors = Collector()
     done = []
     for record in records:
@@ -73,8 +74,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts) -> list[Record]:
-    """The records of these functions, each once; a function that has its own driver needs none."""
+def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts, env: Mapping[str, str]) -> list[Record]:
+    """The records of these functions, each once; a function that has its own driver needs none, and that is told."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}
     for address in addresses:
@@ -96,5 +97,8 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts) ->
                     f"echo {address} > /sys/bus/pci/drivers_probe",
                 )
             )
+        else:
+            driver = f"is bound to {function.driver}" if function.driver else "has no driver"
+            tell("note", f"{describe(function)} {driver}, and is not on record: there is nothing to give back", env)
     errors.raise_if_any()
     return list(found.values())

@@ -20,7 +20,7 @@ from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, Wri
 from launcherkit_plugin.devices.names import clashes, variable_name
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import Auto, Config, LayoutEntry, MdevRule, PciRule, VgpuConfig, VgpuVfRule
-from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 
 _REMEDY = "See docs/reference/plugin-configuration.md, or check the file against schemas/plugin-config.schema.json."
 _CLUSTER = "the cluster's KubeVirt resource"
@@ -44,6 +44,7 @@ def read_config(
     Raises:
         UnreadableFile: it, or what it refers to, can't be read.
         BadPluginConfig, NameClash, SeveralErrors: all that is wrong in it.
+        EmptyPluginConfig: nothing could ever be advertised by it.
     """
     written = _read(path, WrittenConfig)
     if auto is not None:
@@ -52,6 +53,8 @@ def read_config(
     found = _settings(wanted, path, kubevirt)
     rules = rules_of(found.settings, found.name, labels or {}, in_force=found.in_force)
     config = _config(written, rules, path)
+    if written.kubevirt in (None, WrittenKubevirt.model_validate({})):
+        _check_says_something(config, path)
     _check_names(config, path)
     if wanted.cluster and kubevirt is None:
         # What is KubeVirt's own isn't known yet, so nothing can be taken for nobody's.
@@ -102,6 +105,17 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
         cdi=None if written.cdi is None else written.cdi.value(),
         rescan_seconds=written.rescan_seconds,
     )
+
+
+def _check_says_something(config: Config, path: str) -> None:
+    """An empty file is a slip, of a template or of a ConfigMap's key, and a node without its resources."""
+    vgpu = config.vgpu
+    if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
+        raise EmptyPluginConfig(
+            f"{path}: it says nothing that could be advertised",
+            "Write `auto: nvidia`, or rules under resources or vgpu; docs/reference/plugin-configuration.md has all "
+            "keys.",
+        )
 
 
 def _check_names(config: Config, path: str) -> None:

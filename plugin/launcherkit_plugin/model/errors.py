@@ -30,6 +30,13 @@ class ConfigNotRead(LauncherkitError):
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
+class EmptyPluginConfig(LauncherkitError):
+    """The plugin would run, and advertise nothing."""
+
+    code = "LK704"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
 # 71x: the kubelet and what it asks for
 
 

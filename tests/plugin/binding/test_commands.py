@@ -112,6 +112,10 @@ def test_binding_twice_is_binding_once(node: Node) -> None:
     node.run("unbind", GPU)
     assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
     assert node.run("unbind", GPU) == "", "nothing is on record, and nothing has a VFIO driver"
+    assert node.err == (
+        f"note: {GPU} display controller 10de:2204 is bound to nvidia, and is not on record: there is nothing to give "
+        "back\n"
+    )
 
 
 def test_a_bridge_in_the_group_stays_with_its_driver(node: Node) -> None:

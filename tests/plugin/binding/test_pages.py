@@ -130,4 +130,5 @@ def test_the_page_shows_what_is_said(
     (leaf,) = raised.value.leaves()
     assert [f"{leaf.code}: {leaf.message}".replace(str(short_path), "")] == provoked("binding", code)
     page = Path(__file__).parents[3].joinpath(f"docs/errors/{code}.md").read_text()
-    assert f"help: {leaf.remedy.replace(str(short_path), '')}" in page
+    shown = "\n      ".join(leaf.remedy.replace(str(short_path), "").split("\n"))
+    assert f"help: {shown}" in page

@@ -19,7 +19,7 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuVfRule,
 )
-from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 from tests.sources.test_policy_file import HOSTILE
 from tests.support.provoked import provoked
 
@@ -123,9 +123,33 @@ def test_every_key_says_its_part(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", "# nothing", "resources:\naliases:\nvgpu: {layout: }", '{"auto": null}'])
+@pytest.mark.parametrize("text", ["vgpu: {layout: [{parent: '#0', type: a}]}", "kubevirt: {cluster: true}"])
 def test_what_is_not_said_is_left_to_the_defaults(path: Path, text: str) -> None:
-    assert read(path, text) == Config()
+    config = read(path, text)
+    assert config._replace(vgpu=config.vgpu._replace(layout=())) == Config()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "# nothing",
+        "resources:\naliases:\nvgpu: {layout: }",
+        '{"auto": null}',
+        "resources: []\nkubevirt: {}\nrescanSeconds: 5",
+        "aliases: {10de:2204: BIG}",
+    ],
+)
+def test_a_configuration_that_says_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plugin.yaml").write_text(text)
+    with pytest.raises(EmptyPluginConfig) as raised:
+        read_config("plugin.yaml")
+    assert [f"LK704: {raised.value.message}"] == provoked("config", "LK704")
+    assert read_config("plugin.yaml", auto="gpu").config.auto == "gpu"
 
 
 def test_json_is_yaml(path: Path) -> None:
@@ -159,12 +183,12 @@ def test_the_command_line_chooses_auto_before_the_file(path: Path) -> None:
 
 
 def test_what_was_read_is_told_to_those_who_watch_it(path: Path) -> None:
-    path.write_text("{}")
+    path.write_text("auto: gpu")
     assert read_config(str(path)).files == (str(path),)
 
 
 def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
-    assert read(path, "pciIds: pci.ids").pci_ids == str(path.with_name("pci.ids"))
+    assert read(path, "auto: gpu\npciIds: pci.ids").pci_ids == str(path.with_name("pci.ids"))
 
 
 # What is wrong
