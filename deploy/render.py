@@ -8,12 +8,19 @@ begins with ``_`` is a part of others.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-from jinja2 import FileSystemLoader, StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+try:
+    import yaml
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"deploy/render.py: jinja2 and PyYAML are needed, and {missing.name} isn't there. In a checkout ./dev gets both:\n"
+        "  ./dev demo && .venv/bin/python deploy/render.py"
+    )
 
 DEPLOY = Path(__file__).resolve().parent
 TEMPLATES = DEPLOY.parent / "templates" / "deploy"

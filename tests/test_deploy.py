@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from importlib import import_module
@@ -178,11 +179,36 @@ def test_the_hook_of_the_shim_is_in_its_config_map_and_a_shell_takes_it(tmp_path
     subprocess.run(["sh", "-n", hook], check=True)
 
 
+def test_what_is_for_the_whole_cluster_brings_no_vm_along() -> None:
+    kinds = {name: {document["kind"] for document in documents(name)} for name in RENDERED}
+    cluster_wide = {"Plugin", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+    assert [name for name in kinds if kinds[name] & cluster_wide] == ["plugin.yaml"]
+    assert kinds["plugin.yaml"] == cluster_wide
+
+
+def test_a_claim_that_a_pod_needs_and_no_manifest_makes_is_told_of_at_the_top() -> None:
+    for name, text in RENDERED.items():
+        head = re.match(r"(#.*\n)+", text)
+        for each in objects(documents(name)):
+            if claim := each.get("persistentVolumeClaim"):
+                assert head, name
+                assert f"PersistentVolumeClaim {claim['claimName']}" in head[0], name
+
+
+def test_without_jinja2_it_is_said_what_to_do() -> None:
+    run = [sys.executable, "-S", str(DEPLOY / "render.py")]  # without site-packages
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("deploy/render.py: jinja2 and PyYAML are needed, and ")
+    assert "./dev demo && .venv/bin/python deploy/render.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_one_label_decides_who_gets_the_plugin_and_who_gets_its_container() -> None:
     label = VALUES["label"]
     selector = only("plugin.yaml", "MutatingAdmissionPolicy")["spec"]["matchConstraints"]["objectSelector"]
     assert selector["matchLabels"] == {"kubevirt.io": "virt-launcher", label: "true"}
-    assert only("plugin.yaml", "VirtualMachine")["spec"]["template"]["metadata"]["labels"] == {label: "true"}
+    assert only("plugin-vm.yaml", "VirtualMachine")["spec"]["template"]["metadata"]["labels"] == {label: "true"}
     (hook,) = only("plugin.yaml", "Plugin")["spec"]["domainHooks"]
     assert hook["condition"] == f'"{label}" in vmi.Labels && vmi.Labels["{label}"] == "true"'
 
@@ -206,7 +232,7 @@ def test_the_plugins_container_ends_with_the_pod_because_it_is_a_native_sidecar(
 
 def test_beside_the_plugin_the_vm_has_the_sidecar_that_kubevirt_1_9_needs() -> None:
     # KubeVirt#18861.
-    assert [sidecar["image"] for sidecar in sidecars("plugin.yaml")] == [added_container()["image"]]
+    assert [sidecar["image"] for sidecar in sidecars("plugin-vm.yaml")] == [added_container()["image"]]
     for path in (DEPLOY / "plugin.yaml", DEPLOY / "plugin" / "components" / "node-hook" / "kustomization.yaml"):
         head = re.match(r"(#.*\n)+", path.read_text())
         assert head, path
