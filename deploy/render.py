@@ -18,7 +18,7 @@ try:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 except ModuleNotFoundError as missing:
     sys.exit(
-        f"deploy/render.py: jinja2 and PyYAML are needed, and {missing.name} isn't there. In a checkout ./dev gets both:\n"
+        f"deploy/render.py: jinja2 and PyYAML are needed, and {missing.name} isn't there. ./dev gets both:\n"
         "  ./dev demo && .venv/bin/python deploy/render.py"
     )
 

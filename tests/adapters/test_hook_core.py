@@ -82,6 +82,16 @@ def test_a_setting_that_is_wrong_fails_the_call() -> None:
     assert "error[LK402]: LAUNCHERKIT_SIBLINGS='all'" in (failure.value.message or "")
 
 
+@pytest.mark.parametrize("document", [b"{}", b'{"kind": "Pod", "spec": {"containers": []}}', b"null"])
+def test_what_is_no_vmi_fails_the_call(document: bytes) -> None:
+    """Q4."""
+    with pytest.raises(
+        GRPCError, match=r"error\[LK111\]: the VMI: expected a VirtualMachineInstance, found "
+    ) as failure:
+        complete_domain(DOMAIN, document, HookSettings({}, {}, "none"))
+    assert failure.value.status is Status.INVALID_ARGUMENT
+
+
 def test_without_a_vmi_the_hostdevs_that_are_there_are_completed() -> None:
     assert complete_domain(DOMAIN, b"", HookSettings({}, {}, "none")) == DOMAIN
 
