@@ -90,6 +90,8 @@ def test_a_line_of_an_env_file_is_named_by_its_number(tmp_path: Path) -> None:
     """A value of several lines, such as a private key, has lines that are no assignment."""
     path = tmp_path / "env"
     path.write_text(f"KEY=-----BEGIN\n{SECRETS[0]}\n")
+    assert SECRETS[0][:6] not in str(read_env_file(str(path)).notes)
+    path.write_text(f"PCI_RESOURCE_X=0000:e1:00.0\n{SECRETS[0]}\n")
     with pytest.raises(LauncherkitError) as raised:
         read_env_file(str(path))
     assert SECRETS[0][:6] not in str(raised.value)

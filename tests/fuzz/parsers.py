@@ -53,7 +53,7 @@ def environment(data: bytes) -> None:
 
 def env_file(data: bytes) -> None:
     path = _write("env", data)
-    for name in read_env_file(path):
+    for name in read_env_file(path).variables:
         assert name.replace("=", "") == name != ""
 
 
