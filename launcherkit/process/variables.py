@@ -13,6 +13,7 @@ KNOWN = frozenset(
         "ALIAS_PREFIX_HOSTDEVICE",
         "ALIAS_PREFIX_USB",
         "ALL",
+        "ANNOTATIONS",
         "CONNECT",
         "CONSOLE",
         "DEBUG",
