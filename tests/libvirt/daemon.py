@@ -17,11 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lxml import etree
+
 from tests.tiers import LIBVIRT, find_program
 
 _START_SECONDS = 60
 _IDLE_SECONDS = 900  # it goes by itself should the tests be killed
 _KVM = "/dev/kvm"
+SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
+"""Names the socket of a libvirtd to test with instead, of another version say. What it has is left alone."""
 
 
 class CannotStart(Exception):
@@ -64,21 +68,24 @@ class Libvirt:
             file.write(domain_xml)
             file.flush()
             self("define", *(["--validate"] if validate else []), file.name)
-        names = self("list", "--all", "--name").split()
+        name = etree.fromstring(domain_xml).findtext("name") or ""
         try:
-            return self("dumpxml", "--inactive", names[0]).encode()
+            return self("dumpxml", "--inactive", name).encode()
         finally:
-            for name in names:
-                self("undefine", "--nvram", name)
+            self("undefine", "--nvram", name)
 
 
 @contextmanager
 def private_libvirt() -> Iterator[Libvirt]:
-    """Start a daemon of our own, and stop it again.
+    """Start a daemon of our own, and stop it again; or use the one whose socket `SOCKET` names, and leave it running.
 
     Raises:
         CannotStart: with the end of its log.
     """
+    if socket := os.environ.get(SOCKET):
+        with tempfile.TemporaryDirectory(prefix="lk-libvirt-") as there:
+            yield Libvirt(f"qemu+unix:///session?socket={socket}", Path(there))
+        return
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
     # Not under pytest's own temporary directory: nobody may not enter that one, and a socket's path has 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="lk-libvirt-"))
