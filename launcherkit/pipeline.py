@@ -163,7 +163,7 @@ def _plan(
     there = set(attached)
     left = tuple(dict.fromkeys(primary for _, primary in left_alone if primary not in there))
     devices = tuple([_device(unit, aliases, placement, shown, managed, backends) for unit in units])
-    return Plan(devices, placement.root_ports, groups, needed, left, bool(backends.iommufd))
+    return Plan(devices, placement.controllers, groups, needed, left, bool(backends.iommufd))
 
 
 def _displays(

@@ -37,7 +37,7 @@ from tests.support.pages import (
     sections,
     steps,
 )
-from tests.tiers import CLUSTER, KERNEL_CACHE
+from tests.tiers import CLUSTER, EXAMPLES, KERNEL_CACHE, LIBVIRT_SOCKET
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
@@ -247,7 +247,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
     codes = set(LauncherkitError.codes())
-    variables = known_variables() | plugin_variables() | {CLUSTER.variable, KERNEL_CACHE}
+    variables = known_variables() | plugin_variables() | {CLUSTER.variable, KERNEL_CACHE, LIBVIRT_SOCKET, EXAMPLES}
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)

@@ -23,6 +23,7 @@ DOMAIN = """\
   <os><type machine='q35'>hvm</type></os>
   <devices>
     <controller type='pci' index='0' model='pcie-root'/>
+    <memballoon model='none'/>
   </devices>
 </domain>
 """

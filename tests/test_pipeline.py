@@ -171,7 +171,8 @@ def test_a_document_is_called_by_its_name() -> None:
 def test_two_ports_of_one_card_are_two_devices_that_libvirt_places() -> None:
     """C2, P3."""
     host = FixedHost(function("0000:01:00.0", NIC, group=1), function("0000:01:00.1", NIC, group=1))
-    translation = translate(domain(), env={X: "0000:01:00.0,0000:01:00.1"}, host=host, vmi=vmi(a="x", b="x"))
+    document = domain("<memballoon model='none'/>")
+    translation = translate(document, env={X: "0000:01:00.0,0000:01:00.1"}, host=host, vmi=vmi(a="x", b="x"))
     assert [(each.alias, each.guest) for each in hostdevs(translation.domain_xml)] == [
         ("ua-gpu-a", None),
         ("ua-gpu-b", None),

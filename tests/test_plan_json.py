@@ -43,8 +43,8 @@ def test_the_plan_says_who_asked_what_answers_and_where_it_goes() -> None:
     assert [
         (each["host"], each["role"], each["guest"], each["multifunction"], each["present"]) for each in gpu["functions"]
     ] == [
-        ("0000:e1:00.0", "primary", "0000:01:00.0", True, False),
-        ("0000:e1:00.1", "sibling", "0000:01:00.1", False, False),
+        ("0000:e1:00.0", "primary", "0000:04:00.0", True, False),
+        ("0000:e1:00.1", "sibling", "0000:04:00.1", False, False),
     ]
     assert gpu["functions"][1]["request"] is None
     assert (mediated["kind"], mediated["functions"][0]["host"], mediated["functions"][0]["model"]) == (
@@ -55,7 +55,7 @@ def test_the_plan_says_who_asked_what_answers_and_where_it_goes() -> None:
     assert "display" not in mediated["functions"][0]
     assert third["functions"][0]["present"] is True
     assert [each["host"] for each in third["stayed"]] == ["0000:01:00.1"]
-    assert document["rootPorts"] == [1]
+    assert document["rootPorts"] == [4, 5]
     assert [group["number"] for group in document["groups"]] == [12, 44, 90]
     assert document["groups"][1]["members"][0] == {"host": "0000:e1:00.0", "driver": "vfio-pci", "attached": True}
     assert document["nodes"][0] == "/dev/vfio/vfio"

@@ -78,12 +78,12 @@ EVERY_DIALECT = [
 def test_users_1_two_gpus_with_audio_each_get_their_own_audio(value: str) -> None:
     translation = translate(domain(), env={VARIABLE: value}, host=TWO_CARDS, vmi=vmi("a", "b"))
     assert slots(translation) == [
-        (GPU0, "0000:01:00.0", "on"),
-        (AUD0, "0000:01:00.1", None),
-        (GPU1, "0000:02:00.0", "on"),
-        (AUD1, "0000:02:00.1", None),
+        (GPU0, "0000:03:00.0", "on"),
+        (AUD0, "0000:03:00.1", None),
+        (GPU1, "0000:04:00.0", "on"),
+        (AUD1, "0000:04:00.1", None),
     ]
-    assert root_ports(translation.domain_xml) == [1, 2]
+    assert root_ports(translation.domain_xml) == [3, 4]
     assert [each.alias for each in hostdevs(translation.domain_xml)] == [
         "ua-gpu-a",
         "ua-gpu-a-fn1",
@@ -169,8 +169,8 @@ def test_users_4_a_sidecar_completes_what_is_in_the_document_without_any_variabl
     document = domain(pci_hostdev(GPU0, alias="ua-gpu-a"), pci_hostdev(GPU1, alias="ua-gpu-b", guest="0000:07:00.0"))
     translation = translate(document, env={}, host=TWO_CARDS, vmi=vmi("a", "b"))
     assert {each.source: (each.alias, each.guest, each.multifunction) for each in hostdevs(translation.domain_xml)} == {
-        GPU0: ("ua-gpu-a", "0000:08:00.0", "on"),
-        AUD0: ("ua-gpu-a-fn1", "0000:08:00.1", None),
+        GPU0: ("ua-gpu-a", "0000:02:00.0", "on"),
+        AUD0: ("ua-gpu-a-fn1", "0000:02:00.1", None),
         GPU1: ("ua-gpu-b", "0000:07:00.0", "on"),
         AUD1: ("ua-gpu-b-fn1", "0000:07:00.1", None),
     }
@@ -440,8 +440,8 @@ def test_users_closing_a_sibling_that_another_request_asks_for_is_attached_once(
         env = {VARIABLE: GPU0, AUDIO_VARIABLE: AUD0}
         found = hostdevs(translate(domain(), env=env, host=TWO_CARDS, vmi=requests).domain_xml)
         assert sorted((each.source, each.guest, each.multifunction) for each in found) == [
-            (GPU0, "0000:01:00.0", "on"),
-            (AUD0, "0000:01:00.1", None),
+            (GPU0, "0000:03:00.0", "on"),
+            (AUD0, "0000:03:00.1", None),
         ]
         assert {(each.alias or "").rpartition("-")[2] for each in found} == {"a", "sound"}
 
@@ -454,10 +454,10 @@ def test_users_closing_audio_of_one_card_asked_for_beside_another_card_goes_with
         each.source: each for each in hostdevs(translate(domain(), env=env, host=TWO_CARDS, vmi=requests).domain_xml)
     }
     assert [found[source].guest for source in (GPU0, AUD0, GPU1, AUD1)] == [
-        "0000:01:00.0",
-        "0000:01:00.1",
-        "0000:02:00.0",
-        "0000:02:00.1",
+        "0000:03:00.0",
+        "0000:03:00.1",
+        "0000:04:00.0",
+        "0000:04:00.1",
     ]
     assert (found[AUD1].alias, found[AUD0].alias) == ("ua-hostdevice-s", "ua-hostdevice-t")
 
@@ -471,6 +471,6 @@ def test_a_host_of_files_is_read_the_same(tmp_path: Path) -> None:
         domain(), env={VARIABLE: EVERY_DIALECT[0]}, host=Host.from_sysfs(tmp_path), vmi=vmi("a", "b")
     )
     assert hostdevs(translation.domain_xml)[1] == Hostdev(
-        AUD0, "ua-gpu-a-fn1", "0000:01:00.1", None, {"mode": "subsystem", "type": "pci", "managed": "no"}
+        AUD0, "ua-gpu-a-fn1", "0000:03:00.1", None, {"mode": "subsystem", "type": "pci", "managed": "no"}
     )
     assert translation.plan.nodes == ("/dev/vfio/vfio", "/dev/vfio/44", "/dev/vfio/12")

@@ -103,6 +103,12 @@ GUEST = Tier(
 KERNEL_CACHE = "LAUNCHERKIT_KERNEL_CACHE"
 """Names the folder in which the kernel tier's kernel is kept."""
 
+LIBVIRT_SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
+"""Names the socket of a libvirtd that the libvirt tier talks to instead of its own. What that one has is left alone."""
+
+EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"
+"""How many examples the tests take that make them at random."""
+
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(
     "kernel",

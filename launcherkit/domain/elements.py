@@ -1,4 +1,4 @@
-"""The text of the elements that are written: hostdevs, their parts, root ports (X1). All values are escaped (T3)."""
+"""The text of the elements that are written: hostdevs, their parts, PCI controllers (X1). Values are escaped (T3)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from launcherkit.domain.escape import escaped
 from launcherkit.domain.style import Style
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, UsbAddress
+from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
 from launcherkit.model.request import kind_of
 
@@ -23,8 +24,13 @@ def quoted(text: str, style: Style) -> str:
     return text if style.quote == "'" else text.replace("'", style.quote)
 
 
-def root_port(index: int, style: Style) -> str:
-    return quoted(f"<controller type='pci' index='{index}' model='pcie-root-port'/>", style)
+def pci_controller(controller: Controller, style: Style) -> str:
+    """A PCI controller that is added, with its address where it has one."""
+    tag = f"<controller type='pci' index='{controller.number}' model='{controller.model}'"
+    if controller.guest is None:
+        return quoted(f"{tag}/>", style)
+    lead = "" if style.indent is None else style.indent + style.step
+    return quoted(f"{tag}>{lead}{guest_address(GuestPlace(controller.guest))}{style.indent or ''}</controller>", style)
 
 
 def hostdev(function: PlannedFunction, style: Style) -> str:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from lxml import etree
 
+from launcherkit.domain.unplaced import Device, find_unplaced
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology
@@ -38,6 +39,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
     number_of: dict[HostAddress | None, int] = {}
     taken: set[PciAddress] = set()
     has_graphics = video_ramfb = False
+    seen: list[Device] = []
     for device in _devices(root):
         tag = device.tag
         guest = alias = None
@@ -57,6 +59,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
                 driver = child
         if guest is not None:
             used.add(guest)
+        seen.append(Device(device, placed, len(hostdevs)))
         if tag == "hostdev":
             hostdev = _hostdev(device, source, alias, guest, placed, f"{name}, hostdev {len(hostdevs) + 1}", errors)
             if hostdev is not None:
@@ -79,8 +82,9 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
             aliases.add(alias)
     errors.raise_if_any()
     arch, machine = _machine(root)
+    topology = _topology(root.get("type"), arch, machine, controllers)
     return DomainFacts(
-        topology=_topology(root.get("type"), arch, machine, controllers),
+        topology=topology,
         machine=f"{arch}/{machine}",
         controllers=tuple(controllers),
         guest_addresses=frozenset(used),
@@ -90,6 +94,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         hostdevs=tuple(hostdevs),
         taken=frozenset(taken),
         iommufd=_domain_iommufd(root),
+        unplaced=find_unplaced(seen, arch, machine, used) if topology == "pcie" else (),
     )
 
 

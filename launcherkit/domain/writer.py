@@ -28,7 +28,7 @@ def write_plan(document: Document, plan: Plan) -> bytes:
     places = Places(document)
     style = style_of(places)
     edits: list[Edit] = []
-    added: list[str] = [elements.root_port(index, style) for index in plan.root_ports]
+    added = [elements.pci_controller(controller, style) for controller in plan.controllers]
     completion = Completion(places, style)
     hostdevs = hostdev_elements(document.root)
     for device in plan.devices:

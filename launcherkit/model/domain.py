@@ -29,12 +29,27 @@ class ExistingHostdev(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """A PCI controller of the document."""
+    """A PCI controller, of the document or to be added to it."""
 
     number: int | None
     """Its ``index``, the bus behind it."""
     model: str
     guest: GuestAddress | None
+    """Where it is itself; None leaves that to libvirt."""
+
+
+Needs: TypeAlias = Literal["pcie", "pci"]
+"""The slot that libvirt puts a device in: PCI Express, behind a port of its own, or conventional PCI, on a bridge."""
+
+
+class Unplaced(NamedTuple):
+    """A device without an address, to which libvirt will give one behind a root port or a bridge (P2)."""
+
+    needs: Needs
+    hostdev: int | None = None
+    """Which of the document's hostdevs it is; None for another device."""
+    after_hostdevs: bool = False
+    """libvirt places it after all hostdevs, so that one more hostdev without an address would move it."""
 
 
 class DomainFacts(NamedTuple):
@@ -56,6 +71,8 @@ class DomainFacts(NamedTuple):
     """Host functions that the document uses otherwise: ``<interface type='hostdev'>``, NVMe disks and their backing."""
     iommufd: bool | None
     """The domain's ``<iommufd enabled>``, for hostdevs that say nothing themselves; None where it isn't there (V2)."""
+    unplaced: tuple[Unplaced, ...] = ()
+    """On PCIe machines: what libvirt will place, itself adding some of it, in the order in which it does (P2)."""
 
     @property
     def asks_for_iommufd(self) -> bool:

@@ -3,6 +3,7 @@
 from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
+from launcherkit.model.domain import Controller
 from launcherkit.model.request import Kind, Section
 from launcherkit.model.value import NamedTuple
 
@@ -139,8 +140,8 @@ class Plan(NamedTuple):
     """All that is going to be done, in the order of the requests."""
 
     devices: tuple[PlannedDevice, ...]
-    root_ports: tuple[int, ...]
-    """Indices of the ``pcie-root-port`` controllers that are added (P2)."""
+    controllers: tuple[Controller, ...]
+    """PCI controllers that are added (P2)."""
     groups: tuple[TouchedGroup, ...]
     nodes: tuple[str, ...]
     """Device nodes that QEMU will open (V2)."""
@@ -148,3 +149,8 @@ class Plan(NamedTuple):
     """Primaries that the environment holds beyond the requests (C4)."""
     iommufd: bool
     """A PCI function goes through iommufd, and its node is among those that QEMU opens (V2)."""
+
+    @property
+    def root_ports(self) -> tuple[int, ...]:
+        """Indices of the ``pcie-root-port`` controllers that are added."""
+        return tuple([each.number for each in self.controllers if each.model == "pcie-root-port" and each.number])

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcherkit.errors import Collector, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, PciSlot
-from launcherkit.model.domain import DomainFacts
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot
+from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
 from launcherkit.model.value import NamedTuple
+from launcherkit.place.buses import HIGHEST_BUS, Buses, foresee_buses
 
-_HIGHEST_BUS = 255
-_FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F
+_LAST_SLOT = 0x1F
 
 
 class Placement(NamedTuple):
-    """Where each function goes that doesn't leave it to libvirt, and the root ports that this needs."""
+    """Where each function goes that isn't left to libvirt, and the PCI controllers that this needs."""
 
     guests: dict[HostAddress, GuestPlace]
-    root_ports: tuple[int, ...]
+    controllers: tuple[Controller, ...]
 
 
 def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, notes: list[Note]) -> Placement:
@@ -32,25 +32,45 @@ def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, n
             is free.
         notes: takes what is left to libvirt although it has several functions.
     """
-    room = _Room(domain)
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
         for attachment in unit.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
-        if len(unit.attachments) > 1:
-            for card in _by_host_slot(unit.attachments):
-                _place_card(card, domain, room, guests, errors, notes)
-    return Placement(_share_slots(guests), tuple(room.root_ports))
+    cards = [card for unit in units for card in _by_host_slot(unit.attachments) if _needs_a_place(card, domain)]
+    if not cards:
+        return Placement(_share_slots(guests), ())
+    room = _Room(domain, foresee_buses(domain, _joining(cards, domain)))
+    for card in cards:
+        _place_card(card, domain, room, guests, errors, notes)
+    return Placement(_share_slots(guests), room.controllers())
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
-    """The functions of one unit by physical card; with ``siblings: group`` there may be several."""
-    cards: dict[PciSlot, list[Attachment]] = {}
+    """The functions of one unit by physical card; with ``siblings: group`` there may be several. An mdev is one too."""
+    cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
     for attachment in attachments:
-        if isinstance(attachment.source, PciAddress):
-            cards.setdefault(attachment.source.slot, []).append(attachment)
+        source = attachment.source
+        if isinstance(source, PciAddress | MdevAddress):
+            cards.setdefault(source.slot if isinstance(source, PciAddress) else source, []).append(attachment)
     return cards.values()
+
+
+def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
+    """Not left to libvirt: several functions (P1), and one that would move what libvirt places after it (P2, P3)."""
+    if len(card) == 1:
+        return card[0].hostdev is None and any(device.after_hostdevs for device in domain.unplaced)
+    return not all(_fixed(attachment, domain) for attachment in card)
+
+
+def _joining(cards: Iterable[Sequence[Attachment]], domain: DomainFacts) -> set[int]:
+    """The document's hostdevs that will be in the slot of another, and leave free what libvirt would give them."""
+    joining: set[int] = set()
+    for card in cards:
+        there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
+        free = [hostdev for hostdev in sorted(there) if not domain.hostdevs[hostdev].placed]
+        joining.update(free[1:] if len(free) == len(there) else free)
+    return joining
 
 
 def _place_card(
@@ -63,8 +83,6 @@ def _place_card(
 ) -> None:
     """Put all functions of a card that have no place yet into one slot, at their numbers (P1)."""
     fixed = [attachment for attachment in card if _fixed(attachment, domain)]
-    if len(card) < 2 or len(fixed) == len(card):
-        return
     elsewhere = next((attachment.source for attachment in fixed if attachment.source not in guests), None)
     if elsewhere is not None:
         notes.append(Note("not-placed", f"{elsewhere} has no PCI address in the guest, so its siblings can't join it"))
@@ -73,8 +91,10 @@ def _place_card(
         names = ", ".join(str(attachment.source) for attachment in card)
         notes.append(Note("not-placed", f"{domain.machine}: libvirt places {names}; one slot is not asked for there"))
         return
-    base = guests[fixed[0].source] if fixed else room.free_slot()
+    base = guests[fixed[0].source] if fixed else room.slot_for(card)
     if base is None:
+        if len(card) == 1:
+            return  # libvirt says what it lacks
         errors.add(_no_room(card, domain))
         return
     domain_, bus, slot, _ = base
@@ -104,9 +124,9 @@ def _fixed(attachment: Attachment, domain: DomainFacts) -> bool:
 def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, int]]:
     """The host's function numbers if the lowest is 0, else counted from 0 (P1)."""
     sources = sorted(attachment.source for attachment in card if isinstance(attachment.source, PciAddress))
-    if sources[0].function == 0:
+    if sources and sources[0].function == 0:
         return [(source, source.function) for source in sources]
-    return [(source, number) for number, source in enumerate(sources)]
+    return [(source, number) for number, source in enumerate(sources or [card[0].source])]
 
 
 def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
@@ -122,29 +142,42 @@ def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, G
 
 
 class _Room:
-    """What is still free in the guest: bus numbers for root ports, or slots of bus 0 (P2)."""
+    """What is still free in the guest: buses behind root ports, or slots of bus 0 (P2)."""
 
-    def __init__(self, domain: DomainFacts) -> None:
+    def __init__(self, domain: DomainFacts, buses: Buses) -> None:
         self._domain = domain
-        self.root_ports: list[int] = []
+        self._buses = buses
+        self._root_ports: list[Controller] = []
+        self._places_for_ports = _places_for_ports(domain)
+        self._placed = False
         self.taken = set(domain.guest_addresses)
-        indices = [controller.number or 0 for controller in domain.controllers]
-        buses = [address.bus for address in domain.guest_addresses]
-        self._highest_bus = max([0, *indices, *buses])
         self._used = {address.slot for address in domain.guest_addresses if address.domain == 0 and address.bus == 0}
-        self._places_for_ports = _places_for_ports(domain, self._used)
 
-    def free_slot(self) -> GuestAddress | None:
-        """An empty slot of its own for a device; None where there is no more room."""
-        return self._root_port() if self._domain.topology == "pcie" else self._slot_of_bus_0()
+    def controllers(self) -> tuple[Controller, ...]:
+        """What must be written down for the slots that were given away."""
+        return (*self._buses.bridges, *self._root_ports) if self._placed else ()
+
+    def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
+        """A slot of its own for a device; None where there is no more room."""
+        if self._domain.topology != "pcie":
+            return self._slot_of_bus_0()
+        foreseen = self._buses.hostdevs
+        there = next((each.hostdev for each in card if each.hostdev in foreseen), None)
+        # What the document has stays where libvirt would put it, behind a port that libvirt makes.
+        slot = self._root_port() if there is None else foreseen[there]
+        if slot is None or slot.bus > HIGHEST_BUS:
+            return None
+        self._placed = True
+        return slot
 
     def _root_port(self) -> GuestAddress | None:
-        """Slot 0 behind a new root port, whose index is above every index and bus in use."""
-        if self._highest_bus >= _HIGHEST_BUS or len(self.root_ports) >= self._places_for_ports:
+        """Slot 0 behind a new root port, above every bus that is there or that libvirt will make."""
+        bus = len(self._buses.models) + len(self._root_ports)
+        place = next(self._places_for_ports, None)
+        if bus > HIGHEST_BUS or place is None:
             return None
-        self._highest_bus += 1
-        self.root_ports.append(self._highest_bus)
-        return GuestAddress(0, self._highest_bus, 0, 0)
+        self._root_ports.append(Controller(bus, "pcie-root-port", place))
+        return GuestAddress(0, bus, 0, 0)
 
     def _slot_of_bus_0(self) -> GuestAddress | None:
         """From the top, so that what libvirt places from the bottom stays where guests know it."""
@@ -155,14 +188,19 @@ class _Room:
         return GuestAddress(0, 0, slot, 0)
 
 
-def _places_for_ports(domain: DomainFacts, used: set[int]) -> int:
-    """How many root ports libvirt can put on the root: eight in a free slot, or beside other ports."""
-    ports: dict[int, int] = {}
-    for controller in domain.controllers:
-        if controller.model == "pcie-root-port" and controller.guest is not None and controller.guest.bus == 0:
-            ports[controller.guest.slot] = ports.get(controller.guest.slot, 0) + 1
-    free = sum(slot not in used for slot in range(_FIRST_SLOT, _LAST_SLOT))
-    return free * 8 + sum(8 - count for count in ports.values())
+def _places_for_ports(domain: DomainFacts) -> Iterator[GuestAddress]:
+    """Where root ports can be on the root bus: eight in a free slot, or beside other ports.
+
+    Firmware numbers buses in the order of the ports. libvirt puts its own from the bottom, so ours begin in the middle,
+    behind them; what is above 19 libvirt keeps for devices of q35's chipset.
+    """
+    used = {address for address in domain.guest_addresses if address.domain == address.bus == 0}
+    ports = {controller.guest for controller in domain.controllers if controller.model == "pcie-root-port"}
+    others = {address.slot for address in used - ports}
+    for slot in (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1)):
+        if slot not in others:
+            places = [GuestAddress(0, 0, slot, function) for function in range(8)]
+            yield from (place for place in places if place not in used and place not in ports)
 
 
 def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:

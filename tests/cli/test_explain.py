@@ -116,9 +116,9 @@ def test_it_tells_the_primary_the_sibling_and_where_they_go(case: Case) -> None:
     assert "[10de:2204]" in line_with(words, "0000:e1:00.0", "primary")
     assert "[10de:1aef]" in line_with(words, "0000:e1:00.1", "sibling")
     assert "comes along: in the same IOMMU group 44" in words
-    assert "guest 0000:01:00.0, multifunction, alias ua-gpu-gpu1, added" in words
-    assert "guest 0000:01:00.1, alias ua-gpu-gpu1-fn1, added" in words
-    assert "pcie-root-port of index 1" in words
+    assert "guest 0000:03:00.0, multifunction, alias ua-gpu-gpu1, added" in words
+    assert "guest 0000:03:00.1, alias ua-gpu-gpu1-fn1, added" in words
+    assert "pcie-root-port of index 3" in words
 
 
 def test_it_tells_groups_with_their_members_and_drivers(case: Case) -> None:

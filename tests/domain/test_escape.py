@@ -86,7 +86,7 @@ def test_no_value_of_a_plan_changes_more_than_its_attribute(
             PlannedFunction(Attachment(MdevAddress(UUID), "primary", "", None, 1), alias, None, shown, False),
             PlannedFunction(Attachment(MdevAddress(uuid), "primary", "", None, None), alias, None, shown, True),
         )
-        plan = Plan((PlannedDevice("mdev", functions, ()),), (1,), (), (), (), True)
+        plan = Plan((PlannedDevice("mdev", functions, ()),), (), (), (), (), True)
         return write_plan(read_document(document), plan)
 
     result = written(alias, model or "m", uuid)

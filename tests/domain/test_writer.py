@@ -8,6 +8,7 @@ from lxml import etree
 from launcherkit.domain.document import read_document
 from launcherkit.domain.writer import write_plan
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, UsbAddress
+from launcherkit.model.domain import Controller
 from launcherkit.model.plan import Attachment, GuestPlace, Plan, PlannedDevice, PlannedFunction, Shown
 from tests.support.domains import Hostdev, domain, hostdevs, mdev_hostdev, pci_hostdev, root_ports
 from tests.support.facts import UUID, at
@@ -32,7 +33,8 @@ def place(bus: int, function: int, multifunction: bool | None = None) -> GuestPl
 
 
 def plan(*functions: PlannedFunction, ports: tuple[int, ...] = (), iommufd: bool = False) -> Plan:
-    return Plan((PlannedDevice("pci", functions, ()),), ports, (), (), (), iommufd)
+    controllers = tuple(Controller(port, "pcie-root-port", GuestAddress(0, 0, 0x10, 0)) for port in ports)
+    return Plan((PlannedDevice("pci", functions, ()),), controllers, (), (), (), iommufd)
 
 
 CARD = plan(planned(GPU, guest=place(1, 0, True)), planned(SOUND, "ua-gpu-a-fn1", place(1, 1, False)), ports=(1,))
@@ -54,9 +56,24 @@ def test_a_hostdev_leaves_with_mode_type_managed_source_alias_and_address() -> N
     ]
 
 
-def test_a_root_port_comes_with_its_index() -> None:
+def test_a_root_port_comes_with_its_index_and_its_place() -> None:
     """P2."""
-    assert root_ports(write(domain())) == [1]
+    written = write(domain())
+    assert root_ports(written) == [1]
+    (port,) = etree.fromstring(written).iterfind("devices/controller")
+    assert dict(port[0].attrib) == {
+        "type": "pci",
+        "domain": "0x0000",
+        "bus": "0x00",
+        "slot": "0x10",
+        "function": "0x0",
+    }
+
+
+def test_a_bridge_comes_with_its_index_and_libvirt_places_it() -> None:
+    """P2."""
+    wanted = CARD._replace(controllers=(Controller(2, "pcie-to-pci-bridge", None),))
+    assert b"<controller type='pci' index='2' model='pcie-to-pci-bridge'/>" in write(domain(), wanted)
 
 
 def test_managed_is_written_as_planned_for_what_is_added() -> None:

@@ -19,13 +19,11 @@ from pathlib import Path
 
 from lxml import etree
 
-from tests.tiers import LIBVIRT, find_program
+from tests.tiers import LIBVIRT, LIBVIRT_SOCKET, find_program
 
 _START_SECONDS = 60
 _IDLE_SECONDS = 900  # it goes by itself should the tests be killed
 _KVM = "/dev/kvm"
-SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
-"""Names the socket of a libvirtd to test with instead, of another version say. What it has is left alone."""
 
 
 class CannotStart(Exception):
@@ -77,12 +75,12 @@ class Libvirt:
 
 @contextmanager
 def private_libvirt() -> Iterator[Libvirt]:
-    """Start a daemon of our own, and stop it again; or use the one whose socket `SOCKET` names, and leave it running.
+    """Start a daemon of our own, and stop it again; or use that of `LIBVIRT_SOCKET`, and leave it running.
 
     Raises:
         CannotStart: with the end of its log.
     """
-    if socket := os.environ.get(SOCKET):
+    if socket := os.environ.get(LIBVIRT_SOCKET):
         with tempfile.TemporaryDirectory(prefix="lk-libvirt-") as there:
             yield Libvirt(f"qemu+unix:///session?socket={socket}", Path(there))
         return

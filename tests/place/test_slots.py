@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology, Unplaced
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Unit
 from launcherkit.place.slots import Placement, place_units
@@ -41,6 +41,7 @@ def domain(
     controllers: Iterable[Controller] = (),
     used: Iterable[str] = (),
     hostdevs: Iterable[ExistingHostdev] = (),
+    unplaced: Iterable[Unplaced] = (),
 ) -> DomainFacts:
     there = tuple(hostdevs)
     addresses = {guest(text) for text in used} | {each.guest for each in there if each.guest is not None}
@@ -55,6 +56,7 @@ def domain(
         there,
         frozenset(),
         False,
+        tuple(unplaced),
     )
 
 
@@ -67,6 +69,10 @@ def place(units: Iterable[Unit], facts: DomainFacts, notes: list[Note] | None = 
     placement = place_units(list(units), facts, errors, [] if notes is None else notes)
     errors.raise_if_any()
     return placement
+
+
+def ports(placement: Placement) -> tuple[int | None, ...]:
+    return tuple(controller.number for controller in placement.controllers if controller.model == "pcie-root-port")
 
 
 def shown(placement: Placement) -> dict[str, str]:
@@ -86,7 +92,7 @@ def test_a_card_takes_one_slot_behind_a_root_port_of_its_own() -> None:
         OTHER[0]: "0000:02:00.0+",
         OTHER[1]: "0000:02:00.1",
     }
-    assert placement.root_ports == (1, 2)
+    assert ports(placement) == (1, 2)
 
 
 def test_guest_functions_are_the_hosts_numbers_where_the_lowest_is_0() -> None:
@@ -113,6 +119,65 @@ def test_a_single_function_is_left_to_libvirt() -> None:
     assert placement == Placement({}, ())
 
 
+NIC, WATCHDOG = Unplaced("pcie"), Unplaced("pci", after_hostdevs=True)
+BALLOON = Unplaced("pcie", after_hostdevs=True)
+
+
+def test_a_root_port_comes_after_those_that_libvirt_makes() -> None:
+    """P2: two NICs and a memory balloon are at 1, 2 and 3, with us or without."""
+    placement = place([unit(*CARD), unit(*OTHER)], domain(unplaced=[NIC, NIC, BALLOON]))
+    assert placement.controllers == (
+        Controller(4, "pcie-root-port", guest("0000:00:10.0")),
+        Controller(5, "pcie-root-port", guest("0000:00:10.1")),
+    )
+
+
+def test_a_bridge_that_libvirt_would_make_is_written_down() -> None:
+    """P2: else libvirt would make it after our root port."""
+    placement = place([unit(*CARD)], domain(unplaced=[NIC, WATCHDOG]))
+    assert placement.controllers == (
+        Controller(3, "pcie-to-pci-bridge", None),
+        Controller(4, "pcie-root-port", guest("0000:00:10.0")),
+    )
+
+
+def test_root_ports_that_are_free_are_left_to_what_libvirt_places() -> None:
+    """P2: ports kept for hot-plug, say."""
+    free = [root_port(index, f"0000:00:02.{index}") for index in (1, 2, 3)]
+    assert ports(place([unit(*CARD)], domain(controllers=free, unplaced=[NIC, NIC]))) == (4,)
+    assert ports(place([unit(*CARD)], domain(controllers=free, unplaced=[NIC] * 5))) == (6,)
+
+
+def test_a_hostdev_of_the_document_stays_where_libvirt_would_put_it() -> None:
+    """P2: its siblings come to it, and no root port is added."""
+    facts = domain(hostdevs=[hostdev(at(CARD[0]), None)], unplaced=[NIC, NIC, Unplaced("pcie", 0), BALLOON])
+    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    assert shown(placement) == {CARD[0]: "0000:03:00.0+", CARD[1]: "0000:03:00.1"}
+    assert placement.controllers == ()
+
+
+def test_two_hostdevs_of_one_card_leave_no_port_empty() -> None:
+    """P2: the second comes to the first, and the next card to the port that the second would have had."""
+    there = [hostdev(at(source), None) for source in (*CARD, OTHER[0])]
+    facts = domain(hostdevs=there, unplaced=[NIC, *(Unplaced("pcie", number) for number in range(3))])
+    units = [unit(*CARD, hostdevs={CARD[0]: 0, CARD[1]: 1}), unit(*OTHER, hostdevs={OTHER[0]: 2})]
+    assert [where.rstrip("+") for where in shown(place(units, facts)).values()] == [
+        "0000:02:00.0",
+        "0000:02:00.1",
+        "0000:03:00.0",
+        "0000:03:00.1",
+    ]
+
+
+def test_a_function_that_would_move_what_libvirt_places_after_it_has_a_root_port() -> None:
+    """P3, P2: hostdevs are placed before the memory balloon."""
+    facts = domain(unplaced=[NIC, BALLOON])
+    assert shown(place([unit(CARD[0])], facts)) == {CARD[0]: "0000:03:00.0"}
+    assert shown(place([unit(CARD[0])], domain(unplaced=[NIC]))) == {}
+    there = domain(hostdevs=[hostdev(at(CARD[0]), None)], unplaced=[NIC, Unplaced("pcie", 0), BALLOON])
+    assert shown(place([unit(CARD[0], hostdevs={CARD[0]: 0})], there)) == {}
+
+
 @pytest.mark.parametrize(
     ("facts", "bus"),
     [
@@ -120,14 +185,14 @@ def test_a_single_function_is_left_to_libvirt() -> None:
         (domain(controllers=[Controller(0, "pcie-root", None)]), 1),
         (domain(controllers=[root_port(4), root_port(2)]), 5),
         (domain(controllers=[root_port(2)], used=["0000:07:00.0"]), 8),
-        (domain(controllers=[Controller(None, "pcie-root-port", None)]), 1),
+        (domain(controllers=[Controller(0, "pcie-root", None), Controller(None, "pcie-root-port", None)]), 2),
         (domain(controllers=[root_port(254)]), 255),
     ],
 )
 def test_the_root_ports_index_is_above_every_index_and_bus_in_use(facts: DomainFacts, bus: int) -> None:
     """P2."""
     placement = place([unit(*CARD)], facts)
-    assert placement.root_ports == (bus,)
+    assert ports(placement) == (bus,)
     assert {where.address.bus for where in placement.guests.values()} == {bus}
 
 
@@ -143,7 +208,7 @@ def test_a_full_root_bus_has_no_place_for_a_root_port() -> None:
     with pytest.raises(NoRoom):
         place([unit(*CARD)], domain(used=full))
     seven = [root_port(number + 1, f"0000:00:02.{number}") for number in range(7)]
-    assert place([unit(*CARD)], domain(used=full, controllers=seven)).root_ports == (8,)
+    assert ports(place([unit(*CARD)], domain(used=full, controllers=seven))) == (8,)
     with pytest.raises(NoRoom):
         place([unit(*CARD), unit(*OTHER)], domain(used=full, controllers=seven))
 
@@ -158,7 +223,7 @@ def test_on_pc_a_card_takes_a_free_slot_of_bus_0() -> None:
         OTHER[0]: "0000:00:1c.0+",
         OTHER[1]: "0000:00:1c.1",
     }
-    assert placement.root_ports == ()
+    assert ports(placement) == ()
 
 
 def test_on_pc_a_full_bus_0_is_an_error_and_slots_0_to_2_are_the_machines() -> None:
@@ -184,7 +249,7 @@ def test_siblings_join_a_hostdev_that_has_a_guest_address() -> None:
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
     placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
     assert shown(placement) == {CARD[0]: "0000:05:00.0+", CARD[1]: "0000:05:00.1"}
-    assert placement.root_ports == ()
+    assert ports(placement) == ()
 
 
 def test_multifunction_stands_again_where_a_second_pass_has_lost_it() -> None:
@@ -241,5 +306,5 @@ def test_a_hostdev_that_says_it_is_nowhere_is_left_alone() -> None:
 def test_a_new_card_keeps_clear_of_where_an_old_one_is() -> None:
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
     placement = place([unit(*OTHER), unit(*CARD, hostdevs={CARD[0]: 0})], facts)
-    assert placement.root_ports == (6,)
+    assert ports(placement) == (6,)
     assert len({where.address for where in placement.guests.values()}) == 4

@@ -1,0 +1,169 @@
+"""Finds the controllers that libvirt places: those of the document, and those that it adds (P2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from lxml import etree
+
+from launcherkit.domain.needs import Machine, child_attribute, disk_bus, virtio
+from launcherkit.model.domain import Needs
+from launcherkit.model.value import NamedTuple
+
+Controllers: TypeAlias = Sequence[tuple[etree._Element, bool]]
+"""The controllers of a document, each with whether it has an address."""
+
+_HIGHEST_INDEX = 255
+_DISKS = {"scsi": 7, "sata": 6}
+"""So many disks libvirt puts on one controller, by their targets' names."""
+_XHCI = ("qemu-xhci", "nec-xhci")
+_USB2 = ("ich9-ehci1", "ich9-uhci1", "ich9-uhci2", "ich9-uhci3")
+_USB2_ON_Q35 = 2
+"""So many USB2 controllers have a slot of their own on q35's root bus, 1d and 1a."""
+
+
+def bridges_to_place(controllers: Controllers) -> list[Needs]:
+    """The PCI controllers that go behind a root port."""
+    behind = ("pcie-to-pci-bridge", "pcie-switch-upstream-port")
+    return ["pcie" for element, placed in controllers if not placed and element.get("model") in behind]
+
+
+def controllers_to_place(
+    controllers: Controllers, devices: Sequence[etree._Element], machine: Machine
+) -> Iterator[Needs]:
+    """The slots for all other controllers, in libvirt's order.
+
+    Args:
+        controllers: all of the document.
+        devices: all of its devices; for some of them libvirt adds a controller.
+        machine: of the domain.
+    """
+    there: dict[str, set[int]] = {}
+    usb2: dict[int, list[tuple[str, bool]]] = {}
+    ordered: list[_Controller] = []
+    for element, placed in controllers:
+        kind, model = element.get("type", ""), element.get("model")
+        numbers = there.setdefault(kind, set())
+        number = _index(element.get("index"), numbers)
+        if kind == "usb" and model in _USB2:
+            usb2.setdefault(number, []).append((model, placed))
+        if number not in numbers:
+            _insert(ordered, _Controller(kind, number, model, placed))
+        numbers.add(number)
+    for kind, number in _added(there, devices, machine):
+        _insert(ordered, _Controller(kind, number, "qemu-xhci" if kind == "usb" else None, placed=False))
+    scsi = _scsi_model(ordered, machine)
+    on_root = _usb2_on_root(usb2, machine)
+    for controller in ordered:
+        companions = usb2.get(controller.number, []) if controller.kind == "usb" else []
+        if any(placed for _, placed in companions) or (companions and controller.number in on_root):
+            continue
+        needs = None if controller.placed else _slot(controller, scsi, machine)
+        if needs is not None:
+            yield needs
+
+
+class _Controller(NamedTuple):
+    kind: str
+    number: int
+    model: str | None
+    placed: bool
+
+
+def _insert(ordered: list[_Controller], new: _Controller) -> None:
+    """Controllers of one type stand together by index, at the place of the first of them."""
+    same = [at for at, controller in enumerate(ordered) if controller.kind == new.kind]
+    behind = [at for at in same if ordered[at].number < new.number]
+    if same:
+        ordered.insert(behind[-1] + 1 if behind else same[0], new)
+    else:
+        ordered.append(new)
+
+
+def _index(said: str | None, there: set[int]) -> int:
+    """The index of a controller; libvirt takes the lowest that is free where it isn't said."""
+    number = _number(said)
+    if number is not None:
+        return number
+    return next((free for free in range(_HIGHEST_INDEX) if free not in there), _HIGHEST_INDEX)
+
+
+def _number(text: str | None) -> int | None:
+    """A small decimal number, as all of these are."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(_HIGHEST_INDEX)):
+        return None
+    return int(text)
+
+
+def _usb2_on_root(usb2: Mapping[int, list[tuple[str, bool]]], machine: Machine) -> list[int]:
+    led = [number for number, models in usb2.items() if ("ich9-uhci1", False) in models]
+    return led[:_USB2_ON_Q35] if machine.q35 else []
+
+
+def _scsi_model(controllers: Iterable[_Controller], machine: Machine) -> str:
+    """What libvirt 12 takes where no model is said; before, it was always lsilogic."""
+    said = (controller.model for controller in controllers if controller.kind == "scsi")
+    return next((model for model in said if model not in (None, "auto")), "lsilogic") if machine.x86 else "virtio-scsi"
+
+
+def _slot(controller: _Controller, scsi: str, machine: Machine) -> Needs | None:
+    """The slot of a controller; None for one that is part of the machine, or no PCI device."""
+    kind, number, model, _ = controller
+    if kind == "usb":
+        default = "piix3-uhci" if machine.x86 else "qemu-xhci"
+        return None if model == "none" else "pcie" if (model or default) in _XHCI else "pci"
+    if kind == "sata":
+        return None if machine.q35 and number == 0 else "pci"
+    if kind == "scsi":
+        model = scsi if model in (None, "auto") else model
+        if model in ("virtio-scsi", "virtio-non-transitional", "virtio-transitional"):
+            return virtio(model, machine)
+        return None if model == "ncr53c90" else "pci"
+    if kind == "virtio-serial":
+        return virtio(model, machine)
+    return "pcie" if kind == "nvme" else None
+
+
+def _added(
+    there: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: Machine
+) -> Iterator[tuple[str, int]]:
+    """The controllers that libvirt adds: type and index."""
+    highest = {"scsi": -1, "sata": -1}
+    serial: set[int] = set()
+    for device in devices:
+        kind, number = _controller_of(device)
+        if kind == "virtio-serial":
+            serial.add(number)
+        elif kind:
+            highest[kind] = max(highest[kind], number)
+    if machine.q35 and 0 not in there.get("usb", ()):
+        yield "usb", 0
+    for kind, last in highest.items():
+        yield from ((kind, number) for number in range(last + 1) if number not in there.get(kind, ()))
+    yield from (("virtio-serial", number) for number in sorted(serial - there.get("virtio-serial", set())))
+
+
+def _controller_of(device: etree._Element) -> tuple[str, int]:
+    """Type and index of the controller that a device is attached to; no type for one that needs none."""
+    address = device.find("address")
+    said = None if address is None else _number(address.get("controller"))
+    if device.tag == "disk":
+        bus = disk_bus(device)
+        if bus in _DISKS:
+            number = _disk_number(child_attribute(device, "target", "dev") or "")
+            return bus, number // _DISKS[bus] if said is None else said
+    elif device.tag in ("channel", "console") and child_attribute(device, "target", "type") == "virtio":
+        return "virtio-serial", said or 0
+    elif device.tag == "hostdev" and device.get("type") == "scsi":
+        return "scsi", said or 0
+    return "", 0
+
+
+def _disk_number(target: str) -> int:
+    """The number of a disk by its name: ``sda`` is 0, ``sdaa`` is 26."""
+    letters = target.rstrip("0123456789")[2:]
+    number = 0
+    for letter in letters[:3]:
+        number = number * 26 + ord(letter) - ord("a") + 1
+    return min(max(number - 1, 0), _HIGHEST_INDEX)

@@ -1,0 +1,105 @@
+"""The buses that libvirt will make, and which of them it will give to hostdevs without an address (P2).
+
+libvirt goes through what has no address twice. First it only looks how many buses are needed: it takes the lowest that
+is free, and makes one where none is: a pcie-root-port, or for the first conventional PCI device a pcie-root-port with a
+pcie-to-pci-bridge behind it. Then it places everything, PCI controllers first, and again the lowest free bus is taken.
+Root ports that the document's indices leave out are there from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from launcherkit.model.address import GuestAddress
+from launcherkit.model.domain import Controller, DomainFacts, Unplaced
+from launcherkit.model.value import NamedTuple
+
+HIGHEST_BUS = 255
+_ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"
+_PORTS = (_ROOT_PORT, "pcie-switch-downstream-port")
+_BRIDGES = (_TO_PCI, "pci-bridge")
+_MOST = 32 * (HIGHEST_BUS + 1)
+_FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F
+
+
+class Buses(NamedTuple):
+    """What the guest would have without us."""
+
+    models: tuple[str, ...]
+    """The controller of every bus, by index. Without the spare root port that libvirt adds where it makes all."""
+    bridges: tuple[Controller, ...]
+    """Those that are not in the document and are no root ports."""
+    hostdevs: dict[int, GuestAddress]
+    """Where the document's hostdevs without an address would be, by number."""
+
+
+def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
+    """Do as libvirt would with the document.
+
+    Args:
+        domain: of a PCIe machine.
+        joining: hostdevs that need no slot, as they join another in its own.
+    """
+    models = _buses_said(domain)
+    said = len(models)
+    used = {(address.bus, address.slot) for address in domain.guest_addresses if address.domain == 0}
+    unplaced = [device for device in domain.unplaced if device.hostdev is None or device.hostdev not in joining]
+    del unplaced[_MOST:]  # libvirt refuses such a domain
+    _first_free(unplaced, models, used)
+    made = [Controller(bus, models[bus], None) for bus in range(said, len(models))]
+    bridges = tuple([controller for controller in made if controller.model in _BRIDGES])
+    behind_ports = [Unplaced("pcie") for bridge in bridges if bridge.model == _TO_PCI]
+    places = _first_free([*behind_ports, *unplaced], models, used)[len(behind_ports) :]
+    return Buses(
+        tuple(models),
+        bridges,
+        {device.hostdev: place for device, place in zip(unplaced, places, strict=True) if device.hostdev is not None},
+    )
+
+
+def _buses_said(domain: DomainFacts) -> list[str]:
+    """The buses that the document names by a controller or an address; root ports where it leaves indices out."""
+    models = {controller.number: controller.model for controller in domain.controllers if controller.number is not None}
+    for controller in domain.controllers:
+        if controller.number is None:  # libvirt gives it the lowest index that is free
+            models.setdefault(
+                next((free for free in range(1, HIGHEST_BUS) if free not in models), HIGHEST_BUS), controller.model
+            )
+    buses = [address.bus for address in domain.guest_addresses if address.domain == 0]
+    highest = min(max([0, *models, *buses]), HIGHEST_BUS)
+    return ["pcie-root", *(models.get(bus, _ROOT_PORT) for bus in range(1, highest + 1))]
+
+
+def _first_free(unplaced: list[Unplaced], models: list[str], used: Container[tuple[int, int]]) -> list[GuestAddress]:
+    """The lowest free slot for each device; buses that are lacking are added to the models."""
+    for_bridges: set[int] = set()
+    free = {"pcie": _free_ports(models, used, for_bridges), "pci": _free_bridge_slots(models, used, for_bridges)}
+    return [next(free[device.needs]) for device in unplaced]
+
+
+def _free_ports(models: list[str], used: Container[tuple[int, int]], for_bridges: set[int]) -> Iterator[GuestAddress]:
+    bus = 0
+    while True:
+        if bus == len(models):
+            models.append(_ROOT_PORT)
+        if models[bus] in _PORTS and bus not in for_bridges and (bus, 0) not in used:
+            yield GuestAddress(0, bus, 0, 0)
+        bus += 1
+
+
+def _free_bridge_slots(
+    models: list[str], used: Container[tuple[int, int]], for_bridges: set[int]
+) -> Iterator[GuestAddress]:
+    bus = 0
+    while True:
+        if bus == len(models):
+            if "dmi-to-pci-bridge" in models or any(bridge in models for bridge in _BRIDGES):
+                models.append("pci-bridge")
+            else:
+                for_bridges.add(bus)
+                models += _ROOT_PORT, _TO_PCI
+        if models[bus] in _BRIDGES:
+            for slot in range(_FIRST_SLOT, _LAST_SLOT + 1):
+                if (bus, slot) not in used:
+                    yield GuestAddress(0, bus, slot, 0)
+        bus += 1
