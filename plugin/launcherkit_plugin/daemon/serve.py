@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
@@ -93,7 +94,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     log = Lines(env, time.time)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: log("error", f"internal error: {context['message']}"))
+    loop.set_exception_handler(Faults(lambda text: log("error", text)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     started = asyncio.Event()
