@@ -136,7 +136,7 @@ def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: py
     async def scenario() -> None:
         async with serving(tmp_path) as path:
             reader, writer = await asyncio.open_unix_connection(str(path))
-            writer.transport.pause_reading()
+            reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way
             writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
             async with asyncio.timeout(SECONDS):
                 while True:

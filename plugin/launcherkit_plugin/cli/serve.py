@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="where KubeVirt's virt-handler calls the node hook of a plugin, for vGPUs (default: nowhere)",
     )
     parser.add_argument(
+        "--cluster-socket",
+        metavar="SOCKET",
+        default=text_from("--cluster-socket", env),
+        help="where `launcherkit-plugin cluster` dials, for Events and KubeVirt's configuration (default: nowhere)",
+    )
+    parser.add_argument(
         "--features-dir",
         metavar="DIR",
         default=text_from("--features-dir", env) or FEATURES,
@@ -109,6 +115,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         dev_root=args.dev_root.rstrip("/"),
         metrics_address=args.metrics_address,
         node_hook=args.node_hook,
+        cluster_socket=args.cluster_socket,
         ledger=args.ledger,
         proc=proc_of(args),
         features_dir=args.features_dir,

@@ -22,7 +22,7 @@ from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.cluster.link import Link
+from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.config.child import read_config_apart
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import Source
@@ -69,6 +69,7 @@ class Options(NamedTuple):
     dev_root: str
     metrics_address: str | None
     node_hook: str | None
+    cluster_socket: str | None
     ledger: str
     proc: str
     features_dir: str
@@ -119,9 +120,10 @@ async def _serve(
     hints = Wakeups(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         metrics = await _metrics(options.metrics_address, health, log, opened)
-        link = Link(env, log, hints)
-        opened.push_async_callback(link.close)
-        guarded = Guarded(Waits(log, metrics, link, partial(hints.give, Wakeup.HOST)))
+        cluster = ClusterSocket(log, hints)
+        if options.cluster_socket is not None:
+            await opened.enter_async_context(cluster.listening(options.cluster_socket))
+        guarded = Guarded(Waits(log, metrics, cluster, partial(hints.give, Wakeup.HOST)))
         parts = Parts(
             host=Host.from_sysfs(options.host),
             root=options.host,
@@ -130,7 +132,7 @@ async def _serve(
             sleep=time.sleep,
             log=log,
             metrics=metrics,
-            events=link,
+            events=cluster,
             stopped=Stopped(),
             guarded=guarded,
             ledger=options.ledger,
@@ -155,14 +157,15 @@ async def _serve(
             return assemble(reading.config, parts)
 
         async def reload() -> Setup | None:
-            source.tell(*link.facts)
+            source.tell(*cluster.facts)
             reading = await source.again()
             if reading is None:
                 return None
-            link.open(kubevirt=reading.cluster)
-            if reading.cluster and link.facts[0] is None:  # its word is a hint; until then the old one is in force
-                source.forget()
-                return None
+            if reading.cluster:
+                cluster.want_kubevirt()
+                if cluster.facts[0] is None:  # its word is a wakeup; until then the old one is in force
+                    source.forget()
+                    return None
             return in_force(reading)
 
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
@@ -171,14 +174,12 @@ async def _serve(
 
         watch()
         reading = await source.first()
-        link.open(kubevirt=reading.cluster)
         if reading.cluster:
+            cluster.want_kubevirt()
             try:
-                source.tell(*await link.first(CLUSTER_SECONDS))
+                source.tell(*await cluster.first(CLUSTER_SECONDS))
             except NoCluster as silent:
-                if not link.is_open:
-                    raise
-                log_error(log, silent)  # what the file says by itself has not to wait for an API server that is down
+                log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
             reading = await source.again() or reading
         world = World(
             scan=partial(_scan, parts.host),
@@ -189,7 +190,7 @@ async def _serve(
             clock=clock,
             log=log,
             metrics=metrics,
-            events=link,
+            events=cluster,
             health=health,
         )
         if options.node_hook is not None:

@@ -210,6 +210,13 @@ class NoMetricsAddress(LauncherkitError):
     exit_code: ClassVar[int] = EX_CONFIG
 
 
+class ClusterSocketNotMade(LauncherkitError):
+    """The socket that the cluster's process dials can't be made."""
+
+    code = "LK743"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
 # 75x: work that may hang
 
 

@@ -22,6 +22,7 @@ import pytest
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup
 from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
+from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
@@ -141,7 +142,6 @@ def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], c
         ("no host", 78, "error[LK501]"),
         ("no file", 65, "error[LK131]"),
         ("wrong file", 78, "error[LK701]"),
-        ("wants a cluster", 69, "error[LK741]"),
         ("two of a name", 78, "error[LK702]"),
     ],
 )
@@ -152,8 +152,6 @@ def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, te
         node.config.unlink()
     elif way == "wrong file":
         node.configure({"resources": [{"name": "GPU"}]})
-    elif way == "wants a cluster":
-        node.configure({"kubevirt": {"cluster": True}})
     else:
         node.configure({"resources": [RULES["resources"][0], {**RULES["resources"][0], "name": "amd.com/GPU"}]})  # type: ignore[index]
     with node.serving() as process:
@@ -419,18 +417,19 @@ def cluster() -> ApiServer:
 
 
 @pytest.fixture
-def in_cluster(cluster: ApiServer, node: Node) -> Iterator[dict[str, str]]:
-    """The environment of a pod that talks to it."""
-    with cluster.running(node.folder) as kubeconfig:
-        yield {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "node-1"}
+def in_cluster(cluster: ApiServer, node: Node) -> Iterator[tuple[str, ...]]:
+    """Options of a daemon beside which a process speaks to it."""
+    path = node.folder / "c.sock"
+    with cluster.running(node.folder) as kubeconfig, ClusterProcess(path, "node-1", kubeconfig):
+        yield ("--config", str(node.config), "--cluster-socket", str(path))
 
 
 def test_what_kubevirt_permits_is_advertised_and_followed(
-    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
 ) -> None:
     node.tree.function("0000:04:00.0", device=0x2230, driver="vfio-pci", group=20)
     node.configure({"kubevirt": {"cluster": True}})
-    with node.serving(env=in_cluster):
+    with node.serving(*in_cluster):
         kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
         cluster.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT", "nvidia.com/ANOTHER"))
         kubelet.wait_for("nvidia.com/ANOTHER", {"0000:04:00.0": True})
@@ -438,17 +437,26 @@ def test_what_kubevirt_permits_is_advertised_and_followed(
         kubelet.wait(lambda: kubelet.resources() == set())
 
 
-def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: dict[str, str]) -> None:
-    with node.serving(env=in_cluster):
+def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: tuple[str, ...]) -> None:
+    with node.serving(*in_cluster):
         kubelet.wait_for(GPU, BOTH)
         node.configure({"kubevirt": {"cluster": True}})
         kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
 
 
-def test_a_device_that_falls_ill_is_an_event_on_the_node(
-    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+def test_a_cluster_that_is_wanted_and_not_there_is_told_and_what_is_known_is_advertised(
+    node: Node, kubelet: Kubelet
 ) -> None:
-    with node.serving(env=in_cluster):
+    node.configure(RULES | {"kubevirt": {"cluster": True}})
+    with node.serving() as process:
+        assert "component `cluster`" in process.wait_for("LK741")
+        kubelet.wait_for(GPU, BOTH)
+
+
+def test_a_device_that_falls_ill_is_an_event_on_the_node(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
+) -> None:
+    with node.serving(*in_cluster):
         kubelet.wait_for(GPU, BOTH)
         (node.tree.root / "dev/vfio/10").unlink()
         cluster.wait_for("an Event", lambda: cluster.events)
