@@ -14,6 +14,7 @@ COMMANDS = {
     "check-config": "read a configuration and tell all that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
+    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
     "status": "show what is bound to what, by whom, and who holds it",
     "vgpu": "list, make and remove vGPUs, and apply or assert a layout of them",
 }

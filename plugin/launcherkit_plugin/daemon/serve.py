@@ -68,6 +68,8 @@ class Options(NamedTuple):
     host: str
     dev_root: str
     metrics_address: str | None
+    metrics_token_file: str | None
+    probe_socket: str | None
     node_hook: str | None
     cluster_socket: str | None
     ledger: str
@@ -119,7 +121,7 @@ async def _serve(
     health = Health(clock, patience=QUIET_SECONDS)
     hints = Wakeups(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
-        metrics = await _metrics(options.metrics_address, health, log, opened)
+        metrics = await _metrics(options, health, log, opened)
         cluster = ClusterSocket(log, hints)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
@@ -267,13 +269,20 @@ def _node_hook(
     return serving_node_hook(path, Node(allocator, world.read_usage, parts.stopped, wake, parts.log))
 
 
-async def _metrics(address: str | None, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
-    if address is None:
+async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
+    if options.probe_socket is not None:
+        from launcherkit_plugin.telemetry.http import serving_at
+        from launcherkit_plugin.telemetry.pages import probe_pages
+
+        await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health)))
+    if options.metrics_address is None:
         return NoMetrics()
     from launcherkit_plugin.telemetry.http import serving
+    from launcherkit_plugin.telemetry.pages import metrics_pages
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
     metrics = PrometheusMetrics()
-    where = await opened.enter_async_context(serving(address, metrics.registry, health))
+    pages = metrics_pages(metrics.registry, options.metrics_token_file)
+    where = await opened.enter_async_context(serving(options.metrics_address, pages))
     log("info", f"metrics are served on {where}")
     return metrics

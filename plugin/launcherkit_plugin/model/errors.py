@@ -217,6 +217,20 @@ class ClusterSocketNotMade(LauncherkitError):
     exit_code: ClassVar[int] = EX_CONFIG
 
 
+class BadMetricsToken(LauncherkitError):
+    """The file with the token for the metrics has none."""
+
+    code = "LK744"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class NoProbeSocket(LauncherkitError):
+    """The socket of the probes can't be made, or nobody answers at it."""
+
+    code = "LK745"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 75x: work that may hang
 
 

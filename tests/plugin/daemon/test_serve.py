@@ -26,6 +26,7 @@ from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
+from tests.support.provoked import provoked
 
 GPU = "nvidia.com/GPU"
 AUTO = "nvidia.com/2204"
@@ -349,30 +350,56 @@ def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kube
 # What it tells
 
 
-def page(address: str, path: str) -> tuple[int, str]:
+def page(address: str, path: str, **headers: str) -> tuple[int, str]:
     """Status and text of a page."""
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+        asked = urllib.request.Request(f"http://{address}{path}", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
             return refusal.code, refusal.read().decode()
 
 
+def probe(path: Path, what: str) -> tuple[int, str]:
+    """Exit code and output of a probe, as the kubelet runs it."""
+    command = [sys.executable, "-m", "launcherkit_plugin", "probe", what, "--probe-socket", str(path)]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
 def test_it_is_ready_once_it_is_registered_and_not_while_the_kubelet_is_away(node: Node) -> None:
-    with node.serving("--config", node.config, "--metrics-address", "127.0.0.1:0") as process:
-        address = process.wait_for("metrics are served on").split()[-1]
+    path = node.folder / "p.sock"
+    with node.serving("--config", node.config, "--probe-socket", path) as process:
         process.wait_for("waiting")
-        assert page(address, "/healthz")[0] == 200
-        until(lambda: page(address, "/readyz") == (503, f"not registered with the kubelet: {GPU}\n"))
+        assert probe(path, "healthz") == (0, "ok\n")
+        until(lambda: probe(path, "readyz") == (1, f"not registered with the kubelet: {GPU}\n"))
         with running_kubelet(node.kubelet_dir) as kubelet:
             kubelet.wait_for(GPU, BOTH)
-            until(lambda: page(address, "/readyz")[0] == 200)
-            kubelet.admit("vm", [("compute", GPU, 1)])
-            lines = page(address, "/metrics")[1].splitlines()
-            assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
-            assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
-        until(lambda: page(address, "/readyz")[0] == 503)
+            until(lambda: probe(path, "readyz") == (0, "ok\n"))
+        until(lambda: probe(path, "readyz")[0] == 1)
+    path = node.folder / "none"
+    code, said = probe(path, "healthz")
+    (told,) = provoked("cluster", "LK745")
+    assert (code, said.splitlines()[0]) == (
+        69,
+        told.replace("LK745", "error[LK745]").replace("/run/launcherkit-probe/probe.sock", str(path)),
+    )
+
+
+def test_what_it_does_is_counted_for_who_has_the_token(node: Node, kubelet: Kubelet) -> None:
+    token = node.folder / "token"
+    token.write_text("secret")
+    arguments = ("--config", node.config, "--metrics-address", "127.0.0.1:0", "--metrics-token-file", token)
+    with node.serving(*arguments) as process:
+        address = process.wait_for("metrics are served on").split()[-1]
+        kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm", [("compute", GPU, 1)])
+        assert page(address, "/metrics")[0] == 401
+        lines = page(address, "/metrics", Authorization="Bearer secret")[1].splitlines()
+        assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
+        assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
+        assert page(address, "/readyz")[0] == 404, "probes have a socket of their own"
 
 
 def test_node_feature_discovery_is_told_while_it_runs(node: Node, kubelet: Kubelet) -> None:
