@@ -66,20 +66,24 @@ def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[s
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_the_api_server_takes_the_daemon_set_with_a_component(server: Cluster, name: str) -> None:
-    merged = patched(server, PATCHED[name].read_text())
+    needed = [PATCHED["cluster"]] if name == "pod-ends" else []
+    merged = patched(server, *needed, PATCHED[name])
     merged["metadata"]["name"] += "-trial"
     assert dropped(merged, server.taken(merged)) == []
 
 
-def patched(server: Cluster, patch: str) -> dict[str, Any]:
-    """The DaemonSet with a patch, as kustomize merges it: kubectl has the same code."""
-    base = ("patch", "--local", "--type=strategic", "-o", "json", "-f", str(BASE / "daemonset.yaml"))
-    merged: dict[str, Any] = json.loads(server.kubectl(*base, "-p", json.dumps(yaml.safe_load(patch))))
+def patched(server: Cluster, *patches: Path) -> dict[str, Any]:
+    """The DaemonSet with patches, as kustomize merges them: kubectl has the same code."""
+    merged: dict[str, Any] = yaml.safe_load((BASE / "daemonset.yaml").read_text())
+    for path in patches:
+        patch = json.dumps(yaml.safe_load(path.read_text()))
+        command = ("patch", "--local", "--type=strategic", "-o", "json", "-f", "-", "-p", patch)
+        merged = json.loads(server.kubectl(*command, given=json.dumps(merged)))
     return merged
 
 
 def test_binding_keeps_what_the_base_mounts_and_takes_no_capability_back(server: Cluster) -> None:
-    merged = patched(server, PATCHED["binding"].read_text())
+    merged = patched(server, PATCHED["binding"])
     (container,) = [each for each in merged["spec"]["template"]["spec"]["containers"] if each["name"] == "plugin"]
     assert container["securityContext"]["capabilities"] == {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"], "drop": ["ALL"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}

@@ -85,7 +85,7 @@ def test_the_kubelet_and_the_metrics_tell_of_what_was_given(serving: Serving, no
         lines = page.read().decode().splitlines()
     assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{resource}"}} 1.0' in lines
     assert f'launcherkit_plugin_devices{{health="healthy",resource="{resource}"}} 1.0' in lines
-    probe = [sys.executable, "-m", "launcherkit_plugin", "probe", "readyz", "--probe-socket", serving.probes]
+    probe = [sys.executable, "-m", "launcherkit_plugin", "probe", "readyz", "--probe-socket", str(serving.probes)]
     assert subprocess.run(probe).returncode == 0
 
 

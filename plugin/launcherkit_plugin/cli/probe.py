@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     parser.set_defaults(usage_error=parser.error)
 
 
-def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:  # noqa: ARG001  # all commands are called alike
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:  # all commands are called alike
     """Ask.
 
     Raises:

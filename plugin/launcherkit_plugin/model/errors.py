@@ -231,6 +231,13 @@ class NoProbeSocket(LauncherkitError):
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
+class CdiNotWritten(LauncherkitError):
+    """The file by which the container runtime finds the devices can't be written: a full disk, no folder."""
+
+    code = "LK746"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 75x: work that may hang
 
 

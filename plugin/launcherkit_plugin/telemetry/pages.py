@@ -17,6 +17,7 @@ from launcherkit_plugin.telemetry.http import Answer, Page
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
 """What a scraper may say that it reads; it gets one of the two formats of Prometheus."""
+_NOT_ACCEPTABLE = Answer("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
 
 
 def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[str, Page]:
@@ -39,13 +40,13 @@ def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[s
 
 
 def _metrics(accept: str, registry: CollectorRegistry) -> Answer:
-    offered = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    if accept and not any(kind in _READ for kind in kinds):
+        return _NOT_ACCEPTABLE
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is none
-        offered = ["?"]
-    if accept and not any(kind in _READ for kind in offered):
-        return Answer("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
+        return _NOT_ACCEPTABLE
     return Answer("200 OK", encode(registry), content_type)
 
 

@@ -347,6 +347,26 @@ def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kube
         assert set(pair.ids) == {"0000:04:00.0", "0000:05:00.0"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_full_disk_below_the_cdi_folder_is_told_to_the_kubelet(node: Node, kubelet: Kubelet) -> None:
+    cdi = node.folder / "cdi"
+    cdi.mkdir()
+    node.configure(RULES | {"cdi": {"folder": str(cdi)}, "rescanSeconds": 3600})
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=8", "full", cdi], check=True)
+    try:
+        (cdi / "filler").write_bytes(bytes(4096))
+        with node.serving():
+            kubelet.wait_for(GPU, BOTH)
+            with pytest.raises(
+                NotAdmitted, match=r"UNAVAILABLE: error\[LK746\]: the CDI file can't be written: .*No space"
+            ):
+                kubelet.call_allocate(GPU, ["0000:01:00.0"])
+            (cdi / "filler").unlink()
+            kubelet.call_allocate(GPU, ["0000:01:00.0"])
+    finally:
+        subprocess.run(["umount", cdi], check=True)
+
+
 # What it tells
 
 
