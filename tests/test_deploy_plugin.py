@@ -96,8 +96,9 @@ def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
     assert {each["name"] for each in pod(patch)["containers"]} <= {"plugin"} | added
 
 
-def test_the_image_has_the_version_of_the_plugin() -> None:
-    (image,) = read(BASE / "kustomization.yaml")["images"]
+@pytest.mark.parametrize("folder", [BASE, COMPONENTS["cluster"]], ids=lambda folder: folder.name)
+def test_the_image_has_the_version_of_the_plugin(folder: Path) -> None:
+    (image,) = read(folder / "kustomization.yaml")["images"]
     assert image == {"name": container(BASE / "daemonset.yaml")["image"], "newTag": __version__}
 
 
@@ -163,6 +164,63 @@ def test_of_sysfs_a_component_mounts_to_write_what_it_writes(name: str, more: di
     assert given.proc == "/proc"
     for inside, (outside, _) in found.items():
         assert inside == (f"{given.host}{outside}" if outside.startswith(("/sys", "/dev")) else outside)
+
+
+# docs/reference/plugin-permissions.md
+
+
+PERMISSIONS = (DEPLOY.parent / "docs" / "reference" / "plugin-permissions.md").read_text()
+PATCHES = {"base": BASE / "daemonset.yaml"} | {
+    name: folder / "daemonset.yaml" for name, folder in COMPONENTS.items() if (folder / "daemonset.yaml").exists()
+}
+
+
+def rows(head: str) -> list[list[str]]:
+    """The cells of the table whose head begins so, without backquotes."""
+    _, _, rest = PERMISSIONS.partition(f"\n| {head}")
+    lines = rest.partition("\n\n")[0].replace("`", "").splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_has_every_path_of_the_node_with_the_component_that_mounts_it() -> None:
+    told = {
+        (component, path, writes == "yes")
+        for components, path, writes, _ in rows("component | path of the node")
+        for component in components.split(", ")
+    }
+    mounted = {
+        (name, outside, writes)
+        for name, path in PATCHES.items()
+        for outside, writes in mounts(path).values()
+        if outside
+    }
+    assert told == mounted
+
+
+def test_the_page_has_every_capability_and_namespace() -> None:
+    told = {
+        (component, what)
+        for components, what, _ in rows("component | capability")
+        for component in components.split(", ")
+    }
+    had = set()
+    for name, path in PATCHES.items():
+        had |= {(name, key) for key in ("hostPID", "hostIPC", "hostNetwork") if pod(path).get(key)}
+        for each in pod(path)["containers"]:
+            added = each.get("securityContext", {}).get("capabilities", {}).get("add", ())
+            had |= {(name, capability) for capability in added}
+    assert told == had
+
+
+def test_the_page_has_every_right() -> None:
+    told = set()
+    for component, right, *_ in rows("component | right"):
+        verbs, _, what = right.replace(", ", ",").partition(" ")
+        resource, _, namespace = what.partition(" in the namespace ")
+        group = "kubevirt.io" if resource == "kubevirts" else ""
+        told |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
+    components = [name for name, folder in COMPONENTS.items() if (folder / "rbac.yaml").exists()]
+    assert told == {(name, right) for name in components for right in rights(name)}
 
 
 # The container that speaks to the cluster
