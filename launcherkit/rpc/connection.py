@@ -126,8 +126,10 @@ class BoundedConnection(H2Protocol):
         self._set_debt(False)
         end, cost = self._frames.take(self._pending, self._at)
         part, self._at = self._pending[self._at : end], end
-        if part:
+        try:
             super().data_received(part)
+        except Exception:  # a frame that grpclib doesn't know, or that can't be decoded: its connection ends, no more
+            self.abort()
         if transport.is_closing():
             self._pending, self._at = b"", 0
             return

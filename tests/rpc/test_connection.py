@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -96,6 +96,27 @@ def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
             return names
 
     assert asyncio.run(scenario()) == ["late", "late"]
+
+
+@pytest.mark.parametrize("kind", [7, 11])
+def test_a_frame_that_nobody_knows_behind_many_others_ends_its_connection(tmp_path: Path, kind: int) -> None:
+    """GOAWAY with a text that is none, and a frame of an extension: also where they are not of the first turn."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            many = hostile.frame(hostile.PING, 0, 0, bytes(8)) * 40
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0) + many)
+            writer.write(hostile.frame(kind, 0, 0, bytes(8) + b"\xff"))
+            async with asyncio.timeout(SECONDS):
+                with suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+            channel = Channel(path=str(path))
+            assert (await asked(channel)).name == "a"
+            channel.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
