@@ -10,11 +10,11 @@ from launcherkit_plugin import __version__
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
     "cluster": "speak to the API server for the daemon: Events, KubeVirt's configuration",
+    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
     "discover": "show what would be advertised, and why what would not; needs no kubelet",
     "check-config": "read a configuration and tell all that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
-    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
     "status": "show what is bound to what, by whom, and who holds it",
     "vgpu": "list, make and remove vGPUs, and apply or assert a layout of them",
 }
