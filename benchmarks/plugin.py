@@ -27,6 +27,8 @@ from benchmarks.sysfs_scan import five_files
 from launcherkit.sources.host import Host
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from tests.support.apiserver import NODES, ApiServer
+from tests.support.clusterprocess import ClusterProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet
 
@@ -66,6 +68,7 @@ def main() -> None:
         scan(root, args)
         start(root, Path(directory), args)
         serve(root, Path(directory), args)
+        memory(root, Path(directory))
 
 
 def scan(root: Path, args: argparse.Namespace) -> None:
@@ -122,6 +125,36 @@ def serve(root: Path, folder: Path, args: argparse.Namespace) -> None:
     print(f"Allocate of 8: {medians['plugin'] / medians['bare']:.2f}x of the bare plugin")
 
 
+def memory(root: Path, folder: Path) -> None:
+    """What all of the plugin's processes take together, without a cluster and with one."""
+    server = ApiServer()
+    server.put(NODES, {"metadata": {"name": "node-1", "labels": {}}})
+    config = folder / "plugin.yaml"
+    config.write_text("auto: nvidia\nkubevirt: {cluster: true}\n")
+    path = folder / "c.sock"
+    with _kubelet(folder / "memory") as kubelet, _running("plugin", root, kubelet) as process:
+        _wait(kubelet, "nvidia.com/")
+        print(
+            f"without a cluster: {_proportional(process.pid):.1f} MB (PSS) with {CARDS} devices; at most 36 wanted; "
+            f"{_resident(process.pid):.1f} MB resident"
+        )
+    told = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
+    with (
+        server.running(folder) as kubeconfig,
+        ClusterProcess(path, "node-1", kubeconfig) as speaking,
+        _kubelet(folder / "cluster") as kubelet,
+        _running("plugin", root, kubelet, *told) as process,
+    ):
+        _wait(kubelet, "nvidia.com/")
+        server.wait_for("the watches", lambda: server.watches >= 2)
+        both = [_proportional(pid) for pid in (process.pid, speaking.process.pid)]
+        resident = _resident(process.pid) + _resident(speaking.process.pid)
+        print(
+            f"with one: {sum(both):.1f} MB (PSS), {both[0]:.1f} of them the daemon's, which serves metrics too; at most "
+            f"76 wanted; {resident:.1f} MB resident"
+        )
+
+
 def _allocate(kubelet: Kubelet, resource: str, ids: Sequence[str], calls: int) -> list[float]:
     """Seconds of each call."""
     request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
@@ -140,12 +173,12 @@ def _kubelet(folder: Path) -> Iterator[Kubelet]:
 
 
 @contextmanager
-def _running(name: str, root: Path, kubelet: Kubelet) -> Iterator[subprocess.Popen[bytes]]:
+def _running(name: str, root: Path, kubelet: Kubelet, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     folder = kubelet.plugins
     command = (
         [*BARE, str(folder), str(len(MODELS)), str(CARDS // len(MODELS))]
         if name == "bare"
-        else [*PLUGIN, "--host", str(root), "--dev-root", str(root), "--kubelet-dir", str(folder.parent)]
+        else [*PLUGIN, "--host", str(root), "--dev-root", str(root), "--kubelet-dir", str(folder.parent), *more]
     )
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
@@ -183,6 +216,13 @@ def _resident(pid: int) -> float:
     """MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _proportional(pid: int) -> float:
+    """MB; what processes share is divided among them."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    (line,) = (line for line in rollup.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) / 1e3
 
 
 def _tell(what: str, taken: Sequence[tuple[float, float]]) -> None:

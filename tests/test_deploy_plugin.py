@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,16 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
-from launcherkit_plugin.cli import serve
+from launcherkit_plugin.cli import cluster, probe, serve
 from launcherkit_plugin.cluster.facts import EVENTS_PATH, KUBEVIRT_PATH, NODES_PATH, PODS_PATH
 from launcherkit_plugin.model.config import CdiConfig
-from launcherkit_plugin.telemetry.health import Health
-from launcherkit_plugin.telemetry.http import answer
 from launcherkit_plugin.telemetry.node_features import FOLDER
-from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
 PLUGIN = DEPLOY / "plugin"
 BASE = PLUGIN / "base"
@@ -44,19 +43,19 @@ def pod(path: Path) -> dict[str, Any]:
     return spec
 
 
-def container(path: Path) -> dict[str, Any]:
-    (only,) = pod(path)["containers"]
-    assert isinstance(only, dict)
-    return only
+def container(path: Path, name: str = "plugin") -> dict[str, Any]:
+    """One of the pod's containers; empty where a patch doesn't touch it."""
+    found: list[dict[str, Any]] = [each for each in pod(path)["containers"] if each["name"] == name]
+    return found[0] if found else {}
 
 
-def mounts(path: Path) -> dict[str, tuple[str, bool]]:
+def mounts(path: Path, name: str = "plugin") -> dict[str, tuple[str, bool]]:
     """By the path in the container: the path on the node, empty if it has none there, and whether it can be written."""
     volumes = {each["name"]: each.get("hostPath", {}).get("path", "") for each in pod(path).get("volumes", [])}
     base = {each["name"]: each.get("hostPath", {}).get("path", "") for each in pod(BASE / "daemonset.yaml")["volumes"]}
     return {
         mount["mountPath"]: ((base | volumes)[mount["name"]], not mount.get("readOnly", False))
-        for mount in container(path)["volumeMounts"]
+        for mount in container(path, name).get("volumeMounts", [])
     }
 
 
@@ -93,11 +92,13 @@ def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
     changed = read(patch)
     assert [changed[key] for key in ("apiVersion", "kind")] == [base[key] for key in ("apiVersion", "kind")]
     assert changed["metadata"].items() <= base["metadata"].items()
-    assert container(patch)["name"] == container(BASE / "daemonset.yaml")["name"]
+    added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends") else set()
+    assert {each["name"] for each in pod(patch)["containers"]} <= {"plugin"} | added
 
 
-def test_the_image_has_the_version_of_the_plugin() -> None:
-    (image,) = read(BASE / "kustomization.yaml")["images"]
+@pytest.mark.parametrize("folder", [BASE, COMPONENTS["cluster"]], ids=lambda folder: folder.name)
+def test_the_image_has_the_version_of_the_plugin(folder: Path) -> None:
+    (image,) = read(folder / "kustomization.yaml")["images"]
     assert image == {"name": container(BASE / "daemonset.yaml")["image"], "newTag": __version__}
 
 
@@ -129,34 +130,167 @@ def test_of_the_node_it_can_write_the_folder_of_the_sockets_and_of_the_features(
     assert all(inside == outside for inside, (outside, _) in found.items() if outside)
 
 
-def test_only_binding_adds_to_what_the_pod_may_do_and_it_says_what() -> None:
+def test_binding_and_vgpus_alone_add_to_what_the_daemon_may_do_and_they_say_what() -> None:
     for name, folder in COMPONENTS.items():
         for patch in folder.glob("daemonset.yaml"):
             spec = pod(patch)
-            more = {key: spec[key] for key in ("hostPID", "hostNetwork", "hostIPC", "securityContext") if key in spec}
+            more = {key: spec[key] for key in ("hostPID", "hostNetwork", "hostIPC") if key in spec}
             context = container(patch).get("securityContext")
-            if name == "binding":
+            if name in ("binding", "vgpu"):
                 assert more == {"hostPID": True}
                 assert context == {"capabilities": {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}}
             else:
                 assert (more, context) == ({}, None), name
 
 
-def test_binding_mounts_two_trees_of_sysfs_to_write_and_none_with_other_file_systems_below() -> None:
-    found = mounts(COMPONENTS["binding"] / "daemonset.yaml")
-    assert dict(found.values()) == {
-        "/sys/bus": True,
-        "/sys/devices": True,
-        "/sys/class": False,
-        "/sys/kernel/iommu_groups": False,
-        "/dev/vfio": False,
-        "/run/launcherkit-plugin": True,
-    }
-    given = options(COMPONENTS["binding"] / "daemonset.yaml")
+SYSFS = {
+    "/sys/bus": False,
+    "/sys/devices": True,
+    "/sys/class": False,
+    "/sys/kernel/iommu_groups": False,
+    "/dev/vfio": False,
+}
+"""What binding and vGPUs both need of the host's trees, and whether to write."""
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("binding", {"/sys/bus/pci": True, "/run/launcherkit-plugin": True}), ("vgpu", {})]
+)
+def test_of_sysfs_a_component_mounts_to_write_what_it_writes(name: str, more: dict[str, bool]) -> None:
+    patch = COMPONENTS[name] / "daemonset.yaml"
+    found = mounts(patch)
+    assert dict(found.values()) == SYSFS | more
+    given = options(patch)
     assert given.proc == "/proc"
-    host = given.host
     for inside, (outside, _) in found.items():
-        assert inside == (f"{host}{outside}" if outside.startswith(("/sys", "/dev")) else outside)
+        assert inside == (f"{given.host}{outside}" if outside.startswith(("/sys", "/dev")) else outside)
+
+
+# docs/reference/plugin-permissions.md
+
+
+PERMISSIONS = (DEPLOY.parent / "docs" / "reference" / "plugin-permissions.md").read_text()
+PATCHES = {"base": BASE / "daemonset.yaml"} | {
+    name: folder / "daemonset.yaml" for name, folder in COMPONENTS.items() if (folder / "daemonset.yaml").exists()
+}
+
+
+def rows(head: str) -> list[list[str]]:
+    """The cells of the table whose head begins so, without backquotes."""
+    _, _, rest = PERMISSIONS.partition(f"\n| {head}")
+    lines = rest.partition("\n\n")[0].replace("`", "").splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_has_every_path_of_the_node_with_the_component_that_mounts_it() -> None:
+    told = {
+        (component, path, writes == "yes")
+        for components, path, writes, _ in rows("component | path of the node")
+        for component in components.split(", ")
+    }
+    mounted = {
+        (name, outside, writes)
+        for name, path in PATCHES.items()
+        for outside, writes in mounts(path).values()
+        if outside
+    }
+    assert told == mounted
+
+
+def test_the_page_has_every_capability_and_namespace() -> None:
+    told = {
+        (component, what)
+        for components, what, _ in rows("component | capability")
+        for component in components.split(", ")
+    }
+    had = set()
+    for name, path in PATCHES.items():
+        had |= {(name, key) for key in ("hostPID", "hostIPC", "hostNetwork") if pod(path).get(key)}
+        for each in pod(path)["containers"]:
+            added = each.get("securityContext", {}).get("capabilities", {}).get("add", ())
+            had |= {(name, capability) for capability in added}
+    assert told == had
+
+
+def test_the_page_has_every_right() -> None:
+    told = set()
+    for component, right, *_ in rows("component | right"):
+        verbs, _, what = right.replace(", ", ",").partition(" ")
+        resource, _, namespace = what.partition(" in the namespace ")
+        group = "kubevirt.io" if resource == "kubevirts" else ""
+        told |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
+    components = [name for name, folder in COMPONENTS.items() if (folder / "rbac.yaml").exists()]
+    assert told == {(name, right) for name in components for right in rights(name)}
+
+
+# The container that speaks to the cluster
+
+
+def test_without_the_component_there_is_no_token_and_no_right() -> None:
+    spec = pod(BASE / "daemonset.yaml")
+    assert spec["automountServiceAccountToken"] is False
+    assert not any("projected" in volume for volume in spec["volumes"])
+    kinds = {
+        document["kind"]
+        for path in BASE.glob("*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+        if "kind" in document
+    }
+    assert kinds == {"DaemonSet", "Kustomization", "Namespace", "ServiceAccount"}
+    (account,) = yaml.safe_load_all((BASE / "serviceaccount.yaml").read_text())
+    assert account["automountServiceAccountToken"] is False
+
+
+def test_who_has_the_token_has_nothing_else() -> None:
+    patch = COMPONENTS["cluster"] / "daemonset.yaml"
+    it = container(patch, "cluster")
+    context = it["securityContext"]
+    assert context["runAsNonRoot"]
+    assert context["runAsUser"] != 0 != context["runAsGroup"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert not any(outside for outside, _ in mounts(patch, "cluster").values()), "nothing of the host"
+    assert it["image"] == container(BASE / "daemonset.yaml")["image"]
+
+
+def test_who_has_the_devices_does_not_mount_the_token() -> None:
+    patch = COMPONENTS["cluster"] / "daemonset.yaml"
+    (token,) = [volume["name"] for volume in pod(patch)["volumes"] if "projected" in volume]
+    assert [mount["name"] for mount in container(patch)["volumeMounts"] if mount["name"] == token] == []
+    (mount,) = [mount for mount in container(patch, "cluster")["volumeMounts"] if mount["name"] == token]
+    assert (mount["mountPath"], mount["readOnly"]) == (os.path.dirname(SERVICE_TOKEN_FILENAME), True)
+
+
+def test_both_containers_have_the_socket_and_its_group() -> None:
+    patch = COMPONENTS["cluster"] / "daemonset.yaml"
+    path = options(patch).cluster_socket
+    variables = {each["name"]: each.get("value", "given") for each in container(patch, "cluster")["env"]}
+    parser = ArgumentParser()
+    cluster.add_arguments(parser, variables)
+    command, *words = container(patch, "cluster")["args"]
+    given = parser.parse_args(words)
+    assert (command, given.cluster_socket, given.node) == ("cluster", path, "given")
+    for name in ("plugin", "cluster"):
+        assert os.path.dirname(path) in mounts(patch, name)
+    assert pod(patch)["securityContext"]["fsGroup"]
+
+
+def test_the_ends_of_pods_are_watched_where_there_is_the_right_to() -> None:
+    variables = {
+        each["name"]: each["value"] for each in container(COMPONENTS["pod-ends"] / "daemonset.yaml", "cluster")["env"]
+    }
+    parser = ArgumentParser()
+    cluster.add_arguments(parser, variables)
+    assert parser.parse_args([]).watch_pods
+
+
+def test_over_the_network_the_metrics_can_be_reached_and_nothing_else() -> None:
+    policy = read(COMPONENTS["network-policy"] / "networkpolicy.yaml")["spec"]
+    labels = read(BASE / "daemonset.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    (port,) = container(BASE / "daemonset.yaml")["ports"]
+    (rule,) = policy["ingress"]
+    assert (policy["policyTypes"], [each["port"] for each in rule["ports"]]) == (["Ingress"], [port["name"]])
 
 
 def test_cdi_files_are_written_where_the_configuration_has_them_by_default() -> None:
@@ -201,31 +335,35 @@ def test_the_configuration_is_one_that_the_plugin_takes() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_probes_ask_for_pages_that_there_are() -> None:
-    it = container(BASE / "daemonset.yaml")
-    (port,) = it["ports"]
-    health = Health(lambda: 0.0, 1.0)
-    health.waiting("")
-    for probe in ("livenessProbe", "readinessProbe"):
-        asked = it[probe]["httpGet"]
-        assert asked["port"] == port["name"]
-        request = f"GET {asked['path']} HTTP/1.1\r\n\r\n".encode()
-        assert answer(request, PrometheusMetrics().registry, health).status == "200 OK"
+def test_the_probes_ask_where_the_daemon_answers() -> None:
+    path = options(BASE / "daemonset.yaml").probe_socket
+    assert os.path.dirname(path) in mounts(BASE / "daemonset.yaml")
+    for name, what in (("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
+        program, command, *words = container(BASE / "daemonset.yaml")[name]["exec"]["command"]
+        parser = ArgumentParser()
+        probe.add_arguments(parser, {})
+        given = parser.parse_args(words)
+        assert (program, command, given.what, given.probe_socket) == ("launcherkit-plugin", "probe", what, path)
 
 
-def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
-    documents = list(yaml.safe_load_all((BASE / "rbac.yaml").read_text()))
-    rights = {
+def rights(*components: str) -> set[tuple[str, str, str, str]]:
+    """Namespace, API group, resource and verb of each right."""
+    return {
         (document["metadata"].get("namespace", ""), group, resource, verb)
-        for document in documents
+        for name in components
+        for document in yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text())
         for rule in document.get("rules", [])
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    asked = {(PODS_PATH, "list"), (NODES_PATH, "list"), (KUBEVIRT_PATH, "list"), (EVENTS_PATH, "create")}
-    asked |= {(PODS_PATH, "watch"), (NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
-    assert rights == {(*of_path(path), verb) for path, verb in asked}
+
+
+def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
+    asked = {(NODES_PATH, "list"), (KUBEVIRT_PATH, "list"), (EVENTS_PATH, "create")}
+    asked |= {(NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
+    assert rights("cluster") == {(*of_path(path), verb) for path, verb in asked}
+    assert rights("pod-ends") == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
 
 
 def of_path(path: str) -> tuple[str, str, str]:
@@ -235,27 +373,22 @@ def of_path(path: str) -> tuple[str, str, str]:
     return found[2] or "", found[1] or "", found[3]
 
 
-def test_the_rights_are_given_to_the_pods_account() -> None:
-    documents = list(yaml.safe_load_all((BASE / "rbac.yaml").read_text()))
-    (account,) = [document for document in documents if document["kind"] == "ServiceAccount"]
-    spec = pod(BASE / "daemonset.yaml")
-    assert spec["serviceAccountName"] == account["metadata"]["name"]
+@pytest.mark.parametrize("name", ["cluster", "pod-ends"])
+def test_the_rights_are_given_to_the_pods_account(name: str) -> None:
+    documents = list(yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text()))
+    account = read(BASE / "serviceaccount.yaml")["metadata"]
+    assert pod(BASE / "daemonset.yaml")["serviceAccountName"] == account["name"]
     names = {(document["kind"], document["metadata"]["name"]) for document in documents if "rules" in document}
     bound = {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in documents if "roleRef" in each}
     assert bound == names
     for binding in (document for document in documents if "subjects" in document):
-        assert binding["subjects"] == [
-            {
-                "kind": "ServiceAccount",
-                "name": account["metadata"]["name"],
-                "namespace": account["metadata"]["namespace"],
-            }
-        ]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", **account}]
 
 
 def test_all_that_has_a_namespace_is_in_that_of_the_plugin_but_for_events() -> None:
     own = read(BASE / "namespace.yaml")["metadata"]["name"]
-    documents = [document for path in BASE.glob("*.yaml") for document in yaml.safe_load_all(path.read_text())]
+    files = [*BASE.glob("*.yaml"), *(path for folder in COMPONENTS.values() for path in folder.glob("*.yaml"))]
+    documents = [document for path in files for document in yaml.safe_load_all(path.read_text())]
     outside = {
         document["metadata"]["name"]
         for document in documents

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from grpclib.events import RecvRequest, listen
-
 from launcherkit.adapters.hook_socket import bound_socket
 from launcherkit.process.edge import tell
 from launcherkit.rpc.calls import Calls
+from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import BoundedServer, keep_quiet
 
 DRAIN_SECONDS = 20.0
@@ -35,7 +34,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
     """
     keep_quiet(env)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: tell("error", f"a connection failed: {context['message']}", env))
+    loop.set_exception_handler(Faults(lambda text: tell("error", text, env)))
     calls, hurry = Calls(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
@@ -43,8 +42,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
         bound = [(endpoint, sockets.enter_context(bound_socket(endpoint.path))) for endpoint in endpoints]
         servers = []
         for endpoint, sock in bound:
-            server = BoundedServer(endpoint.services)
-            listen(server, RecvRequest, calls.admit)
+            server = BoundedServer(endpoint.services, calls)
             await server.start(sock=sock)
             servers.append(server)
             tell("note", f"serving {endpoint.title} on {endpoint.path}", env)

@@ -1,12 +1,15 @@
-"""One call over gRPC: received within bounds, counted, and refused where it is too much or too late.
+"""The calls under way: received within bounds, counted, and ended where they are too much or too late (T4).
 
-grpclib reads whatever length a message says that it has. Here the length is looked at before the message is read.
+grpclib reads whatever length a message says that it has, and waits for ever. Here the length is looked at before the
+message is read, each call has its time, and of too many the one ends that has least to show for its place.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 from grpclib import GRPCError, Status
@@ -18,11 +21,18 @@ from launcherkit.rpc.refusal import refusal
 
 REQUEST_BYTES = 16 << 20
 """The largest request: a domain may have 8 MiB (X5), and the VMI comes beside it."""
-
+BYTES_UNDER_WAY = REQUEST_BYTES
+"""Of the requests of all calls together, until they are answered. Where there are more the oldest call ends, first of
+those whose request has not arrived."""
 RECEIVE_SECONDS = 30.0
-"""For how long a request may be on its way: who stops in the middle must not hold its place for ever."""
-
+"""For how long a request may be on its way."""
+CALL_SECONDS = 120.0
+"""For how long a call may be under way, from its headers to the last byte of its answer."""
 CALLS_AT_ONCE = 256
+STREAMS_AT_ONCE = 16
+"""Calls that have no end, such as the kubelet's ListAndWatch: there is one for a resource."""
+
+_PIECE_BYTES = 64 * 1024
 
 
 class Decodable(Protocol):
@@ -36,15 +46,16 @@ Asked = TypeVar("Asked", bound=Decodable)
 Answered = TypeVar("Answered")
 
 
-async def receive(stream: Stream[Asked, Answered], message_type: type[Asked]) -> Asked:
-    """The one message of a request.
+async def receive(stream: Stream[Asked, Answered], message_type: type[Asked], limit: int = REQUEST_BYTES) -> Asked:
+    """The one message of a request, of at most ``limit`` bytes.
 
     Raises:
         GRPCError: it is too large (LK615), broken, compressed, or does not arrive.
     """
+    call = _CALL.get(None)
     try:
         async with asyncio.timeout(RECEIVE_SECONDS):
-            data = await _frame(stream)
+            data = await _frame(stream, limit, call.grow if call is not None else lambda _: None)
     except TimeoutError as late:
         raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not arrive in time") from late
     except AssertionError as short:  # grpclib's way to say that the stream ended before
@@ -54,10 +65,12 @@ async def receive(stream: Stream[Asked, Answered], message_type: type[Asked]) ->
     except DecodeError as broken:
         raise GRPCError(Status.INVALID_ARGUMENT, f"the request is no {message_type.__name__}") from broken
     assert isinstance(message, message_type)
+    if call is not None:
+        call.has_arrived = True
     return message
 
 
-async def _frame(stream: Stream[Asked, Answered]) -> bytes:
+async def _frame(stream: Stream[Asked, Answered], limit: int, grow: Callable[[int], None]) -> bytes:
     """The bytes of a message: a flag and a length of four bytes come before it."""
     arriving = stream._stream  # the only way to see the length; grpclib 0.4 has no limit of its own
     head = await arriving.recv_data(5)
@@ -66,41 +79,125 @@ async def _frame(stream: Stream[Asked, Answered]) -> bytes:
     if head[0]:
         raise GRPCError(Status.UNIMPLEMENTED, "compressed messages are not read")
     length = int.from_bytes(head[1:], "big")
-    if length > REQUEST_BYTES:
+    if length > limit:
         raise refusal(
             MessageTooLarge(
-                f"the request has {length} bytes, the limit is {REQUEST_BYTES}",
-                "Send the domain and the VMI alone; a domain may have 8 MiB.",
+                f"the request has {length} bytes, the limit is {limit}",
+                "Send less: a domain may have 8 MiB, with the VMI beside it; what a kubelet asks has kilobytes.",
             )
         )
-    return await arriving.recv_data(length)
+    data = bytearray()
+    while left := length - len(data):
+        piece = await arriving.recv_data(min(left, _PIECE_BYTES))
+        if not piece:
+            raise GRPCError(Status.INVALID_ARGUMENT, "the request ended in the middle of its message")
+        grow(len(piece))
+        data += piece
+    return bytes(data)
+
+
+class _Call:
+    """One under way."""
+
+    def __init__(self, timeout: asyncio.Timeout, calls: Calls) -> None:
+        self._timeout = timeout
+        self._calls = calls
+        self.has_arrived = False
+        self.size = 0
+
+    def grow(self, size: int) -> None:
+        """So many bytes more have arrived."""
+        self.size += size
+        self._calls.weigh(size)
+
+    def end(self) -> None:
+        """Its time is up: others wait for its place."""
+        self.answered()
+        if not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    def answered(self) -> None:
+        """Nothing of it is kept any more."""
+        size, self.size, self.has_arrived = self.size, 0, True
+        self._calls.weigh(-size)
+
+
+_CALL: ContextVar[_Call] = ContextVar("call")
+"""The call that the running task answers."""
 
 
 class Calls:
-    """The calls that are under way. `admit` is a listener of grpclib's `RecvRequest`."""
+    """The calls that are under way. `admit` is a listener of grpclib's `RecvRequest`.
 
-    def __init__(self) -> None:
+    Args:
+        endless: the paths of methods whose calls have no end.
+    """
+
+    def __init__(self, endless: Collection[str] = ()) -> None:
         self.draining = False
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._endless = endless
+        self._streams = 0
+        self._calls: dict[asyncio.Task[object], _Call] = {}
+        self._size = 0
 
-    async def admit(self, _: RecvRequest) -> None:
+    async def admit(self, event: RecvRequest) -> None:
         """Count a call until its answer is written, or refuse it."""
         if self.draining:
             raise GRPCError(Status.UNAVAILABLE, "launcherkit is ending")
-        if len(self._tasks) >= CALLS_AT_ONCE:
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"{CALLS_AT_ONCE} calls are under way; try again")
+        if event.method_name in self._endless:
+            if self._streams >= STREAMS_AT_ONCE:
+                raise GRPCError(Status.RESOURCE_EXHAUSTED, f"{STREAMS_AT_ONCE} such calls are under way")
+            event.method_func = self._within(event.method_func, None)
+            return
+        if len(self._calls) >= CALLS_AT_ONCE:
+            waiting = next((call for call in self._calls.values() if not call.has_arrived), None)
+            if waiting is None:
+                raise GRPCError(Status.RESOURCE_EXHAUSTED, f"{CALLS_AT_ONCE} calls are under way; try again")
+            waiting.end()
+        event.method_func = self._within(event.method_func, CALL_SECONDS)
+
+    def _within(self, method: Callable[[Stream[Any, Any]], Any], seconds: float | None) -> Any:
+        """A method that ends in time."""
+
+        async def limited(stream: Stream[Any, Any]) -> None:
+            try:
+                async with asyncio.timeout(seconds) as timeout:
+                    await self._counted(method, stream, _Call(timeout, self), endless=seconds is None)
+            except TimeoutError as late:
+                raise GRPCError(Status.DEADLINE_EXCEEDED, "the call took too long, or others had to wait") from late
+
+        return limited
+
+    async def _counted(
+        self, method: Callable[[Stream[Any, Any]], Any], stream: Stream[Any, Any], call: _Call, *, endless: bool
+    ) -> None:
+        _CALL.set(call)
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._calls[task] = call
+        self._streams += endless
+        try:
+            await method(stream)
+        finally:
+            self._streams -= endless
+            call.answered()
+            task.add_done_callback(self._calls.pop)  # its trailers are still to be written
+
+    def weigh(self, size: int) -> None:
+        """So many bytes more are under way; where they are too many a call ends."""
+        self._size += size
+        if self._size > BYTES_UNDER_WAY:
+            large = [call for call in self._calls.values() if call.size >= _PIECE_BYTES]
+            if large:
+                min(large, key=lambda call: call.has_arrived).end()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._calls)
 
     async def drain(self, seconds: float) -> int:
         """Refuse new calls and wait for the others; gives the number of those that did not end in time."""
         self.draining = True
-        if not self._tasks:
+        if not self._calls:
             return 0
-        _, late = await asyncio.wait(set(self._tasks), timeout=seconds)
+        _, late = await asyncio.wait(set(self._calls), timeout=seconds)
         return len(late)

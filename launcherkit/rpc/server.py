@@ -1,54 +1,52 @@
-"""grpclib's server, bounded: so many connections, an answer for every method, and an end that flushes."""
+"""grpclib's server, bounded: connections within budgets, an answer for every method, and an end that flushes."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grpclib import Status
+from grpclib.config import Configuration
 from grpclib.const import Cardinality
 from grpclib.const import Handler as Method
+from grpclib.events import RecvRequest, listen
 from grpclib.protocol import H2Protocol
-from grpclib.server import Handler as Connected
 from grpclib.server import Server, Stream
 from h2.connection import H2Connection
 
-CONNECTIONS_AT_ONCE = 256
+from launcherkit.rpc.calls import Calls
+from launcherkit.rpc.connection import BoundedConnection, CountedCalls
+from launcherkit.rpc.connections import Connections
+
+WINDOW_BYTES = (1 << 16) - 1
+"""What a peer may send before it is read: HTTP/2's own default in place of grpclib's 4 MiB, for each connection."""
 
 H2Connection.MAX_CLOSED_STREAMS = 1024
 """A call is a stream, and h2 remembers how each one ended, to forgive frames that come late: of 65,536 calls, which is
 8 MB for a client that stays, as the kubelet does."""
-FLUSH_SECONDS = 5.0
 
 
 class BoundedServer(Server):
-    """grpclib's server with its connections counted, so that they can be limited, and flushed at the end."""
+    """grpclib's server with limits to what its peers can have of it (T4).
 
-    def __init__(self, services: Sequence[Any]) -> None:
-        super().__init__(services)
-        self._open: set[asyncio.Transport] = set()
-        self._all_gone = asyncio.Event()
-        self._all_gone.set()
+    Args:
+        services: generated bases.
+        calls: those under way; servers of one process may share them.
+    """
+
+    def __init__(self, services: Sequence[Any], calls: Calls) -> None:
+        windows = Configuration(http2_connection_window_size=WINDOW_BYTES, http2_stream_window_size=WINDOW_BYTES)
+        super().__init__(services, config=windows)
+        self._mapping = _Methods(self._mapping)
+        self._connections = Connections()
+        listen(self, RecvRequest, calls.admit)
 
     def _protocol_factory(self) -> H2Protocol:
-        plain = super()._protocol_factory()
-        assert isinstance(plain.handler, Connected)
-        plain.handler.mapping = _Methods(plain.handler.mapping)
-        return _Counted(plain, self._opened, self._closed)
-
-    def _opened(self, transport: asyncio.Transport) -> bool:
-        if len(self._open) >= CONNECTIONS_AT_ONCE:
-            return False
-        self._open.add(transport)
-        self._all_gone.clear()
-        return True
-
-    def _closed(self, transport: asyncio.Transport) -> None:
-        self._open.discard(transport)
-        if not self._open:
-            self._all_gone.set()
+        self.__gc_step__()
+        calls = CountedCalls(self._mapping, self._codec, self._status_details_codec, self.__dispatch__)
+        self._handlers.add(calls)
+        return BoundedConnection(calls, self._config, self._h2_config, self._connections)
 
     def refuse(self) -> None:
         """Accept no more connections; those that are there stay."""
@@ -58,14 +56,7 @@ class BoundedServer(Server):
     async def hang_up(self) -> None:
         """Close every connection once what was written to it has left."""
         self.close()
-        for transport in list(self._open):
-            transport.close()
-        try:
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._all_gone.wait()
-        except TimeoutError:  # who doesn't read its answer doesn't keep us
-            for transport in list(self._open):
-                transport.abort()
+        await self._connections.hang_up()
 
 
 class _Methods(dict[str, Method]):
@@ -78,36 +69,6 @@ class _Methods(dict[str, Method]):
             )
 
         return super().get(name) or Method(unknown, Cardinality.UNARY_UNARY, object, object)
-
-
-class _Counted(H2Protocol):
-    """A connection that says when it comes and goes."""
-
-    def __init__(
-        self,
-        plain: H2Protocol,
-        opened: Callable[[asyncio.Transport], bool],
-        closed: Callable[[asyncio.Transport], None],
-    ) -> None:
-        super().__init__(plain.handler, plain.config, plain.h2_config)
-        self._when_opened = opened
-        self._when_closed = closed
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        taken = cast("asyncio.Transport", transport)
-        if not self._when_opened(taken):
-            self.handler.close()
-            taken.abort()
-            return
-        self._transport = taken
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if self._transport is not None:
-            super().connection_lost(exc)
-            self._when_closed(self._transport)
-            self._transport = None
 
 
 def keep_quiet(env: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -301,31 +301,6 @@ def test_calls_that_are_cancelled_leave_nothing_behind(hook: HookProcess, path: 
     hook.wait_for("ending; calls under way: 0")
     assert hook.wait() == 0
     assert "Traceback" not in hook.told()
-
-
-def test_more_connections_than_it_takes_are_closed_and_the_others_stay(path: Path) -> None:
-    with ExitStack() as connections:
-        first = connections.enter_context(BareClient(path))
-        others = 0
-        while others < 300 and greeted(path, connections):
-            others += 1
-        assert 200 < others < 300
-        stream = first.request("/kubevirt.hooks.info.Info/Info")
-        first.h2.send_data(stream, bytes(5), end_stream=True)
-        first.send()
-        assert first.headers_until(stream, "grpc-status") == "0"
-    assert call(path, lambda other: other.info()).name == "launcherkit"
-
-
-def greeted(path: Path, connections: ExitStack) -> bool:
-    """Whether one more connection is taken; what is not taken is closed before a greeting."""
-    one_more = connections.enter_context(socket.socket(socket.AF_UNIX))
-    one_more.settimeout(60)
-    one_more.connect(str(path))
-    try:
-        return one_more.recv(1) != b""
-    except ConnectionResetError:
-        return False
 
 
 def test_a_stream_that_is_never_used_is_reset_by_its_client_alone(path: Path) -> None:

@@ -15,17 +15,18 @@ import pytest
 import yaml
 
 from launcherkit_plugin import __version__
-from launcherkit_plugin.cluster.client import Cluster as ClusterProcess
-from launcherkit_plugin.cluster.client import ClusterFacts, command
+from launcherkit_plugin.cluster.socket import ClusterSocket
+from launcherkit_plugin.host.wakeups import Wakeups
 from tests.cluster.test_manifests import CRDS, dropped
 from tests.support.cluster import Cluster
+from tests.support.clusterprocess import ClusterProcess
 from tests.test_deploy_plugin import BASE, COMPONENTS
 
 pytestmark = pytest.mark.cluster
 
 _SECONDS = 120
 NAMESPACE = "launcherkit"
-_RESOURCES = ("podmonitor.yaml", "kubevirt-plugin.yaml")
+_RESOURCES = ("podmonitor.yaml", "kubevirt-plugin.yaml", "networkpolicy.yaml", "rbac.yaml")
 MANIFESTS = [*BASE.glob("*.yaml"), *(folder / name for folder in COMPONENTS.values() for name in _RESOURCES)]
 DOCUMENTS = [
     pytest.param(document, id=f"{path.name}:{document['kind']}")
@@ -33,13 +34,16 @@ DOCUMENTS = [
     for document in yaml.safe_load_all(path.read_text())
     if path.name not in ("kustomization.yaml", "plugin.yaml")
 ]
-PATCHED = {name: folder / "daemonset.yaml" for name, folder in COMPONENTS.items() if name != "prometheus"}
+PATCHED = {
+    name: folder / "daemonset.yaml" for name, folder in COMPONENTS.items() if (folder / "daemonset.yaml").exists()
+}
+RIGHTS = [BASE / "serviceaccount.yaml", *(COMPONENTS[name] / "rbac.yaml" for name in ("cluster", "pod-ends"))]
 
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with the kinds, the namespace, and the plugin's account and rights."""
-    given = "---\n".join((CRDS.read_text(), (BASE / "namespace.yaml").read_text(), (BASE / "rbac.yaml").read_text()))
+    given = "\n---\n".join(path.read_text() for path in (CRDS, BASE / "namespace.yaml", *RIGHTS))
     there = cluster.kubectl("get", "namespaces", NAMESPACE, "--ignore-not-found")
     assert not there, f"the namespace {NAMESPACE} is in use: these tests make it, and take it away"
     try:
@@ -62,21 +66,25 @@ def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[s
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_the_api_server_takes_the_daemon_set_with_a_component(server: Cluster, name: str) -> None:
-    merged = patched(server, PATCHED[name].read_text())
+    needed = [PATCHED["cluster"]] if name == "pod-ends" else []
+    merged = patched(server, *needed, PATCHED[name])
     merged["metadata"]["name"] += "-trial"
     assert dropped(merged, server.taken(merged)) == []
 
 
-def patched(server: Cluster, patch: str) -> dict[str, Any]:
-    """The DaemonSet with a patch, as kustomize merges it: kubectl has the same code."""
-    base = ("patch", "--local", "--type=strategic", "-o", "json", "-f", str(BASE / "daemonset.yaml"))
-    merged: dict[str, Any] = json.loads(server.kubectl(*base, "-p", json.dumps(yaml.safe_load(patch))))
+def patched(server: Cluster, *patches: Path) -> dict[str, Any]:
+    """The DaemonSet with patches, as kustomize merges them: kubectl has the same code."""
+    merged: dict[str, Any] = yaml.safe_load((BASE / "daemonset.yaml").read_text())
+    for path in patches:
+        patch = json.dumps(yaml.safe_load(path.read_text()))
+        command = ("patch", "--local", "--type=strategic", "-o", "json", "-f", "-", "-p", patch)
+        merged = json.loads(server.kubectl(*command, given=json.dumps(merged)))
     return merged
 
 
 def test_binding_keeps_what_the_base_mounts_and_takes_no_capability_back(server: Cluster) -> None:
-    merged = patched(server, PATCHED["binding"].read_text())
-    (container,) = merged["spec"]["template"]["spec"]["containers"]
+    merged = patched(server, PATCHED["binding"])
+    (container,) = [each for each in merged["spec"]["template"]["spec"]["containers"] if each["name"] == "plugin"]
     assert container["securityContext"]["capabilities"] == {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"], "drop": ["ALL"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/var/lib/kubelet/device-plugins", "/dev/vfio", "/host/dev/vfio", "/host/sys/bus"} <= mounted
@@ -95,8 +103,9 @@ def test_kustomize_builds_the_base_with_every_component(cluster: Cluster, tmp_pa
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     built = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(tmp_path))))
     (daemon_set,) = [document for document in built if document["kind"] == "DaemonSet"]
-    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"registry.example/launcherkit-plugin:{__version__}"
+    containers = {each["name"]: each for each in daemon_set["spec"]["template"]["spec"]["containers"]}
+    assert {each["image"] for each in containers.values()} == {f"registry.example/launcherkit-plugin:{__version__}"}
+    container = containers["plugin"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/var/lib/kubelet/device-plugins", "/host/sys/bus", "/var/run/cdi", "/dev/iommu"} <= mounted
     (config_map,) = [document for document in built if document["kind"] == "ConfigMap"]
@@ -139,12 +148,13 @@ def kubevirt(permitted: dict[str, Any]) -> str:
     )
 
 
-def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(server: Cluster, kubeconfig: Path) -> None:
+def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
+    server: Cluster, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     node = json.loads(server.kubectl("get", "nodes", "-o", "json"))["items"][0]["metadata"]["name"]
     message = f"a device is bound to the driver {uuid4()}"  # no Event of another run is like it
-    facts: list[ClusterFacts] = []
-    pods: list[str] = []
     lines: list[str] = []
+    path = tmp_path_factory.mktemp("c") / "c.sock"
 
     async def until(what: str, condition: Callable[[], Any]) -> None:
         try:
@@ -152,42 +162,33 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(serve
                 while not condition():
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            pytest.fail(f"no {what}: {facts}, {pods}, {lines}")
+            pytest.fail(f"no {what}: {lines}")
 
     async def apply(text: str) -> None:
         await asyncio.to_thread(server.kubectl, "apply", "-f", "-", given=text)
 
     async def scenario() -> None:
-        env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-        process = ClusterProcess(
-            command(node, True),
-            env,
-            lambda level, text, **more: lines.append(text),
-            changed=facts.append,
-            pod_gone=pods.append,
-        )
-        running = asyncio.create_task(process.run())
-        try:
-            first = await process.first(_SECONDS)
-            assert first.kubevirt is None
-            assert first.labels["kubernetes.io/hostname"] == node
+        daemon = ClusterSocket(lambda level, text, **more: lines.append(text), Wakeups(0.01))
+        async with daemon.listening(str(path)):
+            daemon.want_kubevirt()
+            settings, labels = await daemon.first(_SECONDS)
+            assert settings == {}
+            assert labels["kubernetes.io/hostname"] == node
             permitted = {"pciHostDevices": [{"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/T4"}]}
             await apply(kubevirt(permitted))
-            await until("configuration", lambda: facts[-1].kubevirt == {"permittedHostDevices": permitted})
+            await until("configuration", lambda: daemon.facts[0] == {"permittedHostDevices": permitted})
             await apply(pod_on(node))
             for _ in range(3):
-                process.event("Warning", "DeviceUnhealthy", message)
+                daemon.event("Warning", "DeviceUnhealthy", message)
             await until("Events", lambda: counts(server, message) == [3])
             await asyncio.to_thread(
                 server.kubectl, "-n", NAMESPACE, "delete", "pod", "short", "--grace-period=0", "--force", "--wait=false"
             )
-            await until("end of the pod", lambda: f"{NAMESPACE}/short" in pods)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await until("end of the pod", lambda: f"the pod '{NAMESPACE}/short' has ended" in lines)
 
-    asyncio.run(scenario())
-    assert lines == []
+    with ClusterProcess(path, node, kubeconfig, "--watch-pods") as process:
+        asyncio.run(scenario())
+        assert "can't" not in process.told().partition("hung up")[0].replace("the daemon can't", "")
     assert message in server.kubectl("describe", "node", node)
 
 
@@ -210,7 +211,15 @@ def counts(server: Cluster, message: str) -> list[int]:
     [
         ("create", "", "events", "default", True),
         ("create", "", "events", "kube-system", False),
+        ("patch", "", "events", "default", True),
+        ("list", "", "nodes", "", True),
+        ("watch", "", "nodes", "", True),
+        ("list", "kubevirt.io", "kubevirts", "", True),
+        ("watch", "kubevirt.io", "kubevirts", "", True),
+        ("list", "", "pods", "", True),  # of the component pod-ends
         ("watch", "", "pods", "", True),
+        ("get", "", "pods", "", False),
+        ("get", "", "events", "default", False),
         ("delete", "", "pods", "", False),
         ("create", "", "pods", NAMESPACE, False),
         ("get", "", "secrets", NAMESPACE, False),

@@ -14,6 +14,7 @@ from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods
 from tests.support.cluster import Cluster, cluster
+from tests.support.clusterprocess import ClusterProcess
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
@@ -29,8 +30,8 @@ class Serving(NamedTuple):
     host: StandInHost
     metrics: str
     """Where its metrics are: HOST:PORT."""
-    env: dict[str, str]
-    """What it was started with, beside the options: it may talk to the API server."""
+    probes: Path
+    """The socket of its probes."""
 
 
 @pytest.fixture(scope="session")
@@ -49,21 +50,28 @@ def serving(
 ) -> Iterator[Serving]:
     """The plugin, with all of its devices known to the scheduler."""
     address = f"127.0.0.1:{free_port()}"
+    folder = tmp_path_factory.mktemp("plugin")
+    sockets = folder / "c.sock", folder / "p.sock"
     plugin = Plugin(
         configuration(*SERVED, rescan_seconds=1),
-        tmp_path_factory.mktemp("plugin"),
+        folder,
         *options(host, node.kubelet_dir),
         "--metrics-address",
         address,
+        "--cluster-socket",
+        str(sockets[0]),
+        "--probe-socket",
+        str(sockets[1]),
     )
-    env = {"NODE_NAME": node.name, "KUBECONFIG": cluster.environment()["KUBECONFIG"]}
-    plugin.start(env=env)
+    speaking = ClusterProcess(sockets[0], node.name, cluster.environment()["KUBECONFIG"])
+    plugin.start(env={})
     try:
         everything = {resource: (len(DEVICES[resource]), len(DEVICES[resource])) for resource in SERVED}
         until(lambda: not plugin.running or node.counts(*SERVED) == everything, "all devices allocatable")
         assert plugin.running, "it has ended: see what it wrote"
-        yield Serving(plugin, host, address, env)
+        yield Serving(plugin, host, address, sockets[1])
     finally:
+        speaking.close()
         if plugin.running:
             plugin.end()
 

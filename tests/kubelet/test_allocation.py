@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from urllib.request import urlopen
 
 import pytest
@@ -83,8 +85,8 @@ def test_the_kubelet_and_the_metrics_tell_of_what_was_given(serving: Serving, no
         lines = page.read().decode().splitlines()
     assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{resource}"}} 1.0' in lines
     assert f'launcherkit_plugin_devices{{health="healthy",resource="{resource}"}} 1.0' in lines
-    with urlopen(f"http://{serving.metrics}/readyz") as page:
-        assert page.status == 200
+    probe = [sys.executable, "-m", "launcherkit_plugin", "probe", "readyz", "--probe-socket", str(serving.probes)]
+    assert subprocess.run(probe).returncode == 0
 
 
 def test_what_a_vm_pod_gets_is_what_the_translator_in_it_makes_a_card_of(

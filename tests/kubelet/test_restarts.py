@@ -80,7 +80,7 @@ def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
     nowhere = ["--pod-resources", str(tmp_path / "nobody.sock")] if from_checkpoint else []
     before = node.written()
     serving.plugin.kill()
-    serving.plugin.start(*nowhere, env=serving.env)
+    serving.plugin.start(*nowhere, env={})
     try:
         node.wait_healthy(resident.advertised(), since=before, nudge=serving.host.blink)
 
@@ -92,4 +92,4 @@ def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
     finally:
         if from_checkpoint:
             serving.plugin.end()
-            serving.plugin.start(env=serving.env)
+            serving.plugin.start(env={})

@@ -10,14 +10,16 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.model.errors import BadRecord, StepHangs
+
+T = TypeVar("T")
 
 State: TypeAlias = Literal["binding", "bound", "restoring"]
 """What was going on with a function when the record was written: on the way to VFIO, there, on the way back."""
@@ -171,8 +173,8 @@ class Ledger:
             return None
         except OSError as problem:
             raise _bad(path, problem.strerror or str(problem)) from problem
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            raise _bad(path, f"{type(problem).__name__}: {problem}") from problem
+        except (ValueError, RecursionError) as problem:
+            raise _bad(path, str(problem)) from problem
         return record if boot == self._boot else None
 
 
@@ -211,25 +213,57 @@ def _load(document: Any) -> tuple[str, Record]:
     """The boot and the record.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not one of ours.
+        ValueError: it is not one of ours, and why.
     """
-    if document["version"] != _VERSION:
-        raise ValueError(f"version {shown(document['version'])} is not {_VERSION}")
-    entries = tuple(
-        Entry(
-            PciAddress.parse(entry["address"]),
-            _driver(entry["driver"]),
-            _driver(entry["override"]),
-            _one_of(entry["state"], get_args(State)),
-        )
-        for entry in document["entries"]
-    )
-    driver = _driver(document["driver"])
+    version = _in(document, "", "version")
+    if version != _VERSION:
+        raise ValueError(f"version {shown(version)} is not {_VERSION}")
+    entries = tuple(_entry(entry, f"entries[{at}]") for at, entry in enumerate(_list(document, "entries")))
+    driver = _named("driver", _driver, _in(document, "", "driver"))
     if driver is None or not entries:
         raise ValueError("it has no driver or no entries")
-    asked = tuple(PciAddress.parse(address) for address in document["asked"])
-    leader = PciAddress.parse(document["leader"])
-    return str(document["boot"]), Record(leader, driver, _one_of(document["by"], get_args(By)), asked, entries)
+    asked = tuple(_named(f"asked[{at}]", _address, one) for at, one in enumerate(_list(document, "asked")))
+    leader = _named("leader", _address, _in(document, "", "leader"))
+    by = _named("by", lambda value: _one_of(value, get_args(By)), _in(document, "", "by"))
+    return str(_in(document, "", "boot")), Record(leader, driver, by, asked, entries)
+
+
+def _entry(entry: Any, where: str) -> Entry:
+    return Entry(
+        _named(f"{where}.address", _address, _in(entry, where, "address")),
+        _named(f"{where}.driver", _driver, _in(entry, where, "driver")),
+        _named(f"{where}.override", _driver, _in(entry, where, "override")),
+        _named(f"{where}.state", lambda value: _one_of(value, get_args(State)), _in(entry, where, "state")),
+    )
+
+
+def _in(mapping: Any, where: str, key: str) -> Any:
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{where or 'it'}: {shown(mapping)} is no object")
+    if key not in mapping:
+        raise ValueError(f"{where or 'it'} has no {key}")
+    return mapping[key]
+
+
+def _list(document: Any, key: str) -> list[Any]:
+    value = _in(document, "", key)
+    if not isinstance(value, list):
+        raise ValueError(f"{key}: {shown(value)} is no list")
+    return value
+
+
+def _named(where: str, parse: Callable[[Any], T], value: Any) -> T:
+    """A value, or an error that says where it stands."""
+    try:
+        return parse(value)
+    except ValueError as problem:
+        raise ValueError(f"{where}: {problem}") from problem
+
+
+def _address(value: Any) -> PciAddress:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no address")
+    return PciAddress.parse(value)
 
 
 def _driver(value: Any) -> str | None:

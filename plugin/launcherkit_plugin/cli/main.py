@@ -10,6 +10,8 @@ from launcherkit_plugin.cli.options import warn_of_unknown
 
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
+    "cluster": "speak to the API server for the daemon: Events, KubeVirt's configuration",
+    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
     "discover": "show what would be advertised, and why what would not; needs no kubelet",
     "check-config": "read a configuration and tell all that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",

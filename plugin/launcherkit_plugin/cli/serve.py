@@ -53,13 +53,31 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--metrics-address",
         metavar="ADDRESS",
         default=text_from("--metrics-address", env),
-        help="HOST:PORT where /metrics, /healthz and /readyz are served (default: nowhere)",
+        help="HOST:PORT where /metrics is served (default: nowhere)",
+    )
+    parser.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        default=text_from("--metrics-token-file", env),
+        help="the metrics are for those alone who send the token in this file (default: for everybody)",
+    )
+    parser.add_argument(
+        "--probe-socket",
+        metavar="SOCKET",
+        default=text_from("--probe-socket", env),
+        help="where `launcherkit-plugin probe` asks (default: nowhere)",
     )
     parser.add_argument(
         "--node-hook",
         metavar="SOCKET",
         default=text_from("--node-hook", env),
         help="where KubeVirt's virt-handler calls the node hook of a plugin, for vGPUs (default: nowhere)",
+    )
+    parser.add_argument(
+        "--cluster-socket",
+        metavar="SOCKET",
+        default=text_from("--cluster-socket", env),
+        help="where `launcherkit-plugin cluster` dials, for Events and KubeVirt's configuration (default: nowhere)",
     )
     parser.add_argument(
         "--features-dir",
@@ -108,7 +126,10 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         host=args.host,
         dev_root=args.dev_root.rstrip("/"),
         metrics_address=args.metrics_address,
+        metrics_token_file=args.metrics_token_file,
+        probe_socket=args.probe_socket,
         node_hook=args.node_hook,
+        cluster_socket=args.cluster_socket,
         ledger=args.ledger,
         proc=proc_of(args),
         features_dir=args.features_dir,

@@ -1,11 +1,9 @@
-"""The cluster, from a process of its own: Events, KubeVirt's configuration, this node's pods.
+"""The cluster: Events on the node, KubeVirt's configuration, the node's labels, the ends of its pods.
 
-That process alone has the Kubernetes client (as much memory as all the rest), the credentials and the network; the
-daemon works without it. `client` is the daemon's side, `__main__` the other; they exchange lines of JSON:
-
-* down: ``{"event": [type, reason, message]}``;
-* up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
-  ended.
+What speaks to the API server is a process of its own, in a pod a container of its own: it has the credentials, the
+network and the Kubernetes client, which takes as much memory as all the rest. The daemon has the devices and none of
+these, and works without that process. `protocol` is what they say to each other; `socket` is the daemon's side,
+`container` the other.
 """
 
 from launcherkit_plugin.telemetry.events import EventType as EventType

@@ -7,7 +7,7 @@ each field that nobody looks at.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from kubernetes.client import ApiClient, Configuration
@@ -15,12 +15,18 @@ from kubernetes.client.exceptions import OpenApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from urllib3.exceptions import HTTPError
 
+from launcherkit.errors import shown
 from launcherkit_plugin.model.errors import NoCluster
 
 Json: TypeAlias = dict[str, Any]
 
+_CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
+OBJECT_BYTES = 4 * 1024 * 1024
+"""Of an object, a change of one, or an error: etcd takes 1.5 MB."""
+LIST_BYTES = 64 * 1024 * 1024
+"""Of a list."""
 WATCH_SECONDS = 240
 """The server ends a watch after this; a connection that died without a word is noticed a little later."""
 
@@ -92,15 +98,11 @@ class Api:
         asked = {**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         response = self._request("GET", path, asked, None, "", WATCH_SECONDS + 30.0)
         try:
-            pending = b""
-            for chunk in response.stream(amt=None, decode_content=True):
-                *lines, pending = (pending + chunk).split(b"\n")
-                for line in filter(None, lines):
-                    event = _parsed(line)
-                    if event.get("type") == "ERROR":
-                        status = event.get("object") or {}
-                        raise ApiProblem(int(status.get("code") or 0), str(status.get("message")))
-                    yield event
+            for line in _lines(response.stream(amt=_CHUNK_BYTES, decode_content=True), path):
+                event = _parsed(line)
+                if event.get("type") == "ERROR":
+                    raise _told_in(event)
+                yield event
         except (HTTPError, OSError) as problem:
             raise ApiProblem(0, f"{path}: {problem}") from problem
         finally:
@@ -111,7 +113,11 @@ class Api:
     ) -> Json:
         response = self._request(method, path, query, body, kind, _ANSWER_SECONDS)
         try:
-            return _parsed(response.read())
+            limit = LIST_BYTES if method == "GET" else OBJECT_BYTES
+            text = response.read(limit + 1, decode_content=True)
+            if len(text) > limit:
+                raise ApiProblem(0, f"{method} {path}: an answer of more than {limit} bytes")
+            return _parsed(text)
         except (HTTPError, OSError) as problem:
             raise ApiProblem(0, f"{method} {path}: {problem}") from problem
         finally:
@@ -133,7 +139,7 @@ class Api:
             )
             response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, seconds)).response
             if not 200 <= response.status < 300:
-                text = response.read().decode("utf-8", "replace")
+                text = response.read(OBJECT_BYTES, decode_content=True).decode("utf-8", "replace")
                 response.close()
                 raise ApiProblem(response.status, f"{method} {path}: {_said(text) or response.reason}")
         except (OpenApiException, HTTPError, ConfigException, OSError) as problem:
@@ -141,10 +147,64 @@ class Api:
         return response
 
 
+def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """The lines in a stream that are not empty.
+
+    Raises:
+        ApiProblem: one has no end.
+    """
+    pending = bytearray()
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            pending += part
+            if pending:
+                yield bytes(pending)
+            pending.clear()
+        pending += rest
+        if len(pending) > OBJECT_BYTES:
+            raise ApiProblem(0, f"{path}: a change of more than {OBJECT_BYTES} bytes")
+
+
+def _told_in(event: Json) -> ApiProblem:
+    """The problem that a server tells of in a watch."""
+    status = event.get("object")
+    code, message = (status.get("code"), status.get("message")) if isinstance(status, dict) else (0, "")
+    return ApiProblem(code if isinstance(code, int) else 0, shown(message))
+
+
+def part(item: object, *keys: str) -> Json:
+    """A mapping in an object; empty where there is none.
+
+    Raises:
+        ApiProblem: something else is in its place.
+    """
+    for key in keys:
+        item = item.get(key) if isinstance(item, dict) else item
+        if item is None:
+            return {}
+        if not isinstance(item, dict):
+            raise ApiProblem(0, f"the server says {'.'.join(keys)}: {shown(item)}, which is no object")
+    assert isinstance(item, dict)
+    return item
+
+
+def texts(values: Json, *keys: str) -> list[str]:
+    """The texts in a mapping; each must be there.
+
+    Raises:
+        ApiProblem: one is missing, or no text.
+    """
+    for key in keys:
+        if not isinstance(values.get(key), str):
+            raise ApiProblem(0, f"the server says {key}: {shown(values.get(key))}, which is no text")
+    return [values[key] for key in keys]
+
+
 def _parsed(text: bytes) -> Json:
     try:
         value = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ApiProblem(0, f"the answer is not JSON: {problem}") from problem
     if not isinstance(value, dict):
         raise ApiProblem(0, "the answer is no object")
@@ -154,6 +214,6 @@ def _parsed(text: bytes) -> Json:
 def _said(text: str) -> str:
     """The message of a Status, with which the server refuses."""
     try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
+        return str(json.loads(text)["message"])[:1000]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text[:200]

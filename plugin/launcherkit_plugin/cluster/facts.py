@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from launcherkit_plugin.cluster.api import Json
+from launcherkit_plugin.cluster.api import Json, part
 
 KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
 PODS_PATH = "/api/v1/pods"
@@ -14,7 +14,6 @@ EVENTS_PATH = "/api/v1/namespaces/default/events"
 
 _SECTIONS = ("permittedHostDevices", "mediatedDevicesConfiguration")
 _NOT_KUBEVIRT = "DisableMDEVConfiguration"
-_ENDED = {"Succeeded", "Failed"}
 
 
 def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
@@ -22,28 +21,35 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
 
     A cluster has one KubeVirt. Of several the first by namespace and name counts.
     """
-    ordered = sorted(objects, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))
+    ordered = sorted(objects, key=lambda item: _name(item))
     if not ordered:
         return None
-    configuration = (ordered[0].get("spec") or {}).get("configuration") or {}
+    configuration = part(ordered[0], "spec", "configuration")
     found = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
-    gates = (configuration.get("developerConfiguration") or {}).get("featureGates") or []
+    gates = part(configuration, "developerConfiguration").get("featureGates")
     # The only gate that says who makes mediated devices, KubeVirt or we.
-    return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if _NOT_KUBEVIRT in gates else {})
+    ours = isinstance(gates, list) and _NOT_KUBEVIRT in gates
+    return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
 
 
 def node_labels(objects: Iterable[Json]) -> dict[str, str]:
     """The labels of the one node that was asked for."""
-    return {key: value for item in objects for key, value in (item["metadata"].get("labels") or {}).items()}
+    return {key: str(value) for item in objects for key, value in part(item, "metadata", "labels").items()}
 
 
 def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
     """UID to ``namespace/name`` of pods that may hold devices: the kubelet takes them from those that have ended."""
     return {
-        uid: f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        uid: "/".join(_name(item))
         for uid, item in objects.items()
-        if (item.get("status") or {}).get("phase") not in _ENDED
+        if part(item, "status").get("phase") not in ("Succeeded", "Failed")
     }
+
+
+def _name(item: Json) -> tuple[str, str]:
+    """Namespace and name."""
+    metadata = part(item, "metadata")
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
 def event_object(node: str, name: str, told_type: str, reason: str, message: str, when: str) -> Json:

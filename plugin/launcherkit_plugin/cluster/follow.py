@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import ApiProblem, Json, part, texts
 
+MOST_OBJECTS = 10_000
+"""Of a kind: a node runs a few hundred pods."""
 _GONE = 410
 _PAUSE = 1.0
 
@@ -38,16 +40,16 @@ def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]
     while True:
         listed = server.get(path, **selector)
         try:
-            objects = {_uid(item): item for item in listed.get("items") or ()}
-            version = str(listed["metadata"]["resourceVersion"])
-        except (LookupError, TypeError) as problem:
-            raise ApiProblem(0, f"{path}: the answer is no list") from problem
+            objects = {_uid(item): part(item) for item in _items(listed)}
+            (version,) = texts(part(listed, "metadata"), "resourceVersion")
+        except ApiProblem as problem:
+            raise ApiProblem(0, f"{path}: the answer is no list: {problem}") from problem
         yield dict(objects)
         try:
             while True:
                 for event in server.watch(path, resourceVersion=version, **selector):
                     version = _applied(event, objects, path)
-                    if event["type"] != "BOOKMARK":
+                    if event.get("type") != "BOOKMARK":
                         yield dict(objects)
                 wait(_PAUSE)
         except ApiProblem as problem:
@@ -58,17 +60,27 @@ def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]
 
 def _applied(event: Json, objects: Objects, path: str) -> str:
     """Bring the objects up to date; gives the version that they have then."""
+    changed, kind = event.get("object"), event.get("type")
     try:
-        changed, kind = event["object"], event["type"]
-        version = str(changed["metadata"]["resourceVersion"])
+        (version,) = texts(part(changed, "metadata"), "resourceVersion")
         if kind == "DELETED":
             objects.pop(_uid(changed), None)
         elif kind != "BOOKMARK":
-            objects[_uid(changed)] = changed
-    except (LookupError, TypeError) as problem:
-        raise ApiProblem(0, f"{path}: the watch gives no events") from problem
+            objects[_uid(changed)] = part(changed)
+            if len(objects) > MOST_OBJECTS:
+                raise ApiProblem(0, f"more than {MOST_OBJECTS} objects")
+    except ApiProblem as problem:
+        raise ApiProblem(0, f"{path}: the watch gives no events: {problem}") from problem
     return version
 
 
-def _uid(item: Json) -> str:
-    return str(item["metadata"]["uid"])
+def _items(listed: Json) -> list[object]:
+    items = listed.get("items") or []
+    if not isinstance(items, list) or len(items) > MOST_OBJECTS:
+        raise ApiProblem(0, f"its items are no list of at most {MOST_OBJECTS}")
+    return items
+
+
+def _uid(item: object) -> str:
+    uid, _ = texts(part(item, "metadata"), "uid", "name")
+    return uid

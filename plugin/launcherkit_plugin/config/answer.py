@@ -6,7 +6,7 @@ import json
 
 import launcherkit_plugin.model.errors  # noqa: F401  # its codes are among all codes then
 from launcherkit.errors import LauncherkitError, SeveralErrors
-from launcherkit_plugin.config.codec import decode, encode
+from launcherkit_plugin.config.plain import dump, load
 from launcherkit_plugin.config.result import Reading
 
 
@@ -17,11 +17,11 @@ def decode_answer(answer: bytes) -> Reading:
         LauncherkitError: what went wrong over there.
     """
     document = json.loads(answer)
-    if "errors" in document:
+    if isinstance(document, dict):
         codes = LauncherkitError.codes()
         found = [codes[error["code"]](error["message"], error["help"]) for error in document["errors"]]
         raise found[0] if len(found) == 1 else SeveralErrors(found)
-    return decode(Reading, document)
+    return load(document)
 
 
 def answer_of(asked: bytes) -> bytes:
@@ -29,8 +29,7 @@ def answer_of(asked: bytes) -> bytes:
     from launcherkit_plugin.config.reading import read_config
 
     try:
-        document = encode(read_config(**json.loads(asked)))
+        return dump(read_config(**json.loads(asked))).encode()
     except LauncherkitError as error:
         leaves = [{"code": leaf.code, "message": leaf.message, "help": leaf.remedy} for leaf in error.leaves()]
-        document = {"errors": leaves}
-    return json.dumps(document).encode()
+        return json.dumps({"errors": leaves}).encode()

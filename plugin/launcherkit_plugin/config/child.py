@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +35,7 @@ async def read_config_apart(
         auto: in the place of the file's.
         kubevirt: the configuration of the cluster's KubeVirt.
         labels: of this node.
-        command: the process.
+        command: the process; its last argument is the process ID of this one, with which it ends.
         patience: seconds that it may take.
 
     Raises:
@@ -44,7 +45,7 @@ async def read_config_apart(
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {})})
     pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(*command, str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe)
     except OSError as problem:
         raise _not_read(path, problem.strerror or str(problem)) from problem
     try:
@@ -60,7 +61,7 @@ async def read_config_apart(
         raise _not_read(path, f"it ended with {process.returncode}" + (f": {last}" if last else ""))
     try:
         return decode_answer(answer)
-    except (KeyError, TypeError, ValueError) as problem:
+    except (LookupError, TypeError, ValueError) as problem:
         raise _not_read(path, "its answer can't be understood") from problem
 
 

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.cluster.link import Link
+from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.config.child import read_config_apart
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import Source
@@ -67,7 +68,10 @@ class Options(NamedTuple):
     host: str
     dev_root: str
     metrics_address: str | None
+    metrics_token_file: str | None
+    probe_socket: str | None
     node_hook: str | None
+    cluster_socket: str | None
     ledger: str
     proc: str
     features_dir: str
@@ -93,7 +97,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     log = Lines(env, time.time)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: log("error", f"internal error: {context['message']}"))
+    loop.set_exception_handler(Faults(lambda text: log("error", text)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     started = asyncio.Event()
@@ -117,10 +121,11 @@ async def _serve(
     health = Health(clock, patience=QUIET_SECONDS)
     hints = Wakeups(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
-        metrics = await _metrics(options.metrics_address, health, log, opened)
-        link = Link(env, log, hints)
-        opened.push_async_callback(link.close)
-        guarded = Guarded(Waits(log, metrics, link, partial(hints.give, Wakeup.HOST)))
+        metrics = await _metrics(options, health, log, opened)
+        cluster = ClusterSocket(log, hints)
+        if options.cluster_socket is not None:
+            await opened.enter_async_context(cluster.listening(options.cluster_socket))
+        guarded = Guarded(Waits(log, metrics, cluster, partial(hints.give, Wakeup.HOST)))
         parts = Parts(
             host=Host.from_sysfs(options.host),
             root=options.host,
@@ -129,7 +134,7 @@ async def _serve(
             sleep=time.sleep,
             log=log,
             metrics=metrics,
-            events=link,
+            events=cluster,
             stopped=Stopped(),
             guarded=guarded,
             ledger=options.ledger,
@@ -154,14 +159,15 @@ async def _serve(
             return assemble(reading.config, parts)
 
         async def reload() -> Setup | None:
-            source.tell(*link.facts)
+            source.tell(*cluster.facts)
             reading = await source.again()
             if reading is None:
                 return None
-            link.open(kubevirt=reading.cluster)
-            if reading.cluster and link.facts[0] is None:  # its word is a hint; until then the old one is in force
-                source.forget()
-                return None
+            if reading.cluster:
+                cluster.want_kubevirt()
+                if cluster.facts[0] is None:  # its word is a wakeup; until then the old one is in force
+                    source.forget()
+                    return None
             return in_force(reading)
 
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
@@ -170,14 +176,12 @@ async def _serve(
 
         watch()
         reading = await source.first()
-        link.open(kubevirt=reading.cluster)
         if reading.cluster:
+            cluster.want_kubevirt()
             try:
-                source.tell(*await link.first(CLUSTER_SECONDS))
+                source.tell(*await cluster.first(CLUSTER_SECONDS))
             except NoCluster as silent:
-                if not link.is_open:
-                    raise
-                log_error(log, silent)  # what the file says by itself has not to wait for an API server that is down
+                log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
             reading = await source.again() or reading
         world = World(
             scan=partial(_scan, parts.host),
@@ -188,7 +192,7 @@ async def _serve(
             clock=clock,
             log=log,
             metrics=metrics,
-            events=link,
+            events=cluster,
             health=health,
         )
         if options.node_hook is not None:
@@ -265,13 +269,20 @@ def _node_hook(
     return serving_node_hook(path, Node(allocator, world.read_usage, parts.stopped, wake, parts.log))
 
 
-async def _metrics(address: str | None, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
-    if address is None:
+async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
+    if options.probe_socket is not None:
+        from launcherkit_plugin.telemetry.http import serving_at
+        from launcherkit_plugin.telemetry.pages import probe_pages
+
+        await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health)))
+    if options.metrics_address is None:
         return NoMetrics()
     from launcherkit_plugin.telemetry.http import serving
+    from launcherkit_plugin.telemetry.pages import metrics_pages
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
     metrics = PrometheusMetrics()
-    where = await opened.enter_async_context(serving(address, metrics.registry, health))
+    pages = metrics_pages(metrics.registry, options.metrics_token_file)
+    where = await opened.enter_async_context(serving(options.metrics_address, pages))
     log("info", f"metrics are served on {where}")
     return metrics

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import write_atomically
+from launcherkit.errors import UnwritableFile
+from launcherkit_plugin.model.errors import CdiNotWritten
 
 KIND = "launcherkit.io/vfio"
 VERSION = "0.5.0"
@@ -61,7 +63,7 @@ class CdiFile:
         """All devices from now on; those that are not among them are gone.
 
         Raises:
-            UnwritableFile: names the file and the reason.
+            CdiNotWritten: names the file and the reason; it is as it was.
         """
         self._nodes = {name: tuple(paths) for name, paths in nodes.items()}
         self._write()
@@ -70,7 +72,7 @@ class CdiFile:
         """Devices as they have just been found to be, before a runtime is told to look for them.
 
         Raises:
-            UnwritableFile: names the file and the reason.
+            CdiNotWritten: names the file and the reason; it is as it was.
         """
         self._nodes |= {name: tuple(paths) for name, paths in nodes.items()}
         self._write()
@@ -86,8 +88,22 @@ class CdiFile:
         if nodes:
             with suppress(OSError):  # the write below tells the reason
                 os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
-            write_atomically(self.path, cdi_spec(nodes, self._dev_root))
+            try:
+                write_atomically(self.path, cdi_spec(nodes, self._dev_root))
+            except UnwritableFile as problem:
+                raise _not_written(problem.message) from problem
         else:
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(self.path)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as problem:
+                raise _not_written(f"{self.path}: {problem.strerror}") from problem
         self._written = nodes
+
+
+def _not_written(why: str) -> CdiNotWritten:
+    return CdiNotWritten(
+        f"the CDI file can't be written: {why}",
+        "Make room on that file system, or mount the folder writable (component `cdi`). It is tried again.",
+    )

@@ -10,7 +10,14 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.refusal import refusal
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource
-from launcherkit_plugin.model.errors import BadKubeletRequest, DeviceUnhealthy, GroupSplit, UnknownDevice, WorkHangs
+from launcherkit_plugin.model.errors import (
+    BadKubeletRequest,
+    CdiNotWritten,
+    DeviceUnhealthy,
+    GroupSplit,
+    UnknownDevice,
+    WorkHangs,
+)
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -105,4 +112,5 @@ _STATUS: tuple[tuple[type[LauncherkitError], Status], ...] = (
     (DeviceUnhealthy, Status.FAILED_PRECONDITION),
     (GroupSplit, Status.FAILED_PRECONDITION),
     (WorkHangs, Status.UNAVAILABLE),
+    (CdiNotWritten, Status.UNAVAILABLE),
 )

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from grpclib import GRPCError, Status
-from grpclib.events import RecvRequest, listen
 from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
@@ -24,6 +23,10 @@ from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMa
 from launcherkit_plugin.telemetry.log import Log, log_error
 from launcherkit_plugin.telemetry.metrics import Metrics, Outcome
 
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+"""The method whose calls last as long as the kubelet knows the resource."""
+REQUEST_BYTES = 1 << 20
+"""The largest request: 256 devices take 4 KB."""
 DRAIN_SECONDS = 10.0
 """For how long calls under way may go on when the server ends."""
 
@@ -85,9 +88,8 @@ class ResourceServer:
         assert self._running is None
         async with AsyncExitStack() as opening:
             made, self._ours = opening.enter_context(socket_at(self.path, _in_use, _not_made))
-            calls = Calls()
-            server = BoundedServer([_Service(self.name, self._around, self._devices)])
-            listen(server, RecvRequest, calls.admit)
+            calls = Calls(endless={LIST_AND_WATCH})
+            server = BoundedServer([_Service(self.name, self._around, self._devices)], calls)
             await server.start(sock=made)
             self._devices.open()
             opening.push_async_callback(server.hang_up)
@@ -161,17 +163,17 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         self._devices = devices
 
     async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
-        await receive(stream, wire.Empty)
+        await receive(stream, wire.Empty, REQUEST_BYTES)
         await stream.send_message(messages.options())
 
     async def ListAndWatch(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
-        await receive(stream, wire.Empty)
+        await receive(stream, wire.Empty, REQUEST_BYTES)
         await self._devices.send(stream)
 
     async def GetPreferredAllocation(
         self, stream: Stream[wire.PreferredAllocationRequest, wire.PreferredAllocationResponse]
     ) -> None:
-        request = await receive(stream, wire.PreferredAllocationRequest)
+        request = await receive(stream, wire.PreferredAllocationRequest, REQUEST_BYTES)
         answer = await self._guard("GetPreferredAllocation", self._prefer, request)
         await stream.send_message(answer)
 
@@ -184,7 +186,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         return answer
 
     async def Allocate(self, stream: Stream[wire.AllocateRequest, wire.AllocateResponse]) -> None:
-        request = await receive(stream, wire.AllocateRequest)
+        request = await receive(stream, wire.AllocateRequest, REQUEST_BYTES)
         outcome: Outcome = "failed"
         began = perf_counter()
         try:
@@ -205,7 +207,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
     async def PreStartContainer(
         self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]
     ) -> None:
-        request = await receive(stream, wire.PreStartContainerRequest)
+        request = await receive(stream, wire.PreStartContainerRequest, REQUEST_BYTES)
         await self._guard("PreStartContainer", self._around.answers.check, self._resource, list(request.devices_ids))
         await stream.send_message(wire.PreStartContainerResponse())
 

@@ -217,6 +217,34 @@ class NoMetricsAddress(LauncherkitError):
     exit_code: ClassVar[int] = EX_CONFIG
 
 
+class ClusterSocketNotMade(LauncherkitError):
+    """The socket that the cluster's process dials can't be made."""
+
+    code = "LK743"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class BadMetricsToken(LauncherkitError):
+    """The file with the token for the metrics has none."""
+
+    code = "LK744"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class NoProbeSocket(LauncherkitError):
+    """The socket of the probes can't be made, or nobody answers at it."""
+
+    code = "LK745"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class CdiNotWritten(LauncherkitError):
+    """The file by which the container runtime finds the devices can't be written: a full disk, no folder."""
+
+    code = "LK746"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 75x: work that may hang
 
 

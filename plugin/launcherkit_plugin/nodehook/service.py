@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from grpclib import GRPCError, Status
-from grpclib.events import RecvRequest, listen
 from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
@@ -126,8 +125,7 @@ async def serving_node_hook(path: str, node: Node) -> AsyncIterator[None]:
     """
     with socket_at(path, _in_use, _not_made) as (made, _):
         calls = Calls()
-        server = BoundedServer([NodeHook(node)])
-        listen(server, RecvRequest, calls.admit)
+        server = BoundedServer([NodeHook(node)], calls)
         await server.start(sock=made)
         try:
             yield

@@ -1,48 +1,53 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, in the daemon's own loop: where that hangs, probes fail.
+"""A small HTTP server, in the daemon's own loop: where that hangs, probes fail.
 
-HTTP as far as a scraper and a probe speak it: one GET a connection. Whoever reaches the port can send anything, so a
-connection has few bytes and seconds, and of too many the oldest goes.
+HTTP as far as a scraper and a probe speak it: one GET a connection. Whoever reaches the server can send anything, so a
+connection has few bytes and seconds, and of too many the oldest goes. Each server has its own: metrics, which pods can
+reach, keep no probe out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
-
-from launcherkit_plugin.model.errors import NoMetricsAddress
-from launcherkit_plugin.telemetry.health import Health
+from launcherkit.rpc.unix_socket import socket_at
+from launcherkit_plugin.model.errors import NoMetricsAddress, NoProbeSocket
 
 _SECONDS = 5.0
 """For a whole connection."""
 _REQUEST_BYTES = 16 * 1024
 _CONNECTIONS = 16
-_TEXT = "text/plain; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
     status: str
     body: bytes
-    content_type: str = _TEXT
+    content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+    """More of them."""
+
+
+Page: TypeAlias = Callable[[Mapping[str, str]], Answer]
+"""Makes an answer, by the request's headers; their names are in lower case."""
 
 
 @asynccontextmanager
-async def serving(address: str, registry: CollectorRegistry, health: Health) -> AsyncIterator[str]:
+async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]:
     """Serve while the block runs; gives ``HOST:PORT``, with the port that was chosen where 0 was asked for.
 
     Args:
         address: ``HOST:PORT``, ``[::1]:PORT``, or ``:PORT`` for every address.
+        pages: by path.
 
     Raises:
         NoMetricsAddress: it is no address, or can't be had.
     """
     host, port = parse_address(address)
-    connections = _Connections(registry, health)
+    connections = _Connections(pages)
     try:
         server = await asyncio.start_server(connections.serve, host or None, port, limit=_REQUEST_BYTES)
     except (OSError, UnicodeError) as problem:
@@ -50,12 +55,29 @@ async def serving(address: str, registry: CollectorRegistry, health: Health) -> 
         raise NoMetricsAddress(
             f"--metrics-address {address}: {reason}", "Give an address of this host, and a port that nobody has."
         ) from problem
-    try:
+    async with connections.until_closed(server):
         yield _spelled(server.sockets[0])
-    finally:
-        server.close()
-        connections.close()
-        await server.wait_closed()
+
+
+@asynccontextmanager
+async def serving_at(path: str, pages: Mapping[str, Page]) -> AsyncIterator[None]:
+    """The same on a unix socket, for its user and group alone.
+
+    Raises:
+        NoProbeSocket: it can't be made, or another process answers there.
+    """
+    connections = _Connections(pages)
+    with socket_at(path, lambda path: _no_socket(path, "another process answers there"), _no_socket) as (made, _):
+        server = await asyncio.start_unix_server(connections.serve, sock=made, limit=_REQUEST_BYTES)
+        async with connections.until_closed(server):
+            yield
+
+
+def _no_socket(path: str, problem: OSError | str) -> NoProbeSocket:
+    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+    return NoProbeSocket(
+        f"--probe-socket {path}: {why}", "Name a socket in a folder that is there and can be written to."
+    )
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -79,42 +101,27 @@ def _spelled(bound: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def answer(request: bytes, registry: CollectorRegistry, health: Health) -> Answer:
+def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
     """What a request, up to its empty line, is answered with."""
-    line, *headers = request.decode("latin-1").split("\r\n")
+    line, *rest = request.decode("latin-1").split("\r\n")
     match line.split(" "):
         case ["GET", target, "HTTP/1.0" | "HTTP/1.1"]:
-            path = target.partition("?")[0]
+            page = pages.get(target.partition("?")[0])
         case [_, _, "HTTP/1.0" | "HTTP/1.1"]:
-            return Answer("405 Method Not Allowed", b"only GET\n")
+            return Answer("405 Method Not Allowed", b"only GET\n", headers=(("Allow", "GET"),))
         case _:
             return Answer("400 Bad Request", b"that is no HTTP\n")
-    if path == "/metrics":
-        encode, content_type = choose_encoder(_accept(headers))
-        return Answer("200 OK", encode(registry), content_type)
-    if path == "/healthz":
-        return _probed(health.illness())
-    if path == "/readyz":
-        return _probed(health.unreadiness())
-    return Answer("404 Not Found", b"there are /metrics, /healthz and /readyz\n")
-
-
-def _accept(headers: list[str]) -> str:
-    """The versions of the format that the scraper reads."""
-    pairs = (header.partition(":") for header in headers)
-    return next((value.strip() for name, _, value in pairs if name.lower() == "accept"), "")
-
-
-def _probed(problem: str) -> Answer:
-    return Answer("503 Service Unavailable", f"{problem}\n".encode()) if problem else Answer("200 OK", b"ok\n")
+    if page is None:
+        return Answer("404 Not Found", f"there is {' and '.join(pages)}\n".encode())
+    pairs = (header.partition(":") for header in rest)
+    return page({name.lower(): value.strip() for name, _, value in pairs})
 
 
 class _Connections:
     """Those that are open, the oldest first."""
 
-    def __init__(self, registry: CollectorRegistry, health: Health) -> None:
-        self._registry = registry
-        self._health = health
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        self._pages = pages
         self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +136,7 @@ class _Connections:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_in_http(answer(request, self._registry, self._health)))
+                    writer.write(_in_http(answer(request, self._pages)))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
@@ -137,15 +144,22 @@ class _Connections:
             self._open.pop(writer, None)
             writer.transport.abort()
 
-    def close(self) -> None:
-        """End them all."""
-        for writer in list(self._open):
-            writer.transport.abort()
+    @asynccontextmanager
+    async def until_closed(self, server: asyncio.Server) -> AsyncIterator[None]:
+        """Afterwards all of them end, and the server."""
+        try:
+            yield
+        finally:
+            server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await server.wait_closed()
 
 
 def _in_http(given: Answer) -> bytes:
     head = (
         f"HTTP/1.1 {given.status}\r\nContent-Type: {given.content_type}\r\nContent-Length: {len(given.body)}\r\n"
-        "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        "X-Content-Type-Options: nosniff\r\nConnection: close\r\n"
     )
+    head += "".join(f"{name}: {value}\r\n" for name, value in given.headers) + "\r\n"
     return head.encode("latin-1") + given.body

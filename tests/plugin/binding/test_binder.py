@@ -344,6 +344,30 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
         machine.ledger.records()
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "it: a list is no object"),
+        ("{}", "it has no version"),
+        ('{"version": 1}', "it has no entries"),
+        ('{"version": 1, "entries": 7}', "entries: 7 is no list"),
+        ('{"version": 1, "entries": ["a"]}', "entries[0]: 'a' is no object"),
+        ('{"version": 1, "entries": [{"address": 5}]}', "entries[0].address: 5 is no address"),
+        ('{"version": 1, "entries": [{"address": "0000:01:00.0"}]}', "entries[0] has no driver"),
+        ("[" * 100_000, "recursion"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_record_of_a_wrong_shape_says_what_is_wrong_and_where(machine: Machine, content: str, why: str) -> None:
+    machine.bind()
+    path = Path(machine.folder) / f"{GPU}.json"
+    path.write_text(content)
+    with pytest.raises(BadRecord) as caught:
+        machine.ledger.records()
+    assert caught.value.message.startswith(f"{path} is no record of what was bound: ")
+    assert why in caught.value.message
+
+
 _addresses = st.builds(
     PciAddress, st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7)
 )

@@ -1,23 +1,31 @@
-"""The daemon and the process that talks to the API server, against a strict stand-in for that server."""
+"""The daemon's socket and the process that speaks to the API server, against a strict stand-in for that server."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcherkit_plugin.cluster import LogRecorder
-from launcherkit_plugin.cluster.client import Cluster, ClusterFacts, command, has_credentials
-from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
+from launcherkit_plugin.cluster.socket import ClusterSocket, Facts
+from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Level
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
+from tests.support.clusterprocess import ClusterProcess
 from tests.support.provoked import provoked
 
 _SECONDS = 60
@@ -37,16 +45,26 @@ def kubeconfig(server: ApiServer, tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-class Told:
-    """What the daemon is told, to be waited for."""
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Of the daemon's socket."""
+    with tempfile.TemporaryDirectory(prefix="lk-") as folder:
+        yield Path(folder) / "daemon.sock"
+
+
+class Daemon:
+    """A daemon's socket, and what it hears."""
 
     def __init__(self) -> None:
-        self.facts: list[ClusterFacts] = []
-        self.pods: list[str] = []
         self.lines: list[str] = []
+        self.wakeups = Wakeups(0.01)
+        self.socket = ClusterSocket(self.log, self.wakeups)
 
     def log(self, level: Level, text: str, **fields: object) -> None:
         self.lines.append(text)
+
+    async def facts(self, condition: Callable[[Facts], bool]) -> None:
+        await self.until(lambda: condition(self.socket.facts))
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(_SECONDS):
@@ -54,25 +72,25 @@ class Told:
                 await asyncio.sleep(0.02)
 
 
-def environment(kubeconfig: Path | str) -> dict[str, str]:
-    return {**os.environ, "KUBECONFIG": str(kubeconfig)}
+Scenario = Callable[[Daemon], Awaitable[None]]
 
 
-def attended(argv: list[str], env: dict[str, str], scenario: Callable[[Cluster, Told], Awaitable[None]]) -> Told:
-    """Run a scenario beside a cluster's process."""
+def daemon(path: Path, scenario: Scenario) -> Daemon:
+    """Run a scenario with a daemon that listens."""
 
-    async def main() -> Told:
-        told = Told()
-        cluster = Cluster(argv, env, told.log, changed=told.facts.append, pod_gone=told.pods.append)
-        running = asyncio.create_task(cluster.run())
-        try:
-            await scenario(cluster, told)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        return told
+    async def main() -> Daemon:
+        it = Daemon()
+        async with it.socket.listening(str(path)):
+            await scenario(it)
+        return it
 
     return asyncio.run(main())
+
+
+def beside(path: Path, kubeconfig: Path, scenario: Scenario, *arguments: str) -> Daemon:
+    """The same beside the process that speaks to the cluster."""
+    with ClusterProcess(path, "node-1", kubeconfig, *arguments):
+        return daemon(path, scenario)
 
 
 KUBEVIRT: dict[str, Any] = {
@@ -81,45 +99,54 @@ KUBEVIRT: dict[str, Any] = {
 }
 
 
-def test_the_facts_come_and_come_again_when_they_change(server: ApiServer, kubeconfig: Path) -> None:
+def test_the_facts_come_and_come_again_when_they_change(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     server.put(KUBEVIRTS, KUBEVIRT)
 
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        first = await cluster.first(_SECONDS)
-        assert first == ClusterFacts({"permittedHostDevices": {"pciHostDevices": []}}, {"zone": "a"})
+    async def scenario(it: Daemon) -> None:
+        assert it.socket.facts == (None, {})
+        it.socket.want_kubevirt()
+        assert await it.socket.first(_SECONDS) == ({"permittedHostDevices": {"pciHostDevices": []}}, {"zone": "a"})
         server.put(NODES, {"metadata": {"name": "node-1", "labels": {"zone": "c"}}})
-        await told.until(lambda: told.facts[-1].labels == {"zone": "c"})
-        server.put(NODES, {"metadata": {"name": "node-2", "labels": {"zone": "c"}}})
+        await it.facts(lambda facts: facts[1] == {"zone": "c"})
+        assert Wakeup.CONFIG in await it.wakeups.wait(_SECONDS)
         server.put(KUBEVIRTS, {**KUBEVIRT, "spec": {}})
-        await told.until(lambda: told.facts[-1].kubevirt == {})
-        server.remove(KUBEVIRTS, "kubevirt")
-        await told.until(lambda: told.facts[-1].kubevirt is None)
+        await it.facts(lambda facts: facts[0] == {})
 
-    told = attended(command("node-1", True), environment(kubeconfig), scenario)
-    assert len(told.facts) == 4, "what did not change was told"
+    beside(path, kubeconfig, scenario)
 
 
-def test_a_version_that_the_server_has_forgotten_loses_nothing(server: ApiServer, kubeconfig: Path) -> None:
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        await cluster.first(_SECONDS)
+def test_what_nobody_wants_to_know_is_not_asked_for(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.event("Normal", "Bound", "a")
+        await asyncio.to_thread(server.wait_for, "an Event", lambda: server.events)
+
+    beside(path, kubeconfig, scenario)
+    assert server.lists == 0
+
+
+def test_a_version_that_the_server_has_forgotten_loses_nothing(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.want_kubevirt()
+        assert (await it.socket.first(_SECONDS))[0] == {}
         server.bookmark()
         server.forget()
         server.put(KUBEVIRTS, KUBEVIRT)
-        await told.until(lambda: told.facts[-1].kubevirt is not None)
+        await it.facts(lambda facts: bool(facts[0]))
 
-    attended(command("node-1", True), environment(kubeconfig), scenario)
+    beside(path, kubeconfig, scenario)
 
 
-def test_a_cluster_without_kubevirt_says_so(server: ApiServer, kubeconfig: Path) -> None:
+def test_a_cluster_without_kubevirt_says_so(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     server.absent.add(KUBEVIRTS)
 
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        assert (await cluster.first(_SECONDS)).kubevirt is None
+    async def scenario(it: Daemon) -> None:
+        it.socket.want_kubevirt()
+        assert (await it.socket.first(_SECONDS))[0] == {}
 
-    attended(command("node-1", True), environment(kubeconfig), scenario)
+    beside(path, kubeconfig, scenario)
 
 
-def test_the_end_of_a_pod_of_this_node_is_a_hint(server: ApiServer, kubeconfig: Path) -> None:
+def test_the_end_of_a_pod_of_this_node_is_a_wakeup(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     def pod(name: str, node: str, phase: str = "Running") -> dict[str, Any]:
         metadata = {"name": name, "namespace": "vms"}
         return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
@@ -127,26 +154,31 @@ def test_the_end_of_a_pod_of_this_node_is_a_hint(server: ApiServer, kubeconfig: 
     for name, node in (("a", "node-1"), ("b", "node-1"), ("c", "node-2")):
         server.put(PODS, pod(name, node))
 
-    async def scenario(cluster: Cluster, told: Told) -> None:
+    async def scenario(it: Daemon) -> None:
+        await it.until(lambda: it.lines)
         await asyncio.to_thread(server.wait_for, "a watch", lambda: server.watches == 1)
         server.remove(PODS, "c")
         server.remove(PODS, "a")
-        await told.until(lambda: told.pods == ["vms/a"])
+        await it.until(lambda: "the pod 'vms/a' has ended" in it.lines)
         server.put(PODS, pod("b", "node-1", "Succeeded"))
-        await told.until(lambda: told.pods == ["vms/a", "vms/b"])
+        await it.until(lambda: "the pod 'vms/b' has ended" in it.lines)
+        assert await it.wakeups.wait(_SECONDS) == {Wakeup.PODS}
 
-    attended(command("node-1", False), environment(kubeconfig), scenario)
+    told = beside(path, kubeconfig, scenario, "--watch-pods")
+    assert not any("vms/c" in line for line in told.lines)
 
 
-def test_an_event_lands_on_the_node_and_its_repetition_raises_the_count(server: ApiServer, kubeconfig: Path) -> None:
-    async def scenario(cluster: Cluster, told: Told) -> None:
+def test_an_event_lands_on_the_node_and_its_repetition_raises_the_count(
+    server: ApiServer, kubeconfig: Path, path: Path
+) -> None:
+    async def scenario(it: Daemon) -> None:
         for _ in range(3):
-            cluster.event("Warning", "DeviceUnhealthy", "0000:e1:00.0 is bound to nvidia")
+            it.socket.event("Warning", "DeviceUnhealthy", "0000:e1:00.0 is bound to nvidia")
         await asyncio.to_thread(
             server.wait_for, "an Event", lambda: [event["count"] for event in server.events.values()] == [3]
         )
 
-    attended(command("node-1", False), environment(kubeconfig), scenario)
+    beside(path, kubeconfig, scenario)
     (event,) = server.events.values()
     assert (event["type"], event["reason"], event["message"]) == (
         "Warning",
@@ -156,122 +188,228 @@ def test_an_event_lands_on_the_node_and_its_repetition_raises_the_count(server: 
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
 
 
-def test_an_event_that_the_server_has_dropped_is_posted_anew(server: ApiServer, kubeconfig: Path) -> None:
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        cluster.event("Normal", "Bound", "a")
+def test_an_event_that_the_server_has_dropped_is_posted_anew(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.event("Normal", "Bound", "a")
         await asyncio.to_thread(server.wait_for, "an Event", lambda: server.events)
         with server.lock:
             server.events.clear()
-        cluster.event("Normal", "Bound", "a")
+        it.socket.event("Normal", "Bound", "a")
         await asyncio.to_thread(server.wait_for, "it again", lambda: server.events)
 
-    attended(command("node-1", False), environment(kubeconfig), scenario)
+    beside(path, kubeconfig, scenario)
     assert [event["count"] for event in server.events.values()] == [2]
 
 
-def test_a_process_that_is_killed_is_started_again_and_events_wait_for_it(server: ApiServer, kubeconfig: Path) -> None:
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        await asyncio.to_thread(server.wait_for, "a watch", lambda: server.watches == 1)
-        (child,) = children_of(os.getpid())
-        os.kill(child, signal.SIGKILL)
-        await told.until(lambda: any("has ended" in line for line in told.lines))
-        cluster.event("Normal", "Bound", "after the end")
+# Either may end and come back
+
+
+def test_a_process_that_is_killed_has_a_successor_and_events_wait_for_it(
+    server: ApiServer, kubeconfig: Path, path: Path
+) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.want_kubevirt()
+        with ClusterProcess(path, "node-1", kubeconfig) as first:
+            await it.socket.first(_SECONDS)
+            first.process.kill()
+            await it.until(lambda: any("hung up" in line for line in it.lines))
+        it.socket.event("Normal", "Bound", "after the end")
+        server.put(NODES, {"metadata": {"name": "node-1", "labels": {"zone": "d"}}})
+        with ClusterProcess(path, "node-1", kubeconfig):
+            await asyncio.to_thread(server.wait_for, "an Event", lambda: server.events)
+            await it.facts(lambda facts: facts[1] == {"zone": "d"})
+
+    daemon(path, scenario)
+
+
+def test_a_daemon_that_starts_anew_is_told_what_there_is(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.want_kubevirt()
+        assert (await it.socket.first(_SECONDS))[1] == {"zone": "a"}
+
+    with ClusterProcess(path, "node-1", kubeconfig) as process:
+        daemon(path, scenario)
+        lists = server.lists
+        daemon(path, scenario)
+        assert server.lists == lists, "it watches once, whoever asks"
+        assert process.end(signal.SIGTERM) == 0
+
+
+def test_without_credentials_the_process_says_so_and_ends(path: Path) -> None:
+    with ClusterProcess(path, "node-1", None) as process:
+        assert process.wait() == 69
+        (told,) = provoked("cluster", "LK741")
+        assert process.told().splitlines()[0] == told.replace("LK741", "error[LK741]")
+
+
+def test_without_a_socket_or_a_node_it_says_what_to_give(kubeconfig: Path) -> None:
+    with ClusterProcess("", "", kubeconfig) as process:
+        assert process.wait() == 2
+        assert "give --cluster-socket SOCKET, and --node NAME" in process.told()
+
+
+GROUP = 65533
+"""The pod's ``fsGroup``."""
+STRANGER: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [GROUP]}
+
+
+def python_of_strangers() -> str:
+    """An interpreter that others than root can run; this one may be in root's home."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        with suppress(OSError):
+            if (
+                subprocess.run([python, "-c", f"open({__file__!r})"], stderr=subprocess.DEVNULL, **STRANGER).returncode
+                == 0
+            ):
+                return python
+    pytest.skip("nobody but root can read this checkout, or run a Python")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_groups_socket_is_all_that_its_process_needs(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    os.chown(path.parent, 0, GROUP)
+    path.parent.chmod(0o2750)
+    credentials = path.with_name("kubeconfig")
+    shutil.copyfile(kubeconfig, credentials)
+    credentials.chmod(0o640)
+
+    async def scenario(it: Daemon) -> None:
+        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, GROUP)
+        it.socket.event("Normal", "Bound", "a")
         await asyncio.to_thread(server.wait_for, "an Event", lambda: server.events)
 
-    attended(command("node-1", False), environment(kubeconfig), scenario)
-    assert children_of(os.getpid()) == []
+    with ClusterProcess(path, "node-1", credentials, python=python_of_strangers(), **STRANGER):
+        daemon(path, scenario)
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes of this one that talk to a cluster."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(child) for task in tasks for child in task.read_text().split()]
-    return [child for child in found if b"launcherkit_plugin.cluster" in Path(f"/proc/{child}/cmdline").read_bytes()]
+# What the other side says
 
 
-@pytest.mark.parametrize("line", [b'{"a": 1, "b": 2}', b"[]", b"null", b"{", b"", b"\xff"])
-def test_an_odd_line_from_the_process_is_survived(line: bytes) -> None:
-    program = f"import sys; sys.stdout.buffer.write({line + bytes([10])!r}); sys.stdout.flush(); sys.stdin.read()"
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a": 1, "b": 2}\n',
+        b"[]\n",
+        b"null\n",
+        b"{\n",
+        b"\n",
+        b"\xff\n",
+        b"[" * 100_000 + b"\n",
+        b"a" * (LINE_BYTES + 2),
+        line_of("kubevirt", [1]),
+        line_of("labels", {"a": 1}),
+        line_of("labels", None),
+    ],
+    ids=str,
+)
+def test_who_says_what_it_can_not_is_hung_up_on_and_another_may_come(line: bytes, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(line_of("hello", HELLO) + line)
+        async with asyncio.timeout(_SECONDS):
+            try:
+                while await reader.read(65536):
+                    pass
+            except ConnectionError:
+                pass
+        writer.close()
+        await it.until(lambda: any("was hung up on" in each for each in it.lines))
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        assert json.loads(await reader.readline()) == {"hello": {"version": 1}}
+        writer.close()
 
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        await told.until(lambda: any("has ended" in each for each in told.lines))
-
-    attended([sys.executable, "-c", program], dict(os.environ), scenario)
+    told = daemon(path, scenario)
+    assert all(len(each) < 1000 for each in told.lines)
 
 
-def test_a_process_that_does_not_end_with_its_input_is_ended() -> None:
-    program = 'import signal, time; print(\'{"pod": "a/b"}\', flush=True); time.sleep(1000)'
+def test_a_key_that_is_not_known_yet_is_left_alone(path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.want_kubevirt()
+        _, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(
+            line_of("hello", HELLO) + line_of("claims", [1]) + line_of("kubevirt", None) + line_of("labels", {})
+        )
+        assert await it.socket.first(_SECONDS) == ({}, {})
+        writer.close()
 
-    async def scenario(cluster: Cluster, told: Told) -> None:
-        await told.until(lambda: told.pods == ["a/b"])
-
-    attended([sys.executable, "-c", program], dict(os.environ), scenario)
+    daemon(path, scenario)
 
 
-def test_a_cluster_that_says_nothing_is_an_error_that_says_what_to_check() -> None:
-    async def scenario(cluster: Cluster, told: Told) -> None:
+def test_another_version_is_not_talked_to(path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        _, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(line_of("hello", {"version": 2}))
+        await it.until(lambda: any("no greeting of version 1" in line for line in it.lines))
+        writer.close()
+
+    daemon(path, scenario)
+
+
+def test_the_one_that_dialled_last_counts(path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        async with AsyncExitStack() as opened:
+            first, old = await asyncio.open_unix_connection(str(path))
+            opened.callback(old.close)
+            await first.readline()
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            opened.callback(writer.close)
+            await reader.readline()
+            it.socket.event("Normal", "Bound", "a")
+            assert json.loads(await reader.readline())["event"]["message"] == "a"
+            async with asyncio.timeout(_SECONDS):
+                assert await first.read() == b""
+
+    daemon(path, scenario)
+
+
+# Without a cluster
+
+
+def test_a_cluster_that_says_nothing_is_an_error_that_says_what_to_check(path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
         with pytest.raises(NoCluster, match="has not told"):
-            await cluster.first(0.01)
+            await it.socket.first(0.01)
 
-    attended([sys.executable, "-c", "import sys; sys.stdin.read()"], dict(os.environ), scenario)
-
-
-def test_events_for_a_process_that_never_comes_do_not_pile_up() -> None:
-    cluster = Cluster(["/nowhere"], {}, lambda level, text, **fields: None)
-    for number in range(10_000):
-        cluster.event("Normal", "Bound", str(number))
-    assert len(cluster._waiting) <= 256
+    daemon(path, scenario)
 
 
-def test_without_credentials_the_process_says_so_and_ends(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("node-1", True),
-        env={"PATH": os.environ["PATH"]},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 69
-    (told,) = provoked("cluster", "LK741")
-    assert done.stderr.splitlines()[0] == told.replace("LK741", "error[LK741]")
+def test_where_nothing_listens_what_is_missing_is_said_at_once() -> None:
+    async def scenario() -> None:
+        it = Daemon()
+        it.socket.event("Normal", "Bound", "goes nowhere")
+        with pytest.raises(NoCluster, match="nothing here speaks to one") as caught:
+            await it.socket.first(_SECONDS)
+        assert "component `cluster`" in caught.value.remedy
+
+    asyncio.run(scenario())
 
 
-def test_it_does_not_outlive_the_daemon(server: ApiServer, kubeconfig: Path) -> None:
-    child = subprocess.Popen(
-        command("node-1", True), env=environment(kubeconfig), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with child:
-        server.wait_for("the watches", lambda: server.watches == 3)
-        assert child.stdin
-        child.stdin.close()
-        assert child.wait(_SECONDS) == 0
+def test_events_for_a_process_that_never_comes_do_not_pile_up(path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        for number in range(10_000):
+            it.socket.event("Normal", "Bound", str(number))
+        assert len(it.socket._down) <= 256
+
+    daemon(path, scenario)
+
+
+def test_a_socket_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        raise AssertionError
+
+    with pytest.raises(ClusterSocketNotMade) as caught:
+        daemon(tmp_path / "none" / "daemon.sock", scenario)
+    (told,) = provoked("cluster", "LK743")
+    assert f"LK743: {caught.value.message}" == told.replace("/run/launcherkit-cluster", str(tmp_path / "none"))
 
 
 def test_the_daemons_side_has_no_kubernetes_client() -> None:
-    program = "import sys, launcherkit_plugin.cluster.client; print(*sys.modules)"
+    program = "import sys, launcherkit_plugin.cluster.socket; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"kubernetes", "urllib3", "pydantic", "yaml"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        ({}, False),
-        ({"KUBECONFIG": "/somewhere"}, True),
-        ({"KUBECONFIG": ""}, False),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
-    ],
-)
-def test_there_are_credentials_in_a_pod_and_with_a_kubeconfig(
-    env: dict[str, str], expected: bool, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("t")
-    assert has_credentials(env, str(token)) is expected
-    assert not has_credentials({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, str(tmp_path / "none"))
-
-
 def test_without_a_cluster_events_are_lines_of_the_log() -> None:
-    told = Told()
+    told = Daemon()
     LogRecorder(told.log).event("Warning", "DeviceUnhealthy", "it is gone")
     assert told.lines == ["it is gone"]

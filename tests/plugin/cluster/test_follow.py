@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import OBJECT_BYTES, ApiProblem, Json, _lines
 from launcherkit_plugin.cluster.facts import kubevirt_configuration, living_pods, node_labels
 from launcherkit_plugin.cluster.follow import follow
 
@@ -128,3 +131,54 @@ def test_a_pod_that_has_ended_holds_nothing() -> None:
     phases = {"a": "Running", "b": "Succeeded", "c": "Failed", "d": "Pending"}
     objects = {name: item(name, status={"phase": phase}) for name, phase in phases.items()}
     assert sorted(living_pods({**objects, "e": item("e")})) == ["a", "d", "e"]
+
+
+# What a server may send instead
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["metadata", "items", "spec", "status", "labels", "configuration", "uid", "object", "type"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(ODD, ODD)
+def test_whatever_a_server_sends_is_objects_or_one_problem(answer: Any, change: Any) -> None:
+    body = answer if isinstance(answer, dict) else {"items": answer, "metadata": {"resourceVersion": "1"}}
+    found = follow(Script(body, [change if isinstance(change, dict) else {"object": change}]), "/p", "", lambda _: None)
+    with suppress(ApiProblem, IndexError):  # the script is at its end
+        for objects in found:
+            kubevirt_configuration(objects.values())
+            node_labels(objects.values())
+            living_pods(objects)
+
+
+@given(ODD)
+def test_whatever_an_object_holds_is_a_setting_or_one_problem(spec: Any) -> None:
+    with suppress(ApiProblem):
+        kubevirt_configuration([item("kubevirt", spec=spec)])
+    with suppress(ApiProblem):
+        node_labels([{"metadata": spec}])
+    with suppress(ApiProblem):
+        living_pods({"u": item("p", status=spec)})
+
+
+def test_more_objects_than_a_node_can_have_are_a_problem() -> None:
+    with pytest.raises(ApiProblem, match="at most 10000"):
+        next(follow(Script(listed(*(item(str(number)) for number in range(10_001)))), "/p", "", lambda _: None))
+
+
+def test_lines_are_found_in_whatever_pieces_they_come_and_one_without_end_is_a_problem() -> None:
+    assert list(_lines([b"a", b"b\n\nc\n", b"", b"d\ne"], "/p")) == [b"ab", b"c", b"d"]
+    with pytest.raises(ApiProblem, match="/p: a change of more than"):
+        list(_lines([bytes(OBJECT_BYTES), b"a"], "/p"))

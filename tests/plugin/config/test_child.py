@@ -7,9 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -17,15 +15,25 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import SeveralErrors, UnreadableFile
 from launcherkit.model.note import Note
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.config.answer import answer_of, decode_answer
 from launcherkit_plugin.config.child import read_config_apart
-from launcherkit_plugin.config.codec import decode, encode
 from launcherkit_plugin.config.files import folders, versions
+from launcherkit_plugin.config.plain import dump, load
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.model.config import (
+    CdiConfig,
+    Config,
+    LayoutEntry,
+    MdevRule,
+    PciRule,
+    Selector,
+    VgpuConfig,
+    VgpuVfRule,
+)
 from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 from tests.support.provoked import provoked
+from tests.support.waiting import until
 
 CONFIG = """\
 auto: nvidia
@@ -48,58 +56,63 @@ def path(tmp_path: Path) -> str:
 # What comes over is what was read
 
 
-class Inner(NamedTuple):
-    name: str
-    number: int | None = None
-
-
-class Outer(NamedTuple):
-    inner: Inner
-    several: tuple[Inner, ...]
-    pairs: frozenset[tuple[int, int]]
-    named: Mapping[str, float]
-    numbered: Mapping[int, str]
-    mode: Literal["a", "b"] | None
-    perhaps: Inner | None
-    flag: bool
-
-
-inner = st.builds(Inner, st.text(), st.none() | st.integers())
-outer = st.builds(
-    Outer,
-    inner,
-    st.lists(inner).map(tuple),
-    st.frozensets(st.tuples(st.integers(), st.integers())),
-    st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)),
-    st.dictionaries(st.integers(), st.text()),
-    st.sampled_from(["a", "b", None]),
-    st.none() | inner,
-    st.booleans(),
+ints, names = st.frozensets(st.integers(0, 0xFFFF), max_size=2), st.lists(st.text(max_size=3), max_size=2).map(tuple)
+pairs = st.frozensets(st.tuples(st.integers(), st.integers()), max_size=2)
+selectors = st.builds(
+    Selector,
+    ints,
+    ints,
+    pairs,
+    names,
+    pairs,
+    names,
+    st.frozensets(st.text(max_size=3)),
+    ints,
+    st.none() | st.booleans(),
 )
+chosen = st.lists(selectors, max_size=2).map(tuple)
+rules = st.builds(PciRule, chosen, chosen, st.none() | st.text(), bind=st.booleans(), only_vfio=st.booleans())
+vgpus = st.builds(
+    VgpuConfig,
+    st.lists(st.builds(MdevRule, names, st.none() | st.text(), st.sampled_from(["static", "dynamic"]), names)).map(
+        tuple
+    ),
+    st.lists(st.builds(VgpuVfRule, names, st.none() | st.text(), st.just("static"), names)).map(tuple),
+    st.lists(st.builds(LayoutEntry, st.text(), st.text(), st.none() | st.integers())).map(tuple),
+    names,
+    st.floats(0, 1e9),
+)
+configs = st.builds(
+    Config,
+    st.sampled_from([None, "all"]),
+    st.lists(rules, max_size=2).map(tuple),
+    vgpus,
+    st.dictionaries(st.text(), st.text(), max_size=2),
+    st.dictionaries(st.integers(), st.text(), max_size=2),
+    rescan_seconds=st.floats(0, 1e9),
+    cdi=st.none() | st.builds(CdiConfig, st.text(), st.booleans()),
+)
+readings = st.builds(Reading, configs, st.lists(st.builds(Note, st.text(), st.text())).map(tuple), names, st.booleans())
 
 
-@given(outer)
-def test_a_value_is_the_same_after_its_way_through_json(value: Outer) -> None:
-    decoded = decode(Outer, json.loads(json.dumps(encode(value))))
-    assert decoded == value
-    assert isinstance(decoded.inner, Inner)
-    assert all(isinstance(each, Inner) for each in decoded.several)
-    assert isinstance(decoded.pairs, frozenset)
+@given(readings)
+def test_a_reading_is_the_same_after_its_way_through_json(value: Reading) -> None:
+    loaded = load(json.loads(dump(value)))
+    assert loaded == value
+    assert shape(loaded) == shape(value)
 
 
-def test_json_of_another_shape_is_no_value() -> None:
-    shapes: list[object] = [{}, {"name": "x"}, [], None]
-    for document in shapes:
-        with pytest.raises((KeyError, TypeError)):
-            decode(Inner, document)
+def shape(value: object) -> object:
+    """The types in a value: a tuple is equal to a named one of the same content, and a list would not be."""
+    if isinstance(value, tuple):
+        return type(value), [shape(each) for each in value]
+    return type(value)
 
 
-def test_a_kind_of_field_that_can_not_come_over_is_an_error_and_not_a_guess() -> None:
-    class Odd(NamedTuple):
-        field: complex
-
-    with pytest.raises(TypeError, match="complex"):
-        decode(Odd, {"field": 1})
+@pytest.mark.parametrize("document", [{}, [], None, 7, [[], [], []], [[0] * 9, [], []], "text"])
+def test_json_of_another_shape_is_no_reading(document: object) -> None:
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        load(document)
 
 
 def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
@@ -113,7 +126,7 @@ def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
 
 def test_notes_and_files_come_over(path: str) -> None:
     reading = Reading(read_config(path).config, (Note("a", "b"),), ("x", "y"), cluster=True)
-    assert decode_answer(json.dumps(encode(reading)).encode()) == reading
+    assert decode_answer(dump(reading).encode()) == reading
 
 
 def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
@@ -159,6 +172,31 @@ def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> Non
     assert "no answer within" in ends(path, program, patience=1.0)
     if told.exists() and told.read_text():
         assert not Path(f"/proc/{told.read_text()}").exists()
+
+
+CHILD = "import os, sys, time; from launcherkit_plugin.config.parent import end_with; end_with(int(sys.argv[1]));"
+
+
+def test_it_ends_with_who_has_started_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    child = f"{CHILD} open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    parent = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, str(os.getpid())])"
+    with subprocess.Popen([sys.executable, "-c", parent]) as started:
+        until(lambda: told.exists() and told.read_text(), "a child that has begun")
+        started.kill()
+    until(lambda: not alive(int(told.read_text())), "its end")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet doesn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_does_not_begin_where_that_one_has_ended_already() -> None:
+    assert subprocess.run([sys.executable, "-c", f"{CHILD} print('begun')", "1"], capture_output=True).stdout == b""
 
 
 def test_a_program_that_is_not_there_is_told(path: str) -> None:

@@ -22,9 +22,11 @@ import pytest
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup
 from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
+from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
+from tests.support.provoked import provoked
 
 GPU = "nvidia.com/GPU"
 AUTO = "nvidia.com/2204"
@@ -141,7 +143,6 @@ def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], c
         ("no host", 78, "error[LK501]"),
         ("no file", 65, "error[LK131]"),
         ("wrong file", 78, "error[LK701]"),
-        ("wants a cluster", 69, "error[LK741]"),
         ("two of a name", 78, "error[LK702]"),
     ],
 )
@@ -152,8 +153,6 @@ def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, te
         node.config.unlink()
     elif way == "wrong file":
         node.configure({"resources": [{"name": "GPU"}]})
-    elif way == "wants a cluster":
-        node.configure({"kubevirt": {"cluster": True}})
     else:
         node.configure({"resources": [RULES["resources"][0], {**RULES["resources"][0], "name": "amd.com/GPU"}]})  # type: ignore[index]
     with node.serving() as process:
@@ -348,33 +347,79 @@ def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kube
         assert set(pair.ids) == {"0000:04:00.0", "0000:05:00.0"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_full_disk_below_the_cdi_folder_is_told_to_the_kubelet(node: Node, kubelet: Kubelet) -> None:
+    cdi = node.folder / "cdi"
+    cdi.mkdir()
+    node.configure(RULES | {"cdi": {"folder": str(cdi)}, "rescanSeconds": 3600})
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=8", "full", cdi], check=True)
+    try:
+        (cdi / "filler").write_bytes(bytes(4096))
+        with node.serving():
+            kubelet.wait_for(GPU, BOTH)
+            with pytest.raises(
+                NotAdmitted, match=r"UNAVAILABLE: error\[LK746\]: the CDI file can't be written: .*No space"
+            ):
+                kubelet.call_allocate(GPU, ["0000:01:00.0"])
+            (cdi / "filler").unlink()
+            kubelet.call_allocate(GPU, ["0000:01:00.0"])
+    finally:
+        subprocess.run(["umount", cdi], check=True)
+
+
 # What it tells
 
 
-def page(address: str, path: str) -> tuple[int, str]:
+def page(address: str, path: str, **headers: str) -> tuple[int, str]:
     """Status and text of a page."""
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+        asked = urllib.request.Request(f"http://{address}{path}", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
             return refusal.code, refusal.read().decode()
 
 
+def probe(path: Path, what: str) -> tuple[int, str]:
+    """Exit code and output of a probe, as the kubelet runs it."""
+    command = [sys.executable, "-m", "launcherkit_plugin", "probe", what, "--probe-socket", str(path)]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
 def test_it_is_ready_once_it_is_registered_and_not_while_the_kubelet_is_away(node: Node) -> None:
-    with node.serving("--config", node.config, "--metrics-address", "127.0.0.1:0") as process:
-        address = process.wait_for("metrics are served on").split()[-1]
+    path = node.folder / "p.sock"
+    with node.serving("--config", node.config, "--probe-socket", path) as process:
         process.wait_for("waiting")
-        assert page(address, "/healthz")[0] == 200
-        until(lambda: page(address, "/readyz") == (503, f"not registered with the kubelet: {GPU}\n"))
+        assert probe(path, "healthz") == (0, "ok\n")
+        until(lambda: probe(path, "readyz") == (1, f"not registered with the kubelet: {GPU}\n"))
         with running_kubelet(node.kubelet_dir) as kubelet:
             kubelet.wait_for(GPU, BOTH)
-            until(lambda: page(address, "/readyz")[0] == 200)
-            kubelet.admit("vm", [("compute", GPU, 1)])
-            lines = page(address, "/metrics")[1].splitlines()
-            assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
-            assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
-        until(lambda: page(address, "/readyz")[0] == 503)
+            until(lambda: probe(path, "readyz") == (0, "ok\n"))
+        until(lambda: probe(path, "readyz")[0] == 1)
+    path = node.folder / "none"
+    code, said = probe(path, "healthz")
+    (told,) = provoked("cluster", "LK745")
+    assert (code, said.splitlines()[0]) == (
+        69,
+        told.replace("LK745", "error[LK745]").replace("/run/launcherkit-probe/probe.sock", str(path)),
+    )
+
+
+def test_what_it_does_is_counted_for_who_has_the_token(node: Node, kubelet: Kubelet) -> None:
+    token = node.folder / "token"
+    token.write_text("secret")
+    arguments = ("--config", node.config, "--metrics-address", "127.0.0.1:0", "--metrics-token-file", token)
+    with node.serving(*arguments) as process:
+        address = process.wait_for("metrics are served on").split()[-1]
+        kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm", [("compute", GPU, 1)])
+        assert page(address, "/metrics")[0] == 401
+        lines = page(address, "/metrics", Authorization="Bearer secret")[1].splitlines()
+        assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
+        assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
+        assert page(address, "/readyz")[0] == 404, "probes have a socket of their own"
 
 
 def test_node_feature_discovery_is_told_while_it_runs(node: Node, kubelet: Kubelet) -> None:
@@ -419,18 +464,19 @@ def cluster() -> ApiServer:
 
 
 @pytest.fixture
-def in_cluster(cluster: ApiServer, node: Node) -> Iterator[dict[str, str]]:
-    """The environment of a pod that talks to it."""
-    with cluster.running(node.folder) as kubeconfig:
-        yield {"KUBECONFIG": str(kubeconfig), "NODE_NAME": "node-1"}
+def in_cluster(cluster: ApiServer, node: Node) -> Iterator[tuple[str, ...]]:
+    """Options of a daemon beside which a process speaks to it."""
+    path = node.folder / "c.sock"
+    with cluster.running(node.folder) as kubeconfig, ClusterProcess(path, "node-1", kubeconfig):
+        yield ("--config", str(node.config), "--cluster-socket", str(path))
 
 
 def test_what_kubevirt_permits_is_advertised_and_followed(
-    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
 ) -> None:
     node.tree.function("0000:04:00.0", device=0x2230, driver="vfio-pci", group=20)
     node.configure({"kubevirt": {"cluster": True}})
-    with node.serving(env=in_cluster):
+    with node.serving(*in_cluster):
         kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
         cluster.put(KUBEVIRTS, kubevirt("nvidia.com/FROM_KUBEVIRT", "nvidia.com/ANOTHER"))
         kubelet.wait_for("nvidia.com/ANOTHER", {"0000:04:00.0": True})
@@ -438,17 +484,26 @@ def test_what_kubevirt_permits_is_advertised_and_followed(
         kubelet.wait(lambda: kubelet.resources() == set())
 
 
-def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: dict[str, str]) -> None:
-    with node.serving(env=in_cluster):
+def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: tuple[str, ...]) -> None:
+    with node.serving(*in_cluster):
         kubelet.wait_for(GPU, BOTH)
         node.configure({"kubevirt": {"cluster": True}})
         kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
 
 
-def test_a_device_that_falls_ill_is_an_event_on_the_node(
-    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: dict[str, str]
+def test_a_cluster_that_is_wanted_and_not_there_is_told_and_what_is_known_is_advertised(
+    node: Node, kubelet: Kubelet
 ) -> None:
-    with node.serving(env=in_cluster):
+    node.configure(RULES | {"kubevirt": {"cluster": True}})
+    with node.serving() as process:
+        assert "component `cluster`" in process.wait_for("LK741")
+        kubelet.wait_for(GPU, BOTH)
+
+
+def test_a_device_that_falls_ill_is_an_event_on_the_node(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
+) -> None:
+    with node.serving(*in_cluster):
         kubelet.wait_for(GPU, BOTH)
         (node.tree.root / "dev/vfio/10").unlink()
         cluster.wait_for("an Event", lambda: cluster.events)

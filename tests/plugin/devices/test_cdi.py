@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.errors import UnwritableFile
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.cdi import KIND, CdiFile, cdi_name, cdi_spec
+from launcherkit_plugin.model.errors import CdiNotWritten
 
 CARD = {"0000:e1:00.0": ["/dev/vfio/vfio", "/dev/vfio/44"]}
 ADDRESSES = st.builds(PciAddress, st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
@@ -96,5 +96,5 @@ def test_providers_have_a_file_each(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
-    with pytest.raises(UnwritableFile, match="cdi"):
+    with pytest.raises(CdiNotWritten, match="cdi"):
         CdiFile(str(tmp_path / "cdi"), "pci").replace(CARD)

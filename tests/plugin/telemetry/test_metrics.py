@@ -16,10 +16,11 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
-from launcherkit_plugin.model.errors import NoMetricsAddress
+from launcherkit_plugin.model.errors import BadMetricsToken, NoMetricsAddress
 from launcherkit_plugin.telemetry.health import Health
-from launcherkit_plugin.telemetry.http import answer, parse_address, serving
+from launcherkit_plugin.telemetry.http import Answer, Page, answer, parse_address, serving
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.pages import metrics_pages, probe_pages
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics
 from tests.support.provoked import provoked
 
@@ -36,7 +37,7 @@ def resource(name: str, *reasons: Reason | None) -> Resource:
 
 
 def page_of(metrics: PrometheusMetrics) -> str:
-    given = answer(b"GET /metrics HTTP/1.1\r\n\r\n", metrics.registry, Health(lambda: 0.0, 1.0))
+    given = answer(b"GET /metrics HTTP/1.1\r\n\r\n", metrics_pages(metrics.registry, None))
     assert given.status == "200 OK"
     return given.body.decode()
 
@@ -155,8 +156,13 @@ def test_it_is_not_ready_before_it_says_so_and_then_until_it_waits_again() -> No
 # The pages
 
 
+def every_page() -> dict[str, Page]:
+    """Those of both servers."""
+    return probe_pages(Health(lambda: 0.0, 1.0)) | metrics_pages(PrometheusMetrics().registry, None)
+
+
 def status(request: bytes) -> str:
-    return answer(request, PrometheusMetrics().registry, Health(lambda: 0.0, 1.0)).status
+    return answer(request, every_page()).status
 
 
 @pytest.mark.parametrize(
@@ -183,12 +189,65 @@ def test_no_request_is_too_odd_to_be_answered(request: bytes) -> None:
     assert status(request)[:3] in {"200", "400", "404", "405", "503"}
 
 
+@given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=100))
+def test_no_accept_is_too_odd_to_be_answered(accept: str) -> None:
+    request = f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode("latin-1")
+    assert status(request)[:3] in {"200", "406"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", "200"),
+        ("*/*", "200"),
+        ("text/html, */*;q=0.1", "200"),
+        ("text/plain;version=1.0.0", "200"),
+        ("image/png", "406"),
+        ("application/openmetrics-text; version=one", "406"),
+        (",", "406"),
+    ],
+)
+def test_who_reads_neither_format_is_told_so(accept: str, expected: str) -> None:
+    assert status(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode())[:3] == expected
+
+
 def test_a_scraper_gets_the_format_that_it_reads() -> None:
-    metrics = PrometheusMetrics()
     request = b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text; version=1.0.0\r\n\r\n"
-    given = answer(request, metrics.registry, Health(lambda: 0.0, 1.0))
+    given = answer(request, every_page())
     assert given.content_type.startswith("application/openmetrics-text")
     assert given.body.endswith(b"# EOF\n")
+
+
+def test_with_a_token_the_metrics_are_for_who_has_it_and_a_new_one_counts_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    pages = metrics_pages(PrometheusMetrics().registry, str(file))
+
+    def asked(*lines: str) -> Answer:
+        return answer("\r\n".join(["GET /metrics HTTP/1.1", *lines, "", ""]).encode("latin-1"), pages)
+
+    assert asked("Authorization: Bearer first").status == "200 OK"
+    for lines in ([], ["Authorization: Bearer"], ["Authorization: Bearer first2"], ["Authorization: Basic first"]):
+        refused = asked(*lines)
+        assert (refused.status, refused.headers) == ("401 Unauthorized", (("WWW-Authenticate", "Bearer"),))
+    assert asked("Authorization: Bearer \xff").status == "401 Unauthorized"
+    file.write_text("second")
+    assert asked("Authorization: Bearer first").status == "401 Unauthorized"
+    assert asked("authorization: bearer second").status == "200 OK"
+    file.write_text("")
+    assert asked("Authorization: Bearer ").status == "401 Unauthorized"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two words"])
+def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    with pytest.raises(BadMetricsToken) as caught:
+        metrics_pages(PrometheusMetrics().registry, str(file))
+    (told,) = provoked("cluster", "LK744")
+    assert f"LK744: {caught.value.message}" == told.replace("/etc/launcherkit-metrics/token", str(file))
+    with pytest.raises(BadMetricsToken, match="No such file"):
+        metrics_pages(PrometheusMetrics().registry, str(tmp_path / "none"))
 
 
 # The server
@@ -197,7 +256,7 @@ def test_a_scraper_gets_the_format_that_it_reads() -> None:
 @asynccontextmanager
 async def server() -> AsyncIterator[tuple[str, int]]:
     health = Health(lambda: 0.0, 10)
-    async with serving("127.0.0.1:0", PrometheusMetrics().registry, health) as bound:
+    async with serving("127.0.0.1:0", probe_pages(health)) as bound:
         yield parse_address(bound)
 
 
@@ -255,7 +314,7 @@ def test_it_ends_although_a_client_is_still_there() -> None:
 
 def test_an_address_that_somebody_has_is_refused_with_its_name() -> None:
     async def scenario() -> None:
-        async with server() as (host, port), serving(f"{host}:{port}", PrometheusMetrics().registry, Health(float, 1)):
+        async with server() as (host, port), serving(f"{host}:{port}", {}):
             pass
 
     with pytest.raises(NoMetricsAddress, match=r"--metrics-address 127\.0\.0\.1:\d+: "):

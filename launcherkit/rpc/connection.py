@@ -1,0 +1,207 @@
+"""One connection of a server, within its budget (T4): frames, time without a call, time in which nothing is read.
+
+grpclib's protocol with what it lacks: it takes in whatever a peer sends, at once, and writes whatever is to be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from grpclib import protocol
+from grpclib.config import Configuration
+from grpclib.protocol import H2Protocol
+from grpclib.server import Handler
+from h2.config import H2Configuration
+
+from launcherkit.rpc.frames import Budget, Frames
+
+IDLE_SECONDS = 300.0
+"""For how long a connection may stay without a call. One with a call under way, such as the kubelet's, isn't idle."""
+STALL_SECONDS = 30.0
+"""For how long a peer may read nothing of what is being written to it."""
+READ_BYTES = 64 * 1024
+"""What is read of a socket at once."""
+
+
+class Peers(Protocol):
+    """What a connection has to know of the others; `launcherkit.rpc.connections.Connections`."""
+
+    in_debt: int
+    """How many connections wait until their budget has grown."""
+
+    def opened(self, connection: BoundedConnection) -> bool: ...
+
+    def closed(self, connection: BoundedConnection) -> None: ...
+
+
+class CountedCalls(Handler):
+    """grpclib's calls of one connection, each let go of once, whatever its end.
+
+    grpclib keeps a stream for good where its task is cancelled before it has begun, as a reset right behind the headers
+    does.
+    """
+
+    when_ended: Callable[[bool], None]
+    """Called at the end of a call, with whether it was answered."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._reset: set[protocol.Stream] = set()
+
+    def accept(
+        self, stream: protocol.Stream, headers: list[tuple[str, str]], release_stream: Callable[[], Any]
+    ) -> None:
+        """See grpclib."""
+        released = False
+
+        def release(_: object = None) -> None:
+            nonlocal released
+            if not released:
+                released = True
+                release_stream()
+                self.when_ended(stream not in self._reset)
+                self._reset.discard(stream)
+
+        super().accept(stream, headers, release)
+        self._tasks[stream].add_done_callback(release)
+
+    def cancel(self, stream: protocol.Stream) -> None:
+        """See grpclib: the peer has reset the stream."""
+        self._reset.add(stream)
+        super().cancel(stream)
+
+
+class BoundedConnection(H2Protocol):
+    """A connection that takes its turn."""
+
+    def __init__(
+        self, calls: CountedCalls, config: Configuration, h2_config: H2Configuration, connections: Peers
+    ) -> None:
+        super().__init__(calls, config, h2_config)
+        calls.when_ended = self._call_ended
+        self._peers = connections
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames()
+        self._budget = Budget(self._loop.time())
+        self._pending, self._at = b"", 0
+        self._turn: asyncio.Handle | None = None
+        self._in_debt = False
+        self._stalled: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self.last_used = self._loop.time()
+        """When it was opened, or its last call was answered. Seconds, monotonic."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has a call whose request has arrived."""
+        return any(stream.buffer._eof for stream in self.processor.streams.values())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio. What there is no room for is closed without a greeting."""
+        taken = cast("asyncio.Transport", transport)
+        if not self._peers.opened(self):
+            self.handler.close()
+            taken.abort()
+            return
+        self._transport = taken
+        taken.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's selector transports have it
+        super().connection_made(taken)
+        self._idle = self._loop.call_later(IDLE_SECONDS, self._look_whether_idle)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._pending, self._at = self._pending[self._at :] + data, 0
+        if self._turn is None:
+            self._take()
+
+    def _take(self) -> None:
+        """A few frames. When they leave something behind, or were too many, nothing more is read for now."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._turn = None
+        self._set_debt(False)
+        end, cost = self._frames.take(self._pending, self._at)
+        part, self._at = self._pending[self._at : end], end
+        try:
+            super().data_received(part)
+        except Exception:  # a frame that grpclib doesn't know, or that can't be decoded: its connection ends, no more
+            self.abort()
+        if transport.is_closing():
+            self._pending, self._at = b"", 0
+            return
+        owed = self._budget.spend(cost, self._loop.time(), self._peers.in_debt)
+        if owed:
+            self._set_debt(True)
+            self._turn = self._loop.call_later(owed, self._take)
+        elif self._at < len(self._pending):
+            self._turn = self._loop.call_soon(self._take)
+        if self._turn is not None:
+            transport.pause_reading()
+        elif not transport.is_reading():
+            transport.resume_reading()
+
+    def _set_debt(self, in_debt: bool) -> None:
+        self._peers.in_debt += in_debt - self._in_debt
+        self._in_debt = in_debt
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        super().pause_writing()
+        self._stalled = self._loop.call_later(STALL_SECONDS, self.abort)
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        super().resume_writing()
+        _cancel(self._stalled)
+
+    def _call_ended(self, answered: bool) -> None:
+        self.last_used = self._loop.time()
+        if answered:
+            self._budget.answered()
+
+    def _look_whether_idle(self) -> None:
+        left = self.last_used + IDLE_SECONDS - self._loop.time()
+        if self.processor.streams:
+            left = IDLE_SECONDS
+        if left > 0:
+            self._idle = self._loop.call_later(left, self._look_whether_idle)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Say goodbye, so that the peer dials again where it has more to ask, and close."""
+        if self._transport is not None and not self._transport.is_closing():
+            self.connection._connection.close_connection()
+            self.connection.flush()
+            self._transport.close()
+
+    def close(self) -> None:
+        """Close once what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio."""
+        if self._transport is None:
+            return
+        self._transport = None
+        for handle in (self._turn, self._stalled, self._idle):
+            _cancel(handle)
+        self._pending, self._at = b"", 0
+        self._set_debt(False)
+        super().connection_lost(exc)
+        self._peers.closed(self)
+
+
+def _cancel(handle: asyncio.Handle | None) -> None:
+    if handle is not None:
+        handle.cancel()

@@ -1,0 +1,37 @@
+"""What goes wrong in the event loop itself: one line for a fault, however often it comes (T4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+AGAIN_SECONDS = 60.0
+"""A fault that has not come for so long is a new one."""
+
+
+class Faults:
+    """A handler for `asyncio.loop.set_exception_handler`.
+
+    asyncio tries to accept a hundred times where no file descriptor is left, each with a report, and again each second.
+
+    Args:
+        tell: takes the text of a line.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._last: dict[str, float] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell of what has not been told."""
+        problem = context.get("exception")
+        text = str(context["message"])
+        if isinstance(problem, OSError) and "accept" in text:
+            text = f"connections can't be accepted: {problem.strerror}; tried again every second"
+        now = loop.time()
+        if now - self._last.get(text, now - AGAIN_SECONDS - 1) > AGAIN_SECONDS:
+            self._tell(text)
+        self._last[text] = now
+        for old in [each for each, at in self._last.items() if now - at > AGAIN_SECONDS]:
+            del self._last[old]

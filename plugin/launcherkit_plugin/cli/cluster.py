@@ -1,0 +1,69 @@
+"""``launcherkit-plugin cluster``: what speaks to the API server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+from launcherkit_plugin.cli.options import switch_from, text_from
+
+NODE = "NODE_NAME"
+"""The variable with the node's name, by the downward API."""
+
+DESCRIPTION = """\
+Speak to the API server for the daemon of this node: post its Events, tell it KubeVirt's configuration and the node's
+labels. It has the credentials and nothing of the host; the daemon has the devices and no credentials. They talk over
+the daemon's socket (serve --cluster-socket). It runs until SIGTERM; a daemon that is not there is waited for."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin cluster --cluster-socket /run/launcherkit-cluster/daemon.sock --node "$NODE_NAME"
+  KUBECONFIG=~/.kube/config launcherkit-plugin cluster --cluster-socket /tmp/c.sock --node node-1
+
+The credentials are those of KUBECONFIG where it is set, else the pod's."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--cluster-socket",
+        metavar="SOCKET",
+        default=text_from("--cluster-socket", env),
+        help="where the daemon listens",
+    )
+    parser.add_argument(
+        "--node", metavar="NAME", default=env.get(NODE), help=f"the node's name (default: the variable {NODE})"
+    )
+    parser.add_argument(
+        "--watch-pods",
+        action="store_true",
+        default=switch_from("--watch-pods", env),
+        help="tell the daemon of pods that end, whose vGPUs are removed sooner then; it takes the right to list pods",
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Serve the daemon until SIGTERM.
+
+    Raises:
+        NoCluster: there are no credentials.
+    """
+    if not args.cluster_socket or not args.node:
+        args.usage_error(f"give --cluster-socket SOCKET, and --node NAME or the variable {NODE}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # nothing is to be finished; the first process of a pod needs one
+
+    from launcherkit_plugin.cluster.api import Api, configured
+    from launcherkit_plugin.cluster.board import Board
+    from launcherkit_plugin.cluster.container import Container, serve
+    from launcherkit_plugin.cluster.teller import Teller
+    from launcherkit_plugin.telemetry.log import Lines
+
+    log = Lines(env, time.time)
+    api = Api(configured(env))
+    teller = Teller(api, args.node, f"{time.time_ns():x}", time.time, log)
+    serve(Container(api, args.node, Board(), teller, log, env), args.cluster_socket, pods=args.watch_pods)

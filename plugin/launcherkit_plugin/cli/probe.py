@@ -1,0 +1,61 @@
+"""``launcherkit-plugin probe``: what the kubelet runs to see whether the daemon lives."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Mapping
+
+from launcherkit.process.edge import write_stdout
+from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.model.errors import NoProbeSocket
+
+_SECONDS = 5.0
+_ANSWER_BYTES = 64 * 1024
+
+DESCRIPTION = """\
+Ask the daemon at its probe socket whether it lives (healthz) or is ready (readyz), and print what it says. For the
+probes of its container: a unix socket is nothing that a pod could flood."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin probe readyz --probe-socket /run/launcherkit-probe/probe.sock
+exit codes: 0 yes, 1 no, 69 nobody answers"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("what", choices=("healthz", "readyz"), help="whether it lives, or is ready")
+    parser.add_argument(
+        "--probe-socket",
+        metavar="SOCKET",
+        default=text_from("--probe-socket", env),
+        help="as serve has it",
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:  # all commands are called alike
+    """Ask.
+
+    Raises:
+        NoProbeSocket: nobody answers.
+    """
+    if not args.probe_socket:
+        args.usage_error("give --probe-socket SOCKET, or its variable")
+    try:
+        with socket.socket(socket.AF_UNIX) as daemon:
+            daemon.settimeout(_SECONDS)
+            daemon.connect(args.probe_socket)
+            daemon.sendall(f"GET /{args.what} HTTP/1.0\r\n\r\n".encode())
+            answer = b""
+            while len(answer) < _ANSWER_BYTES and (part := daemon.recv(4096)):
+                answer += part
+    except OSError as problem:
+        raise NoProbeSocket(
+            f"--probe-socket {args.probe_socket}: {problem.strerror or problem}",
+            "Start `launcherkit-plugin serve` with the same --probe-socket.",
+        ) from problem
+    head, _, body = answer.partition(b"\r\n\r\n")
+    write_stdout(body)
+    return 0 if head.split(b" ")[1:2] == [b"200"] else 1

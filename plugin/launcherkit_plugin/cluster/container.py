@@ -1,0 +1,165 @@
+"""The process that speaks to the API server, for the daemon: ``launcherkit-plugin cluster``.
+
+Threads, for the Kubernetes client waits: one for each thing that is watched; the first one posts Events. It outlives
+the daemon, and dials again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+
+from launcherkit.errors import shown
+from launcherkit.process.edge import guarded
+from launcherkit_plugin.cluster.api import Api, ApiProblem
+from launcherkit_plugin.cluster.board import Board
+from launcherkit_plugin.cluster.correlator import Event
+from launcherkit_plugin.cluster.facts import (
+    KUBEVIRT_PATH,
+    NODES_PATH,
+    PODS_PATH,
+    kubevirt_configuration,
+    living_pods,
+    node_labels,
+)
+from launcherkit_plugin.cluster.follow import follow
+from launcherkit_plugin.cluster.protocol import LINE_BYTES, Message, check_hello, parse
+from launcherkit_plugin.cluster.teller import Teller
+from launcherkit_plugin.telemetry.log import Log
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_LONGEST_DIAL_PAUSE = 15.0
+_NOT_FOUND = 404
+
+
+class Container(NamedTuple):
+    """What the process works with."""
+
+    api: Api
+    node: str
+    """The node's name."""
+    board: Board
+    teller: Teller
+    log: Log
+    env: Mapping[str, str]
+
+
+def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
+    """Dial the daemon at a socket, for ever.
+
+    Args:
+        pods: the ends of the node's pods are watched, which takes the right to list pods.
+    """
+    watched: set[str] = set()
+    if pods:
+        _watch("pods", lambda: watch_pods(container.api, container.node, container.board), container, watched)
+    pause, last = _FIRST_PAUSE, ""
+    while True:
+        try:
+            end = _attend(container, path, watched)
+            pause = _FIRST_PAUSE
+        except (OSError, ValueError) as problem:
+            end = str(problem)
+        if end != last:
+            container.log("warning", f"{path}: the daemon can't be talked to: {end}; it is dialled again")
+        last = end
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_DIAL_PAUSE)
+
+
+def _attend(container: Container, path: str, watched: set[str]) -> str:
+    """One daemon; says how it ended.
+
+    Raises:
+        OSError, ValueError: there is none, or it is of another version, or it said what it can't.
+    """
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(path)
+        with daemon.makefile("rb") as lines:
+            check_hello(parse(lines.readline(LINE_BYTES + 1)))
+            container.log("info", f"connected to the daemon at {path}")
+            container.board.connect(daemon)
+            try:
+                while line := lines.readline(LINE_BYTES + 1):
+                    _hear(parse(line), container, watched)
+            finally:
+                container.board.disconnect()
+    return "it has hung up"
+
+
+def _hear(message: Message, container: Container, watched: set[str]) -> None:
+    if message.name == "event":
+        container.teller.tell(event_of(message.value))
+    elif message.name == "want" and "kubevirt" in message.value:
+        api, board = container.api, container.board
+        _watch("kubevirt", lambda: watch_configuration(api, board), container, watched)
+        _watch("labels", lambda: watch_labels(api, container.node, board), container, watched)
+
+
+def event_of(value: object) -> Event:
+    """The Event in a message.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match value:
+        case {"type": "Normal" | "Warning" as kind, "reason": str(reason), "message": str(message)}:
+            return Event(kind, reason, message)
+    raise ValueError(f"event: {shown(value)} is none")
+
+
+def _watch(name: str, watch: Callable[[], None], container: Container, watched: set[str]) -> None:
+    """A thread for it, unless there is one. One that has a bug takes the process with it: it is started again."""
+    if name not in watched:
+        watched.add(name)
+        persisting = lambda: persist(watch, container.log, time.sleep)  # noqa: E731
+        ending = lambda: os._exit(guarded(persisting, container.env))  # noqa: E731
+        threading.Thread(target=ending, daemon=True, name=name).start()
+
+
+def persist(watch: Callable[[], None], log: Log, wait: Callable[[float], None]) -> NoReturn:
+    """Watch for ever: what ends by a problem is begun again after a pause, which grows while the problem stays."""
+    pause, last = _FIRST_PAUSE, ""
+    while True:
+        began = time.monotonic()
+        try:
+            watch()
+        except ApiProblem as problem:
+            if time.monotonic() - began > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            if str(problem) != last:
+                log("warning", f"the cluster can't be watched: {problem}", status=problem.status)
+            last = str(problem)
+        wait(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def watch_configuration(api: Api, board: Board) -> None:
+    """KubeVirt's host devices. A cluster without KubeVirt may get it later."""
+    try:
+        for objects in follow(api, KUBEVIRT_PATH, "", time.sleep):
+            board.value("kubevirt", kubevirt_configuration(objects.values()))
+    except ApiProblem as problem:
+        if problem.status != _NOT_FOUND:
+            raise
+        board.value("kubevirt", None)
+
+
+def watch_labels(api: Api, node: str, board: Board) -> None:
+    """The labels of the node, by which KubeVirt's configuration tells nodes apart."""
+    for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
+        board.value("labels", node_labels(objects.values()))
+
+
+def watch_pods(api: Api, node: str, board: Board) -> None:
+    """The ends of the node's pods: the daemon looks again, and sooner than it would (G3)."""
+    before: dict[str, str] = {}
+    for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", time.sleep):
+        now = living_pods(objects)
+        for uid in before.keys() - now.keys():
+            board.happened("pod", before[uid])
+        before = now

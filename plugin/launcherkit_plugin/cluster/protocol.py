@@ -1,0 +1,88 @@
+"""What the daemon and the cluster's process say to each other: lines of JSON, an object with one key each.
+
+The daemon listens, the other dials. Both begin with ``{"hello": {"version": 1}}``. Then
+
+* down: ``{"want": ["kubevirt"]}``, what the daemon needs to know; ``{"event": {"type": ..., "reason": ...,
+  "message": ...}}``;
+* up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
+  ended.
+
+A key that one side doesn't know is left alone, so there can be more without another version.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from launcherkit.errors import shown
+
+VERSION = 1
+LINE_BYTES = 4 * 1024 * 1024
+"""KubeVirt's whole configuration is one line; etcd takes objects of 1.5 MB."""
+
+HELLO = {"version": VERSION}
+
+
+class Message(NamedTuple):
+    """One line."""
+
+    name: str
+    value: Any
+
+
+def line_of(name: str, value: object) -> bytes:
+    """A message as it is sent."""
+    return json.dumps({name: value}).encode() + b"\n"
+
+
+def parse(line: bytes) -> Message:
+    """The message of a line.
+
+    Raises:
+        ValueError: it is none, or too long, or was cut off.
+    """
+    if len(line) > LINE_BYTES or not line.endswith(b"\n"):
+        raise ValueError(f"a line of {len(line)} bytes, which has no end, or more than {LINE_BYTES}")
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"a line that is no JSON: {problem}") from problem
+    if not isinstance(message, dict) or len(message) != 1:
+        raise ValueError(f"{shown(message)} is no object with one key")
+    ((name, value),) = message.items()
+    return Message(name, value)
+
+
+def check_hello(message: Message) -> None:
+    """Whether both sides are of one version.
+
+    Raises:
+        ValueError: they aren't, or that is no greeting.
+    """
+    version = message.value.get("version") if isinstance(message.value, dict) else None
+    if message.name != "hello" or version != VERSION:
+        raise ValueError(f"{shown({message.name: message.value})} is no greeting of version {VERSION}")
+
+
+def settings(message: Message) -> dict[str, Any] | None:
+    """KubeVirt's settings in a message ``kubevirt``; None without KubeVirt.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    if message.value is not None and not isinstance(message.value, dict):
+        raise ValueError(f"kubevirt: {shown(message.value)} is neither an object nor null")
+    return message.value
+
+
+def labels(message: Message) -> dict[str, str]:
+    """The node's labels in a message ``labels``.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    found = message.value
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"labels: {shown(found)} is no object of text")
+    return found

@@ -1,0 +1,176 @@
+"""The daemon's side of the cluster: a socket that the cluster's process dials, Events down, settings up.
+
+Whoever can open the socket can say what KubeVirt's configuration is. So it is its user's and its group's alone: in a
+pod the group is the pod's ``fsGroup``, and the folder one that only the two containers mount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+
+from launcherkit.errors import shown
+from launcherkit.rpc.unix_socket import socket_at
+from launcherkit_plugin.cluster import EventType
+from launcherkit_plugin.cluster.protocol import (
+    HELLO,
+    LINE_BYTES,
+    Message,
+    check_hello,
+    labels,
+    line_of,
+    parse,
+    settings,
+)
+from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
+from launcherkit_plugin.telemetry.log import Log
+
+Facts: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
+"""KubeVirt's settings, empty without KubeVirt and None as long as they are not known; and the node's labels."""
+
+HELLO_SECONDS = 10.0
+_WAITING = 256
+"""Events that wait for the other side; of more the oldest are lost."""
+_MESSAGE_CHARACTERS = 1024
+"""What events.k8s.io allows."""
+
+
+class ClusterSocket:
+    """A `launcherkit_plugin.cluster.Recorder`, and what the cluster says. The process that dialled last counts.
+
+    Where nothing listens Events go nowhere, and nothing is ever known.
+    """
+
+    def __init__(self, log: Log, wakeups: Wakeups) -> None:
+        self._log = log
+        self._wakeups = wakeups
+        self._listens = False
+        self._wanted: list[str] = []
+        self._down: deque[bytes] = deque(maxlen=_WAITING)
+        self._some = asyncio.Event()
+        self._heard: dict[str, Any] = {}
+        self._known = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+
+    @asynccontextmanager
+    async def listening(self, path: str) -> AsyncIterator[None]:
+        """Listen while the block runs.
+
+        Raises:
+            ClusterSocketNotMade: another process answers there, or no socket can be made.
+        """
+        with socket_at(path, lambda path: _not_made(path, "another process answers there"), _not_made) as (made, _):
+            server = await asyncio.start_unix_server(self._attend, sock=made, limit=LINE_BYTES)
+            self._listens = True
+            try:
+                yield
+            finally:
+                server.close()
+                if self._writer is not None:
+                    self._writer.transport.abort()
+
+    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
+        """Send an Event on its way; never waits."""
+        if self._listens:
+            body = {"type": type, "reason": reason, "message": message[:_MESSAGE_CHARACTERS]}
+            self._down.append(line_of("event", body))
+            self._some.set()
+
+    def want_kubevirt(self) -> None:
+        """KubeVirt's settings and the node's labels are needed from now on."""
+        if not self._wanted:
+            self._wanted = ["kubevirt"]
+            if self._writer is not None:
+                self._writer.write(line_of("want", self._wanted))
+
+    @property
+    def facts(self) -> Facts:
+        """What the cluster says now. What it said stays while nobody speaks to it."""
+        if not self._wanted or not self._known.is_set():
+            return None, {}
+        return self._heard["kubevirt"] or {}, self._heard["labels"]
+
+    async def first(self, seconds: float) -> Facts:
+        """The facts, waited for.
+
+        Raises:
+            NoCluster: they did not come in that time, or nobody listens for them.
+        """
+        if not self._listens:
+            raise NoCluster(
+                "the configuration wants KubeVirt's settings from the cluster, and nothing here speaks to one",
+                "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
+                "configuration says by itself is advertised meanwhile.",
+            )
+        try:
+            await asyncio.wait_for(self._known.wait(), seconds)
+        except TimeoutError:
+            raise NoCluster(
+                f"the cluster has not told KubeVirt's configuration within {seconds:.0f} s",
+                "See the log of the container `cluster`: the API server must be reached, and the service account be "
+                "allowed to list kubevirts and nodes. What the configuration says by itself is advertised meanwhile.",
+            ) from None
+        return self.facts
+
+    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One process, until it ends."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._writer = writer
+        writer.write(line_of("hello", HELLO) + (line_of("want", self._wanted) if self._wanted else b""))
+        feeding = asyncio.create_task(self._feed(writer))
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                check_hello(parse(await reader.readline()))
+            self._log("info", "the cluster's process has connected")
+            while line := await reader.readline():
+                self._hear(parse(line))
+            self._log("warning", "the cluster's process has hung up; it dials again")
+        except TimeoutError:
+            self._log("warning", "the cluster's process says nothing; hung up")
+        except (ValueError, OSError) as problem:
+            self._log("warning", f"the cluster's process was hung up on: {problem}")
+        finally:
+            feeding.cancel()
+            writer.transport.abort()
+            if self._writer is writer:
+                self._writer = None
+            with suppress(asyncio.CancelledError, OSError):
+                await feeding
+
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            while self._down:
+                writer.write(self._down.popleft())
+                await writer.drain()
+            self._some.clear()
+            await self._some.wait()
+
+    def _hear(self, message: Message) -> None:
+        match message.name:
+            case "pod":
+                self._log("info", f"the pod {shown(message.value)} has ended")
+                self._wakeups.give(Wakeup.PODS)
+                return
+            case "kubevirt":
+                self._heard["kubevirt"] = settings(message)
+            case "labels":
+                self._heard["labels"] = labels(message)
+            case _:
+                return  # of a later one
+        if {"kubevirt", "labels"} <= self._heard.keys():
+            self._known.set()
+            self._wakeups.give(Wakeup.CONFIG)
+
+
+def _not_made(path: str, problem: OSError | str) -> ClusterSocketNotMade:
+    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+    return ClusterSocketNotMade(
+        f"{path}: no socket for the cluster's process can be made there: {why}",
+        "Mount a folder that both containers have, writable for this user, and name a socket in it with "
+        "--cluster-socket.",
+    )

@@ -1,0 +1,168 @@
+"""A connection's time: without a call, with one that takes for ever, with a peer that reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from grpclib import GRPCError
+from grpclib.client import Channel
+from grpclib.server import Stream
+
+from launcherkit.adapters.proto import hooks_info_grpc
+from launcherkit.adapters.proto import hooks_info_pb2 as wire
+from launcherkit.rpc import calls, connection
+from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.server import BoundedServer
+from tests.support import hostile
+
+Answer = Callable[[], Awaitable[wire.InfoResult]]
+INFO = "/kubevirt.hooks.info.Info/Info"
+SECONDS = 60
+
+
+class _Info(hooks_info_grpc.InfoBase):
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def Info(self, stream: Stream[wire.InfoParams, wire.InfoResult]) -> None:
+        await receive(stream, wire.InfoParams)
+        await stream.send_message(await self._answer())
+
+
+async def at_once() -> wire.InfoResult:
+    return wire.InfoResult(name="a")
+
+
+async def never() -> wire.InfoResult:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@asynccontextmanager
+async def serving(folder: Path, answer: Answer = at_once, under_way: Calls | None = None) -> AsyncIterator[Path]:
+    server = BoundedServer([_Info(answer)], Calls() if under_way is None else under_way)
+    path = folder / "s"
+    await server.start(path=str(path))
+    try:
+        yield path
+    finally:
+        await server.hang_up()
+
+
+async def asked(channel: Channel) -> wire.InfoResult:
+    return await hooks_info_grpc.InfoStub(channel).Info(wire.InfoParams(), timeout=SECONDS)
+
+
+def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.05)
+
+    async def scenario() -> bytes:
+        async with serving(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+            async with asyncio.timeout(SECONDS):
+                read = await reader.read()
+            writer.close()
+            return read
+
+    goodbye = asyncio.run(scenario())[-17:]
+    assert (goodbye[3], goodbye[-4:]) == (7, bytes(4)), "GOAWAY without an error"
+
+
+def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.05)
+    answered = asyncio.Event()
+
+    async def later() -> wire.InfoResult:
+        await answered.wait()
+        return wire.InfoResult(name="late")
+
+    async def scenario() -> list[str]:
+        async with serving(tmp_path, later) as path:
+            channel = Channel(path=str(path))
+            first = asyncio.create_task(asked(channel))
+            await asyncio.sleep(0.3)  # several times as long as an idle one may stay
+            answered.set()
+            names = [(await first).name]
+            await asyncio.sleep(0.3)
+            names.append((await asked(channel)).name)
+            channel.close()
+            return names
+
+    assert asyncio.run(scenario()) == ["late", "late"]
+
+
+@pytest.mark.parametrize("kind", [7, 11])
+def test_a_frame_that_nobody_knows_behind_many_others_ends_its_connection(tmp_path: Path, kind: int) -> None:
+    """GOAWAY with a text that is none, and a frame of an extension: also where they are not of the first turn."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            many = hostile.frame(hostile.PING, 0, 0, bytes(8)) * 40
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0) + many)
+            writer.write(hostile.frame(kind, 0, 0, bytes(8) + b"\xff"))
+            async with asyncio.timeout(SECONDS):
+                with suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+            channel = Channel(path=str(path))
+            assert (await asked(channel)).name == "a"
+            channel.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, never) as path:
+            channel = Channel(path=str(path))
+            try:
+                await asked(channel)
+            finally:
+                channel.close()
+
+    with pytest.raises(GRPCError, match="took too long"):
+        asyncio.run(scenario())
+
+
+def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
+
+    async def slow() -> wire.InfoResult:
+        await asyncio.sleep(0.3)
+        return wire.InfoResult(name="slow")
+
+    async def scenario() -> str:
+        async with serving(tmp_path, slow, Calls(endless={INFO})) as path:
+            channel = Channel(path=str(path))
+            answer = await asked(channel)
+            channel.close()
+            return answer.name
+
+    assert asyncio.run(scenario()) == "slow"
+
+
+def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    writer.write(hostile.frame(hostile.PING, 0, 0, bytes(8)) * 1000)
+                    await writer.drain()
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(scenario())

@@ -1,0 +1,46 @@
+"""A running `launcherkit-plugin cluster`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.hooks import ROOT, ServerProcess
+
+
+class ClusterProcess(ServerProcess):
+    """The process that speaks to a cluster, for a daemon at a socket; ended with the block.
+
+    Args:
+        path: of the socket.
+        node: its name.
+        kubeconfig: the credentials; None for none.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        node: str,
+        kubeconfig: Path | str | None,
+        *arguments: str,
+        python: str = sys.executable,
+        **popen: Any,
+    ) -> None:
+        paths = [ROOT, ROOT / "plugin", sysconfig.get_path("purelib")]  # for a Python outside of the environment
+        env = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PATH": os.defpath}
+        if kubeconfig is not None:
+            env["KUBECONFIG"] = str(kubeconfig)
+        command = [python, "-m", "launcherkit_plugin", "cluster", "--cluster-socket", str(path), "--node", node]
+        super().__init__([*command, *arguments], env, **popen)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
