@@ -33,6 +33,7 @@ KNOWN = variables.KNOWN | frozenset(
     for name in [
         "AUTO",
         "CHECK_CONFIG",
+        "CLUSTER_SOCKET",
         "CONFIG",
         "DEV_ROOT",
         "DRIVER",
@@ -42,11 +43,14 @@ KNOWN = variables.KNOWN | frozenset(
         "KUBELET_DIR",
         "LEDGER",
         "METRICS_ADDRESS",
+        "METRICS_TOKEN_FILE",
         "NODE_HOOK",
         "OUTPUT",
         "POD_RESOURCES",
+        "PROBE_SOCKET",
         "PROC",
         "STEP_TIMEOUT",
+        "WATCH_PODS",
     ]
 )
 """Those that this program or launcherkit reads."""
