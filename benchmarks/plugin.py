@@ -150,8 +150,8 @@ def memory(root: Path, folder: Path) -> None:
         both = [_proportional(pid) for pid in (process.pid, speaking.process.pid)]
         resident = _resident(process.pid) + _resident(speaking.process.pid)
         print(
-            f"with one: {sum(both):.1f} MB (PSS), {both[0]:.1f} of them the daemon's, which serves metrics too; at most "
-            f"76 wanted; {resident:.1f} MB resident"
+            f"with one: {sum(both):.1f} MB (PSS), {both[0]:.1f} of them the daemon's, which serves metrics too; at "
+            f"most 76 wanted; {resident:.1f} MB resident"
         )
 
 
