@@ -48,7 +48,8 @@ class ClusterSocket:
     def __init__(self, log: Log, wakeups: Wakeups) -> None:
         self._log = log
         self._wakeups = wakeups
-        self._listens = False
+        self.listens = False
+        """Whether there may be a process that speaks to a cluster."""
         self._wanted: list[str] = []
         self._down: deque[bytes] = deque(maxlen=_WAITING)
         self._some = asyncio.Event()
@@ -65,7 +66,7 @@ class ClusterSocket:
         """
         with socket_at(path, lambda path: _not_made(path, "another process answers there"), _not_made) as (made, _):
             server = await asyncio.start_unix_server(self._attend, sock=made, limit=LINE_BYTES)
-            self._listens = True
+            self.listens = True
             try:
                 yield
             finally:
@@ -75,7 +76,7 @@ class ClusterSocket:
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
         """Send an Event on its way; never waits."""
-        if self._listens:
+        if self.listens:
             body = {"type": type, "reason": reason, "message": message[:_MESSAGE_CHARACTERS]}
             self._down.append(line_of("event", body))
             self._some.set()
@@ -100,12 +101,8 @@ class ClusterSocket:
         Raises:
             NoCluster: they did not come in that time, or nobody listens for them.
         """
-        if not self._listens:
-            raise NoCluster(
-                "the configuration wants KubeVirt's settings from the cluster, and nothing here speaks to one",
-                "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
-                "configuration says by itself is advertised meanwhile.",
-            )
+        if not self.listens:
+            raise nothing_speaks()
         try:
             await asyncio.wait_for(self._known.wait(), seconds)
         except TimeoutError:
@@ -165,6 +162,15 @@ class ClusterSocket:
         if {"kubevirt", "labels"} <= self._heard.keys():
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
+
+
+def nothing_speaks() -> NoCluster:
+    """The error where the configuration wants something of the cluster, and nothing was to speak to it."""
+    return NoCluster(
+        "the configuration wants KubeVirt's settings from the cluster, and nothing here speaks to one",
+        "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
+        "configuration says by itself is advertised meanwhile.",
+    )
 
 
 def _not_made(path: str, problem: OSError | str) -> ClusterSocketNotMade:

@@ -22,7 +22,7 @@ from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.cluster.socket import ClusterSocket
+from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_apart
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import Source
@@ -163,11 +163,9 @@ async def _serve(
             reading = await source.again()
             if reading is None:
                 return None
-            if reading.cluster:
-                cluster.want_kubevirt()
-                if cluster.facts[0] is None:  # its word is a wakeup; until then the old one is in force
-                    source.forget()
-                    return None
+            if reading.cluster and _waits_for(cluster, log):  # its word is a wakeup; until then the old one stays
+                source.forget()
+                return None
             return in_force(reading)
 
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
@@ -200,6 +198,16 @@ async def _serve(
         started.set()
         await Daemon(world, in_force(reading), allocator, hints).run(advertiser, stop)
         log("info", "ending")
+
+
+def _waits_for(cluster: ClusterSocket, log: Log) -> bool:
+    """Whether a configuration that wants the cluster's settings has to wait for them. Where nothing is to speak to a
+    cluster that is told, and what the configuration says by itself holds.
+    """
+    cluster.want_kubevirt()
+    if not cluster.listens:
+        log_error(log, nothing_speaks())
+    return cluster.listens and cluster.facts[0] is None
 
 
 class _Reader:

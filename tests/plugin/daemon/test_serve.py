@@ -498,6 +498,9 @@ def test_a_cluster_that_is_wanted_and_not_there_is_told_and_what_is_known_is_adv
     with node.serving() as process:
         assert "component `cluster`" in process.wait_for("LK741")
         kubelet.wait_for(GPU, BOTH)
+        (rule,) = RULES["resources"]  # type: ignore[misc]
+        node.configure({"resources": [rule | {"name": "nvidia.com/LATER"}], "kubevirt": {"cluster": True}})  # type: ignore[has-type]
+        kubelet.wait_for("nvidia.com/LATER", BOTH)
 
 
 def test_a_device_that_falls_ill_is_an_event_on_the_node(
