@@ -71,7 +71,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         line = f"SKIPPED, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
         terminalreporter.write_line(f"{name + ':':<24} {line}", yellow=bool(reason))
     for change, count in sorted(instead.items()):
-        terminalreporter.write_line(f"libvirt here can't do all: {change} in {count} domains")
+        terminalreporter.write_line(f"what is here can't do all: {change}, in {count} tests")
 
 
 def _and_skipped(count: int) -> str:

@@ -7,7 +7,7 @@ its shape, and the container that it adds is tried here in a pod.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +67,35 @@ def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[s
     assert dropped(document, server.taken(document)) == []
 
 
-def test_the_api_server_takes_a_launcher_pod_with_the_container_that_the_policy_adds(server: Cluster) -> None:
-    pod = launcher_pod(added_container())
+def test_the_api_server_takes_a_launcher_pod_with_the_container_that_the_policy_adds(
+    server: Cluster, added: dict[str, Any]
+) -> None:
+    pod = launcher_pod(added)
     assert dropped(pod, server.taken(pod)) == []
 
 
-def test_a_field_that_kubernetes_does_not_know_is_noticed(server: Cluster) -> None:
-    container = added_container()
-    container["securityContext"]["readOnlyRoot"] = True
+def test_a_field_that_kubernetes_does_not_know_is_noticed(server: Cluster, added: dict[str, Any]) -> None:
+    added["securityContext"]["readOnlyRoot"] = True
     with pytest.raises(Refused, match="readOnlyRoot"):
-        server.taken(launcher_pod(container))
+        server.taken(launcher_pod(added))
 
 
-def test_a_value_that_kubernetes_does_not_allow_is_noticed(server: Cluster) -> None:
-    container = added_container()
-    container["securityContext"]["seccompProfile"] = {"type": "Default"}
+def test_a_value_that_kubernetes_does_not_allow_is_noticed(server: Cluster, added: dict[str, Any]) -> None:
+    added["securityContext"]["seccompProfile"] = {"type": "Default"}
     with pytest.raises(Refused, match="seccompProfile"):
-        server.taken(launcher_pod(container))
+        server.taken(launcher_pod(added))
+
+
+@pytest.fixture
+def added(server: Cluster, record_property: Callable[[str, object], None]) -> dict[str, Any]:
+    """The container that the policy adds. A server older than native sidecars (1.28) knows no restart policy of it."""
+    container = added_container()
+    try:
+        server.kubectl("explain", "pod.spec.initContainers.restartPolicy")
+    except Refused:
+        record_property("instead", "a native sidecar -> an ordinary init container")
+        del container["restartPolicy"]
+    return container
 
 
 def launcher_pod(container: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +107,8 @@ def launcher_pod(container: dict[str, Any]) -> dict[str, Any]:
         "metadata": {"name": "virt-launcher-gpu-vm", "labels": {"kubevirt.io": "virt-launcher"}},
         "spec": {
             "securityContext": {"runAsUser": 107, "runAsGroup": 107, "fsGroup": 107},
-            "containers": [compute, container],
+            "containers": [compute],
+            "initContainers": [container],
             "volumes": [{"name": "kubevirt-plugin-sockets", "emptyDir": {}}],
         },
     }
