@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from launcherkit.errors import Collector
 from launcherkit.model.function import PciFunction
@@ -105,11 +106,22 @@ def _joined(text: str) -> str:
     return "_".join(part for part in text.split(" ") if part)
 
 
-def resource_name(function: PciFunction, config: Config, names: PciNames) -> str:
+class ModelName(NamedTuple):
+    """What a model's resource is called."""
+
+    name: str
+    """``nvidia.com/A100_PCIE_40GB``."""
+    shared: bool
+    """The table has it. All models that the table calls so are one resource: boards with one chip and memory differ in
+    nothing that a guest sees (K6)."""
+
+
+def model_name(function: PciFunction, config: Config, names: PciNames) -> ModelName:
     """The name of a function's model: its alias, else what the table calls it, else its device ID (K6)."""
     alias = config.aliases.get(f"{function.vendor:04x}:{function.device:04x}")
-    named = names.devices.get(function.model, "")
-    return f"{_domain(function.vendor, config)}/{alias or automatic_name(named, function.device)}"
+    automatic = automatic_name(names.devices.get(function.model, ""), function.device)
+    shared = alias is None and automatic != automatic_name("", function.device)
+    return ModelName(f"{_domain(function.vendor, config)}/{alias or automatic}", shared)
 
 
 def vgpu_name(type_name: str, vendor: int | None, config: Config) -> str:
@@ -147,10 +159,11 @@ class Namer:
         self._config = config
         self._tables = tables if config.pci_ids is None else (config.pci_ids,)
         self._rules = {id(rule): f"rule {number}" for number, rule in enumerate(config.pci, 1)}
-        self._by_model: dict[tuple[int, int], str] = {}
-        self._given: dict[tuple[tuple[int, int], int], tuple[str, str]] = {}
-        """Names, each with what it is the name of, by model and rule."""
-        self._bearers: dict[str, dict[str, None]] = {}
+        self._by_model: dict[tuple[int, int], ModelName] = {}
+        self._given: dict[tuple[tuple[int, int], int], tuple[str, object, str]] = {}
+        """By model and rule: the name, whose it is, and that in words."""
+        self._bearers: dict[str, dict[object, str]] = {}
+        """Whose each name is, with that in words. Models that share a name are one bearer."""
 
     def learn(self, functions: Iterable[PciFunction]) -> None:
         """Find the names of all of these in one pass over the table, which takes some milliseconds.
@@ -162,7 +175,7 @@ class Namer:
         if new and self._config.pci_ids is not None:
             read_file(self._config.pci_ids, 0)  # a table that was asked for and isn't there must not go unnoticed
         names = find_names(new.values(), self._tables)
-        self._by_model |= {model: resource_name(function, self._config, names) for model, function in new.items()}
+        self._by_model |= {model: model_name(function, self._config, names) for model, function in new.items()}
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
         """The name of the resource that a function belongs to by a rule."""
@@ -170,20 +183,22 @@ class Namer:
         if given is None:
             which = self._rules.get(id(rule), "a rule")
             if rule.name is not None:
-                given = rule.name, which
+                given = rule.name, which, which
             else:
                 self.learn([function])
-                vendor, device = function.model
-                given = self._by_model[function.model], f"model {vendor:04x}:{device:04x} by {which}"
+                name, shared = self._by_model[function.model]
+                whose = ("the table", which) if shared else (function.model, which)
+                given = name, whose, "model {:04x}:{:04x} by {}".format(*function.model, which)
             self._given[function.model, id(rule)] = given
-        name, bearer = given
-        self._bearers.setdefault(name, {})[bearer] = None
+        name, bearer, words = given
+        self._bearers.setdefault(name, {}).setdefault(bearer, words)
         return name
 
     def vgpu(self, type_name: str, vendor: int | None) -> str:
         """See `vgpu_name`."""
         name = vgpu_name(type_name, vendor, self._config)
-        self._bearers.setdefault(name, {})[f"vGPU type {type_key(type_name)}"] = None
+        words = f"vGPU type {type_key(type_name)}"
+        self._bearers.setdefault(name, {})[words] = words
         return name
 
     def check(self, resources: Iterable[Resource]) -> None:
@@ -198,7 +213,7 @@ class Namer:
         errors = Collector()
         borne, self._bearers = self._bearers, {}
         for name, bearers in borne.items():
-            for one, other in pairwise(bearers):
+            for one, other in pairwise(bearers.values()):
                 errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY))
         for text in clashes((resource.name, resource.variable) for resource in resources):
             errors.add(NameClash(text, _REMEDY))

@@ -148,15 +148,27 @@ def test_a_companion_is_a_resource_of_its_own(tree: HostTree, discover: Discover
 
 
 def test_names_that_clash_are_an_error_beside_the_table(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
-    (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2204  GA102 [X]\n\t2203  GA102 [X]\n")
     for bus, device in ((1, 0x2204), (2, 0x2203)):
         tree.function(f"0000:{bus:02x}:00.0", device=device, driver="vfio-pci", group=bus)
-    outcome = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")
+    outcome = discover(config="aliases: {'10de:2204': GA102_X, '10de:2203': GA102_X}\nauto: nvidia")
     assert outcome.code == 78
     assert len(outcome.rows) == 2
     assert outcome.notes[0] == (
         "error[LK702]: model 10de:2204 by rule 1 and model 10de:2203 by rule 1 are both called nvidia.com/GA102_X"
     )
+
+
+def test_two_models_that_pci_ids_calls_the_same_are_one_resource(
+    tree: HostTree, discover: Discover, tmp_path: Path
+) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA\n\t20b1  GA100 [A100 PCIe 40GB]\n\t20f1  GA100 [A100 PCIe 40GB]\n")
+    for bus, device in ((1, 0x20B1), (2, 0x20F1)):
+        tree.function(f"0000:{bus:02x}:00.0", class_code=0x030200, device=device, driver="vfio-pci", group=bus)
+    outcome = discover("-o", "json", config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")
+    assert outcome.code == 0
+    (resource,) = outcome.document["resources"]
+    assert resource["name"] == "nvidia.com/GA100_A100_PCIE_40GB"
+    assert [device["id"] for device in resource["devices"]] == ["0000:01:00.0", "0000:02:00.0"]
 
 
 def test_json_has_all_of_it(tree: HostTree, discover: Discover) -> None:

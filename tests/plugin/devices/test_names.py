@@ -235,19 +235,39 @@ def told(namer: Namer, *resources: Resource) -> list[str]:
     return []
 
 
-def test_two_models_of_one_name_are_an_error_that_names_both(table: str) -> None:
-    config = Config(pci=(ANY,))
-    namer = Namer(config, (table,))
+def test_two_models_that_the_table_calls_the_same_are_one_resource(table: str) -> None:
+    namer = Namer(Config(pci=(ANY,)), (table,))
+    names = {namer.function(function("01:00.0", device=device), ANY) for device in (0x2204, 0x2203)}
+    assert names == {"nvidia.com/GA102_GEFORCE_RTX_3090"}
+    assert told(namer) == []
+
+
+def test_two_aliases_of_one_name_are_an_error_that_names_both(table: str) -> None:
+    namer = Namer(Config(pci=(ANY,), aliases={"10de:2204": "X", "10de:2203": "X"}), (table,))
     for device in (0x2204, 0x2203):
         namer.function(function("01:00.0", device=device), ANY)
     (message,) = told(namer)
-    assert message == (
-        "model 10de:2204 by rule 1 and model 10de:2203 by rule 1 are both called nvidia.com/GA102_GEFORCE_RTX_3090"
-    )
+    assert message == "model 10de:2204 by rule 1 and model 10de:2203 by rule 1 are both called nvidia.com/X"
+
+
+def test_an_alias_that_is_the_name_of_another_model_is_an_error(table: str) -> None:
+    namer = Namer(Config(pci=(ANY,), aliases={"10de:1eb8": "GA102_GEFORCE_RTX_3090"}), (table,))
+    for device in (0x2204, 0x1EB8):
+        namer.function(function("01:00.0", device=device), ANY)
+    (message,) = told(namer)
+    assert "model 10de:2204 by rule 1 and model 10de:1eb8 by rule 1 are both called" in message
+
+
+def test_models_of_two_vendors_without_a_name_do_not_share_their_device_id(table: str) -> None:
+    namer = Namer(Config(pci=(ANY,)), (table,))
+    for vendor in (0x1002, 0x1022):
+        namer.function(function("01:00.0", vendor=vendor, device=0x9999), ANY)
+    (message,) = told(namer)
+    assert message == "model 1002:9999 by rule 1 and model 1022:9999 by rule 1 are both called amd.com/9999"
 
 
 def test_a_clash_is_over_when_one_of_the_two_has_been_unplugged(table: str) -> None:
-    namer = Namer(Config(pci=(ANY,)), (table,))
+    namer = Namer(Config(pci=(ANY,), aliases={"10de:2204": "X", "10de:2203": "X"}), (table,))
     for plugged in ([0x2204], [0x2204, 0x2203], [0x2204]):
         for device in plugged:
             namer.function(function("01:00.0", device=device), ANY)
