@@ -106,7 +106,8 @@ class Allocator:
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which devices a container should rather get (K3); see `launcherkit_plugin.allocation.preference`.
 
-        A companion of what was given away last comes first: the kubelet is asking for the same container.
+        A companion of what was given away last comes first: the kubelet is asking for the same container. What a group
+        member of another pod keeps from being given away comes last: the kubelet asks with the health it was told last.
         """
         offer = self._offers.get(resource)
         if offer is None:
@@ -118,7 +119,8 @@ class Allocator:
             if key in devices and (moment := mates.beside_since(offer.resource, devices[key])) is not None
         }
         first = [*must_include, *sorted(since, key=lambda key: (-since[key], key))]
-        return prefer(devices, available, list(dict.fromkeys(first))[: max(size, len(must_include))], size)
+        first = list(dict.fromkeys(first))[: max(size, len(must_include))]
+        return prefer(devices, available, first, size, mates.blocked(offer.resource, available))
 
     def _mates(self) -> GroupMembers:
         return GroupMembers(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)

@@ -82,6 +82,14 @@ class GroupMembers:
             return f"{taker.holder} has {what}, which shares IOMMU group {group}"
         return None
 
+    def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
+        """Those of some devices that would be refused: first those that could go where all of ``ids`` go together."""
+        beside = frozenset(ids)
+        known = (resource.devices[key] for key in dict.fromkeys(ids) if key in resource.devices)
+        alone = [device for device in known if self.in_the_way(resource, device) is not None]
+        hopeless = {device.id for device in alone if self.in_the_way(resource, device, beside) is not None}
+        return sorted((device.id for device in alone), key=lambda key: (key in hopeless, key))
+
     def beside_since(self, resource: Resource, device: Device) -> float | None:
         """When a function that this one is asked for beside was given away, if that was a moment ago."""
         since = [
@@ -148,8 +156,9 @@ def refuse_split(mates: GroupMembers, resource: Resource, ids: Sequence[str]) ->
     Raises:
         GroupSplit: names both devices, the group and the pod.
     """
+    beside = frozenset(ids)
     for device in ids:
-        why = mates.in_the_way(resource, resource.devices[device], ids)
+        why = mates.in_the_way(resource, resource.devices[device], beside)
         if why is not None:
             raise GroupSplit(
                 f"{resource.name}: {device} can't be given away: {why}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from launcherkit_plugin.allocation.packing import pack
@@ -13,12 +14,33 @@ class _Bundle(NamedTuple):
     """Devices that share IOMMU groups; who takes one makes the others useless to the rest."""
 
     ids: tuple[str, ...]
-    place: tuple[int | None, tuple[str, ...]]
-    """NUMA node, and the path down to the switch."""
+    place: _Place
+
+
+class _Place(NamedTuple):
+    """Where a device is."""
+
+    numa_node: int | None
+    switch: tuple[str, ...]
+    """The path down to it."""
+
+
+class _Kind(NamedTuple):
+    """What makes bundles cost the same: of one kind only the first is looked at."""
+
+    opened: bool
+    """A part of it is taken already."""
+    left: int
+    """How many devices are free."""
+    place: _Place
 
 
 MOST_STARTS = 32
 """Kinds of bundles from which a search begins. A node has fewer switches than that."""
+
+MOST_SCORES = 100_000
+"""Choices that are weighed for one answer: a tenth of a second. Only a request for hundreds of devices out of thousands
+gets there, and has fewer starts then."""
 
 
 class _Score(NamedTuple):
@@ -35,108 +57,120 @@ class _Score(NamedTuple):
 
 
 def prefer(
-    devices: Mapping[str, Device], available: Sequence[str], must_include: Sequence[str], size: int
+    devices: Mapping[str, Device],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    blocked: Sequence[str] = (),
 ) -> list[str]:
     """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
-    vGPUs are packed (`launcherkit_plugin.allocation.packing`). Of others
-    what is asked for decides in this order: no group is broken up, few NUMA nodes, few switches, the lowest IDs. The
-    search starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
+    vGPUs are packed (`launcherkit_plugin.allocation.packing`). Of others what is asked for decides in this order: nothing
+    that would be refused, no group is broken up, few NUMA nodes, few switches, the lowest IDs. The search starts once from
+    each kind of bundle, and goes on with what adds least: good, and not exhaustive.
 
     Args:
         devices: of the resource; an ID that isn't among them is taken last.
         available: the kubelet's free and healthy devices.
         must_include: those of them that it has decided upon.
         size: how many.
+        blocked: those that an Allocate would refuse, for a pod has their group; taken in this order, when nothing else
+            is left.
     """
     if any(devices[device].card for device in available if device in devices):
         return pack(devices, available, must_include, size)
     chosen = list(dict.fromkeys(must_include))[:size]
-    free = [device for device in dict.fromkeys(available) if device not in set(chosen)]
+    out_of_the_question = {*chosen, *blocked}
+    free = [device for device in dict.fromkeys(available) if device not in out_of_the_question]
     if len(chosen) + len(free) <= size:
-        return chosen + sorted(free)
+        last_resort = [device for device in dict.fromkeys(blocked) if device not in set(must_include)]
+        return (chosen + sorted(free) + last_resort)[:size]
     bundles = _bundles(devices, [*chosen, *free])
     if chosen:
         return _Search(bundles, chosen, size).best()[1]
-    kinds: dict[object, _Bundle] = {}
+    kinds: dict[_Kind, _Bundle] = {}
     for bundle in bundles:
-        kinds.setdefault((len(bundle.ids), *bundle.place), bundle)
-    starts = sorted(kinds.values(), key=lambda bundle: (abs(len(bundle.ids) - size), bundle.ids))[:MOST_STARTS]
-    return min(_Search(bundles, bundle.ids[:size], size).best() for bundle in starts)[1]
+        kinds.setdefault(_Kind(opened=False, left=len(bundle.ids), place=bundle.place), bundle)
+    starts = sorted(kinds.values(), key=lambda bundle: (abs(len(bundle.ids) - size), bundle.ids))
+    worth = max(1, min(MOST_STARTS, MOST_SCORES // (len(kinds) * max(size, 1))))
+    return min(_Search(bundles, bundle.ids[:size], size).best() for bundle in starts[:worth])[1]
 
 
 class _Search:
-    """Goes on from a beginning, always with what adds least.
-
-    Bundles of one kind (of one size, below one switch) cost the same: of each only the first that isn't taken is tried.
-    """
+    """Goes on from a beginning, always with what adds least."""
 
     def __init__(self, bundles: Sequence[_Bundle], chosen: Iterable[str], size: int) -> None:
         self._size = size
         self._taken = list(chosen)
         have = set(self._taken)
-        self._places: set[tuple[int | None, tuple[str, ...]]] = set()
-        self._open: list[tuple[_Bundle, tuple[str, ...]]] = []
-        """Bundles of which a part is taken, with the rest."""
-        self._kinds: dict[object, list[_Bundle]] = {}
+        self._nodes: set[int | None] = set()
+        self._switches: set[tuple[str, ...]] = set()
+        self._broken = 0
+        self._kinds: dict[_Kind, list[tuple[str, ...]]] = {}
+        """What is free of each bundle, the first one last; of those of which nothing is, none."""
         for bundle in reversed(bundles):
-            if have.isdisjoint(bundle.ids):
-                self._kinds.setdefault((len(bundle.ids), *bundle.place), []).append(bundle)
-                continue
-            self._places.add(bundle.place)
-            if rest := tuple(device for device in bundle.ids if device not in have):
-                self._open.append((bundle, rest))
+            rest = tuple(device for device in bundle.ids if device not in have)
+            opened = len(rest) < len(bundle.ids)
+            if opened:
+                self._visit(bundle.place)
+            if rest:
+                self._broken += opened
+                self._kinds.setdefault(_Kind(opened, len(rest), bundle.place), []).append(rest)
 
     def best(self) -> tuple[_Score, list[str]]:
         """The IDs, and what they cost."""
         while len(self._taken) < self._size:
-            candidates = [(bundle, rest) for bundle, rest in self._open]
-            candidates += [(kind[-1], kind[-1].ids) for kind in self._kinds.values() if kind]
-            self._take(*min(candidates, key=lambda candidate: self._score(*candidate)))
-        return self._score_of(len(self._open), self._places, 0, tuple(self._taken)), self._taken
+            self._take(min(self._kinds, key=self._score))
+        score = _Score(self._broken, len(self._nodes), len(self._switches), 0, tuple(self._taken))
+        return score, self._taken
 
-    def _take(self, bundle: _Bundle, rest: tuple[str, ...]) -> None:
-        wanted = rest[: self._size - len(self._taken)]
-        self._taken.extend(wanted)
-        self._places.add(bundle.place)
-        if (bundle, rest) in self._open:
-            self._open.remove((bundle, rest))
-        else:
-            self._kinds[len(bundle.ids), *bundle.place].pop()
-        if len(wanted) < len(rest):
-            self._open.append((bundle, rest[len(wanted) :]))
-
-    def _score(self, bundle: _Bundle, rest: tuple[str, ...]) -> _Score:
-        """What it would cost to take from a bundle next."""
+    def _take(self, kind: _Kind) -> None:
+        """From the first bundle of a kind: all of it, or as much as is still wanted."""
+        rest = self._kinds[kind].pop()
+        if not self._kinds[kind]:
+            del self._kinds[kind]
         room = self._size - len(self._taken)
-        wanted = rest[:room]
-        broken = len(self._open) - (len(rest) < len(bundle.ids)) + (len(wanted) < len(rest))
-        return self._score_of(broken, self._places | {bundle.place}, room - len(wanted), wanted)
+        self._taken.extend(rest[:room])
+        self._broken += (room < len(rest)) - kind.opened
+        self._visit(kind.place)
 
-    @staticmethod
-    def _score_of(
-        broken: int, places: set[tuple[int | None, tuple[str, ...]]], left: int, ids: tuple[str, ...]
-    ) -> _Score:
-        return _Score(broken, len({node for node, _ in places}), len({switch for _, switch in places}), left, ids)
+    def _visit(self, place: _Place) -> None:
+        self._nodes.add(place.numa_node)
+        self._switches.add(place.switch)
+
+    def _score(self, kind: _Kind) -> _Score:
+        """What it would cost to take from this kind next."""
+        room = self._size - len(self._taken)
+        wanted = self._kinds[kind][-1][:room]
+        return _Score(
+            self._broken - kind.opened + (len(wanted) < kind.left),
+            len(self._nodes) + (kind.place.numa_node not in self._nodes),
+            len(self._switches) + (kind.place.switch not in self._switches),
+            room - len(wanted),
+            wanted,
+        )
 
 
 def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]:
     """The IDs by the groups that they share, directly or through others; in the order of their lowest."""
-    of_group: dict[int, set[str]] = {}
-    whole: dict[str, set[str]] = {}
-    for name in sorted(ids):
-        bundle = {name}
-        for group in devices[name].groups if name in devices else ():
-            bundle |= of_group.get(group, set())
-        for mate in tuple(bundle):
-            bundle |= whole.get(mate, set())
-        for mate in bundle:
-            whole[mate] = bundle
-            for group in devices[mate].groups if mate in devices else ():
-                of_group[group] = bundle
-    found = {min(bundle): tuple(sorted(bundle)) for bundle in whole.values()}
-    return [_bundle(devices.get(first), found[first]) for first in sorted(found)]
+    root: dict[int, int] = {}
+    """Of each group one that it hangs together with, in the end the same for all that do."""
+
+    def find(group: int) -> int:
+        while root.setdefault(group, group) != group:
+            root[group] = group = root[root[group]]
+        return group
+
+    names = sorted(ids)
+    for name in names:
+        for one, other in pairwise(devices[name].groups if name in devices else ()):
+            root[find(other)] = find(one)
+    together: dict[object, list[str]] = {}
+    for name in names:
+        groups = devices[name].groups if name in devices else ()
+        together.setdefault(find(min(groups)) if groups else name, []).append(name)
+    return [_Bundle(tuple(found), _place(devices.get(found[0]))) for found in together.values()]
 
 
-def _bundle(device: Device | None, ids: tuple[str, ...]) -> _Bundle:
-    return _Bundle(ids, (None, ()) if device is None else (device.numa_node, device.path[:-1]))
+def _place(device: Device | None) -> _Place:
+    return _Place(None, ()) if device is None else _Place(device.numa_node, device.path[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from grpclib import GRPCError, Status
 
@@ -63,30 +64,46 @@ def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
     )
 
 
-def wanted(resource: str, request: wire.AllocateRequest) -> list[list[str]]:
+def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list[str]]:
     """The device IDs of each container.
 
+    Args:
+        resource: its name.
+        request: the kubelet's.
+        most: how many devices the kubelet may know of.
+
     Raises:
-        BadKubeletRequest: for no container, of no device, or a device more than once.
+        BadKubeletRequest: for no container, of no device, of a device more than once, or of more than there are.
     """
     containers = [list(container.devices_ids) for container in request.container_requests]
-    every = [device for container in containers for device in container]
+    _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
         raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET)
-    if len(set(every)) < len(every):
-        twice = next(device for device in every if every.count(device) > 1)
-        raise BadKubeletRequest(f"{resource}: an Allocate asks for {twice[:100]!r} more than once", _NOT_A_KUBELET)
+    seen: set[str] = set()
+    for device in chain.from_iterable(containers):
+        if device in seen:
+            raise BadKubeletRequest(f"{resource}: an Allocate asks for {device[:100]!r} more than once", _NOT_A_KUBELET)
+        seen.add(device)
     return containers
 
 
-def preference(
-    resource: str, request: wire.ContainerPreferredAllocationRequest
-) -> tuple[Sequence[str], Sequence[str], int]:
-    """What is available, what must be among it, and how many are wanted.
+def preferences(
+    resource: str, request: wire.PreferredAllocationRequest, most: int
+) -> list[tuple[Sequence[str], Sequence[str], int]]:
+    """For each container: what is available, what must be among it, and how many are wanted.
 
     Raises:
-        BadKubeletRequest: what can't be had at all.
+        BadKubeletRequest: what can't be had at all, or more than the ``most`` devices that the kubelet may know of.
     """
+    containers = request.container_requests
+    for asked in (len(containers), *(len(each.available_deviceIDs) for each in containers)):
+        _refuse_above(most, resource, "a preference", asked)
+    return [_preference(resource, each) for each in containers]
+
+
+def _preference(
+    resource: str, request: wire.ContainerPreferredAllocationRequest
+) -> tuple[Sequence[str], Sequence[str], int]:
     available, must = request.available_deviceIDs, request.must_include_deviceIDs
     size = request.allocation_size
     if not len(must) <= size <= len(available) or not set(must) <= set(available):
@@ -95,6 +112,23 @@ def preference(
             _NOT_A_KUBELET,
         )
     return available, must, size
+
+
+def to_check(resource: str, request: wire.PreStartContainerRequest, most: int) -> list[str]:
+    """The device IDs of the container that is about to start.
+
+    Raises:
+        BadKubeletRequest: they are more than the ``most`` that the kubelet may know of.
+    """
+    _refuse_above(most, resource, "a PreStartContainer", len(request.devices_ids))
+    return list(request.devices_ids)
+
+
+def _refuse_above(most: int, resource: str, call: str, asked: int) -> None:
+    if asked > most:
+        raise BadKubeletRequest(
+            f"{resource}: {call} of {asked} devices, where there are {most} at most", _NOT_A_KUBELET
+        )
 
 
 _NOT_A_KUBELET = "No kubelet asks for that; see who else has the folder of the device plugins mounted."

@@ -114,6 +114,8 @@ class _Devices:
 
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
         self._now = now
+        self.most = len(now.devices)
+        """The most devices that the kubelet has been told of: what it asks for may be those of an earlier list."""
         self._changed = asyncio.Event()
         self._open = False
         self._when_left = when_left
@@ -122,6 +124,7 @@ class _Devices:
     def put(self, devices: wire.ListAndWatchResponse) -> None:
         if devices != self._now:
             self._now = devices
+            self.most = max(self.most, len(devices.devices))
             self._wake()
 
     def open(self) -> None:
@@ -179,8 +182,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
 
     async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
-        for container in request.container_requests:
-            available, must, size = messages.preference(self._resource, container)
+        for available, must, size in messages.preferences(self._resource, request, self._devices.most):
             chosen = self._around.answers.prefer(self._resource, available, must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
@@ -200,7 +202,8 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         await stream.send_message(answer)
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
-        grants = await self._around.answers.allocate(self._resource, messages.wanted(self._resource, request))
+        containers = messages.wanted(self._resource, request, self._devices.most)
+        grants = await self._around.answers.allocate(self._resource, containers)
         responses = [messages.allocation(grant, self._around.dev_root) for grant in grants]
         return wire.AllocateResponse(container_responses=responses)
 
@@ -208,8 +211,12 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]
     ) -> None:
         request = await receive(stream, wire.PreStartContainerRequest, REQUEST_BYTES)
-        await self._guard("PreStartContainer", self._around.answers.check, self._resource, list(request.devices_ids))
+        await self._guard("PreStartContainer", self._check, request)
         await stream.send_message(wire.PreStartContainerResponse())
+
+    async def _check(self, request: wire.PreStartContainerRequest) -> None:
+        ids = messages.to_check(self._resource, request, self._devices.most)
+        await self._around.answers.check(self._resource, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
         """What went wrong is logged, and told to the kubelet."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -167,6 +169,45 @@ def test_the_companion_of_what_was_given_last_comes_first() -> None:
     assert desk.allocator.prefer("audio", free, [], 2) == ["11", "12"]
     desk.now += 10
     assert desk.allocator.prefer("audio", free, [], 1) == ["10"]
+
+
+def test_a_preference_never_leads_into_the_group_of_another_pod() -> None:
+    """The kubelet may not have heard yet that the mates of what it gave away are Unhealthy."""
+    cards = resource("gpu", *(device(f"{number:02}", number // 2) for number in range(8)))
+    desk = Desk(None, cards)
+    free = sorted(cards.devices)
+    for _ in range(4):
+        chosen = desk.allocator.prefer("gpu", free, [], 1)
+        desk.allocate(*chosen)
+        free = [key for key in free if key not in chosen]
+    assert free == ["01", "03", "05", "07"]
+
+
+HOSTS = st.lists(st.frozensets(st.integers(0, 6), min_size=1, max_size=2), min_size=1, max_size=14)
+
+
+@given(HOSTS, st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=10))
+def test_a_preference_is_refused_only_where_nothing_else_was_free(
+    groups: list[frozenset[int]], pods: list[tuple[int, bool]]
+) -> None:
+    """Pods of any size on any host, some of which end; the kubelet never hears of health."""
+    cards = resource("gpu", *(device(f"{number:02}", *sorted(each)) for number, each in enumerate(groups)))
+    desk = Desk(None, cards)
+    held: dict[str, str] = {}
+    for pod, (size, ends) in enumerate(pods):
+        free = [key for key in sorted(cards.devices) if key not in held]
+        if len(free) < size:
+            continue
+        taken = frozenset[int]().union(*(cards.devices[key].groups for key in held))
+        possible = [key for key in free if cards.devices[key].groups.isdisjoint(taken)]
+        chosen = desk.allocator.prefer("gpu", free, [], size)
+        assert len(chosen) == size
+        if len(possible) >= size:
+            desk.allocate(*chosen)
+            held |= dict.fromkeys(chosen, f"default/{pod}")
+        if ends:
+            held = {key: name for key, name in held.items() if name != f"default/{pod}"}
+        desk.saw({"gpu": held})
 
 
 def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.model.device import Device
-from tests.plugin.resources import device
+from tests.plugin.resources import CountedId, device
 
 
 def known(*devices: Device) -> dict[str, Device]:
@@ -94,6 +94,32 @@ def test_thousands_of_devices_are_no_trouble() -> None:
     chosen = prefer(many, sorted(many), [], 64)
     assert len(chosen) == 64
     assert len({many[name].path[:-1] for name in chosen}) == 1
+
+
+def test_what_would_be_refused_comes_last() -> None:
+    pairs = known(device("a", 1), device("b", 1), device("c", 2), device("d", 2))
+    assert prefer(pairs, ["b", "c", "d"], [], 1, blocked=["b"]) == ["c"]
+    assert prefer(pairs, ["b", "c", "d"], [], 3, blocked=["b"]) == ["c", "d", "b"]
+    assert prefer(pairs, ["b", "c", "d"], ["b"], 1, blocked=["b"]) == ["b"]
+
+
+def test_a_preference_looks_at_each_device_a_few_times_however_many_there_are() -> None:
+    def looks(count: int, size: int) -> float:
+        ids = [CountedId(f"{number:06}") for number in range(count)]
+        devices = {name: device(name, number // 64, numa=number % 2) for number, name in enumerate(ids)}
+        CountedId.looks = 0
+        assert len(prefer(devices, ids, ids[: size // 2], size, blocked=ids[-count // 4 :])) == size
+        return CountedId.looks / count
+
+    assert looks(8192, 4096) <= 1.5 * looks(1024, 512)
+
+
+def test_devices_of_one_large_group_are_looked_at_a_few_times_each() -> None:
+    ids = [CountedId(f"{number:06}") for number in range(4096)]
+    devices = {name: device(name, 7) for name in ids}
+    CountedId.looks = 0
+    assert prefer(devices, ids, [], 3) == ids[:3]
+    assert CountedId.looks <= 100 * len(ids)
 
 
 DEVICES = st.lists(

@@ -292,6 +292,30 @@ def test_the_mate_of_a_device_that_was_given_away_is_unhealthy_until_its_pod_has
         kubelet.wait_for(NAME, {"a": True, "b": True, "c": True})
 
 
+def test_of_many_pods_at_once_none_is_refused_while_a_group_is_free(kubelet: Kubelet) -> None:
+    """The kubelet asks for the next pod before it has heard that the mates of the last one's card are Unhealthy."""
+    cards = grouped(NAME, **{f"{number:02}": number // 2 for number in range(8)})
+    one_at_a_time = threading.Lock()  # as in the kubelet
+    outcomes: list[str] = []
+
+    def admit(pod: int) -> None:
+        with one_at_a_time:
+            try:
+                kubelet.admit(f"default/{pod}", [("vm", NAME, 1)])
+                outcomes.append("admitted")
+            except NotAdmitted:
+                outcomes.append("refused")
+
+    with on_stage(kubelet, Shelf(cards)):
+        kubelet.wait_for(NAME)
+        pods = [threading.Thread(target=admit, args=(pod,)) for pod in range(8)]
+        for pod in pods:
+            pod.start()
+        for pod in pods:
+            pod.join()
+    assert outcomes == ["admitted"] * 4 + ["refused"] * 4
+
+
 def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:

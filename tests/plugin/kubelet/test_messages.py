@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from google.protobuf.message import Message
 from hypothesis import given
@@ -12,8 +15,10 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant
 from launcherkit_plugin.model.errors import BadKubeletRequest
 from tests.plugin.kubelet.parts import NAME, resource
+from tests.plugin.resources import CountedId
 
 NODES = wire.TopologyInfo(nodes=[wire.NUMANode(ID=1), wire.NUMANode()])
+MANY = 10_000
 IDS = st.lists(st.text(min_size=1, max_size=5), max_size=5)
 
 
@@ -88,10 +93,10 @@ def test_an_allocate_is_taken_if_it_names_each_device_once_and_one_for_each_cont
     request = wire.AllocateRequest(container_requests=asked)
     every = [device for ids in containers for device in ids]
     if containers and all(containers) and len(set(every)) == len(every):
-        assert messages.wanted(NAME, request) == containers
+        assert messages.wanted(NAME, request, MANY) == containers
     else:
         with pytest.raises(BadKubeletRequest):
-            messages.wanted(NAME, request)
+            messages.wanted(NAME, request, MANY)
 
 
 @given(IDS, IDS, st.integers(-1, 8))
@@ -99,8 +104,32 @@ def test_a_preference_is_taken_if_it_can_be_had(available: list[str], must: list
     asked = wire.ContainerPreferredAllocationRequest(
         available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
     )
+    request = wire.PreferredAllocationRequest(container_requests=[asked])
     if len(must) <= size <= len(available) and set(must) <= set(available):
-        assert messages.preference(NAME, asked) == (available, must, size)
+        assert messages.preferences(NAME, request, MANY) == [(available, must, size)]
     else:
         with pytest.raises(BadKubeletRequest):
-            messages.preference(NAME, asked)
+            messages.preferences(NAME, request, MANY)
+
+
+FLOOD = [f"{number:06}" for number in range(100_000)]
+
+
+def test_more_devices_than_the_kubelet_was_told_of_are_refused() -> None:
+    containers = [wire.ContainerAllocateRequest(devices_ids=["0", "1", *FLOOD, "0"])]
+    with pytest.raises(BadKubeletRequest, match="an Allocate of 100003 devices, where there are 256 at most"):
+        messages.wanted(NAME, wire.AllocateRequest(container_requests=containers), 256)
+    asked = wire.ContainerPreferredAllocationRequest(available_deviceIDs=FLOOD, allocation_size=1)
+    with pytest.raises(BadKubeletRequest, match="a preference of 100000 devices"):
+        messages.preferences(NAME, wire.PreferredAllocationRequest(container_requests=[asked]), 256)
+    with pytest.raises(BadKubeletRequest, match="a PreStartContainer of 100000 devices"):
+        messages.to_check(NAME, wire.PreStartContainerRequest(devices_ids=FLOOD), 256)
+
+
+def test_a_device_that_is_asked_for_twice_is_found_in_one_pass() -> None:
+    ids = [CountedId(name) for name in FLOOD]
+    CountedId.looks = 0
+    request = SimpleNamespace(container_requests=[SimpleNamespace(devices_ids=[*ids, ids[-1]])])
+    with pytest.raises(BadKubeletRequest, match="'099999' more than once"):
+        messages.wanted(NAME, cast("wire.AllocateRequest", request), len(ids) + 1)
+    assert CountedId.looks <= 4 * len(ids)
