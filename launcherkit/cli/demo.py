@@ -78,7 +78,7 @@ def _show(ink: Ink) -> str:
     translation = inputs._replace(host=host).translate()
     evidence = gather(inputs, host, (_path("pci.ids"),))
     facts = evidence.facts
-    endpoints = [function for function in facts.functions.values() if not function.is_bridge]
+    endpoints = [function for function in facts.functions.values() if not function.is_bridge_by_class]
     names = find_names(endpoints, (_path("pci.ids"),))
     rows = [
         (str(function.address), binding(function.address, facts, ink), what_function(function, names))

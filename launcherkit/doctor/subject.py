@@ -9,6 +9,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Plan
 from launcherkit.resolve.pci_class import is_gpu
+from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import touched_groups
 
@@ -39,7 +40,7 @@ def subject_of_addresses(
         function = host.functions.get(address) if isinstance(address, PciAddress) else None
         if function is not None and not function.is_vf:
             mates = host.slot_functions(function.address)
-            attached.update({mate.address: None for mate in mates if not mate.is_vf and not mate.is_bridge})
+            attached.update({mate.address: None for mate in mates if may_come_along(mate, host)})
     known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
     groups = touched_groups(known, host)
     return Subject(True, known, groups, frozenset(), iommufd, has_variables, nodes_matter)

@@ -30,9 +30,13 @@ class PciFunction(NamedTuple):
         return self.physfn is not None
 
     @property
-    def is_bridge(self) -> bool:
-        """PCI class 06: host bridges, PCI-PCI bridges, root ports, switch ports."""
-        return self.class_code >> 16 == 0x06
+    def is_bridge_by_class(self) -> bool:
+        """PCI-PCI, CardBus and semi-transparent bridges: classes whose config space has a bridge's header.
+
+        Others of class 06 are endpoints: NVSwitches, host bridges, ISA bridges. The header itself, where it is known,
+        is the truth: see `launcherkit.resolve.vfio.is_bridge`.
+        """
+        return self.class_code >> 8 in (0x0604, 0x0607, 0x0609)
 
     @property
     def model(self) -> tuple[int, int]:

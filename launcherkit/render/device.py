@@ -63,7 +63,7 @@ def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
 
 
 def stands_aside(function: PciFunction, facts: HostFacts) -> bool:
-    """A bridge, or on ``pci-stub``: in nobody's way, though not bound to VFIO (V1)."""
+    """A bridge, or on ``pci-stub``: not in the way, though not bound to VFIO (V1)."""
     return is_bridge(function, facts.details.get(function.address)) or function.driver == "pci-stub"
 
 

@@ -27,6 +27,8 @@ _NAMES = {
     0x02: "network controller",
     0x03: "display controller",
     0x0403: "audio device",
+    0x0600: "host bridge",
+    0x0601: "ISA bridge",
     0x0604: "PCI bridge",
     0x06: "bridge",
     0x0B40: "co-processor",
@@ -45,6 +47,11 @@ def class_name(function: PciFunction) -> str:
 def is_gpu(function: PciFunction) -> bool:
     """Whether a request for it that has no section belongs under ``gpus`` (Q1)."""
     return primary_rank(function) <= 2
+
+
+def is_chipset(function: PciFunction) -> bool:
+    """Host bridges and bridges to ISA, EISA and Micro Channel: endpoints by their header, and of no use to a guest."""
+    return 0x0600 <= function.class_code >> 8 <= 0x0603
 
 
 def describe(function: PciFunction) -> str:

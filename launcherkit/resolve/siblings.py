@@ -11,7 +11,7 @@ from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 from launcherkit.model.value import NamedTuple
-from launcherkit.resolve.pci_class import primary_rank
+from launcherkit.resolve.pci_class import is_chipset, primary_rank
 from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
 
 
@@ -127,13 +127,18 @@ def _candidates(
     else:
         mates = host.slot_functions(primary)
     for mate in mates:
-        if mate.address == primary or mate.is_vf or is_bridge(mate, host.details.get(mate.address)):
+        if mate.address == primary or not may_come_along(mate, host):
             continue
         if policy != "group" and mate.model == own.model:
             continue
         if policy == "listed" and mate.address not in situation.listed:
             continue
         yield mate.address
+
+
+def may_come_along(function: PciFunction, host: HostFacts) -> bool:
+    """Whether a function may be a sibling at all: endpoints, but no VFs and nothing of the chipset (S1)."""
+    return not (function.is_vf or is_chipset(function) or is_bridge(function, host.details.get(function.address)))
 
 
 def _same_model(primary: PciAddress, candidate: PciAddress, situation: Situation) -> bool:

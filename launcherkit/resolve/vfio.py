@@ -30,8 +30,10 @@ def _is_vfio_name(name: str | None) -> bool:
 
 
 def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:
-    """By class, or by the header type of its config space, where that could be read."""
-    return function.is_bridge or (detail is not None and detail.header_type in (1, 2))
+    """By the header type of its config space, as the kernel has it (V1); by its class where that isn't known."""
+    if detail is None or detail.header_type is None:
+        return function.is_bridge_by_class
+    return detail.header_type in (1, 2)
 
 
 def group_node(group: int | None) -> str | None:

@@ -82,19 +82,28 @@ def check_viability(
                             f"{describe(function)} has no driver; libvirt wants it bound to vfio-pci or managed='yes'",
                         )
                     )
-            if not bound_by_libvirt and not _viable(member, function, host):
-                errors.add(_not_viable(group, member, function, host))
+            if not bound_by_libvirt and not _leaves_group_alone(member, function, host):
+                if member.bridge:
+                    notes.append(_bridge_driver(group, member, function))
+                else:
+                    errors.add(_not_viable(group, member, function, host))
 
 
-_VIABLE = ("vfio-pci", "pci-stub")
-
-
-def _viable(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
+def _leaves_group_alone(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
+    """Whether the member's driver, if it has one, is known to do no DMA of its own."""
     return (
-        member.driver is None
-        or member.driver in _VIABLE
-        or member.bridge
+        member.driver in (None, "pci-stub")
+        or (member.bridge and member.driver == "pcieport")
         or bound_to_vfio(function, host.details.get(member.address))
+    )
+
+
+def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFunction) -> Note:
+    """Up to Linux 5.18 any driver might have a bridge; since then the kernel goes by the driver alone."""
+    return Note(
+        "bridge-driver",
+        f"{describe(function)} of IOMMU group {group.number} is bound to {member.driver}: Linux 5.19 and later refuse the "
+        f"group until it is not: echo {member.address} > /sys/bus/pci/devices/{member.address}/driver/unbind",
     )
 
 

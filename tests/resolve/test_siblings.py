@@ -88,7 +88,8 @@ def test_bridges_and_vfs_never_come(policy: Siblings) -> None:
         function("0000:e1:00.2", NIC, physfn=GPU),
         function("0000:e1:00.3", AUDIO),
         function("0000:e1:00.4", 0x088000),
-        details={"0000:e1:00.4": detail(header_type=1)},
+        function("0000:e1:00.5", 0x060100, driver=None),
+        details={"0000:e1:00.4": detail(header_type=1), "0000:e1:00.5": detail()},
     )
     listed = [str(address) for address in host.functions]
     assert sources(assemble(host, GPU, siblings=policy, listed=listed)) == [[GPU, "0000:e1:00.3"]]

@@ -107,6 +107,28 @@ def test_bridges_in_the_group_do_no_harm_by_class_or_by_header() -> None:
     assert problems(host, GPU) == []
 
 
+@pytest.mark.parametrize(("class_code", "header_type"), [(0x060100, 0), (0x060100, None), (0x068000, 0), (0x060000, 0)])
+def test_class_06_without_a_bridges_header_is_in_the_way_with_a_driver(
+    class_code: int, header_type: int | None
+) -> None:
+    """V1: an ISA bridge on lpc_ich, a host bridge on an EDAC driver."""
+    isa = function("0000:00:1f.0", class_code, driver="lpc_ich")
+    details = {"0000:00:1f.0": detail(header_type=header_type)}
+    (error,) = problems(facts(function(GPU), isa, details=details), GPU)
+    assert "0000:00:1f.0" in error.message
+    assert problems(facts(function(GPU), isa._replace(driver=None), details=details), GPU) == []
+
+
+def test_a_bridge_on_a_driver_of_its_own_is_a_note() -> None:
+    """V1: the kernel went by the header up to Linux 5.18, and goes by the driver since."""
+    host = facts(function(GPU), function("0000:e0:00.0", BRIDGE, driver="shpchp"))
+    errors, notes = Collector(), list[Note]()
+    check_viability(touched_groups([at(GPU)], host), (), host, errors, notes)
+    errors.raise_if_any()
+    (note,) = notes
+    assert (note.topic, "is bound to shpchp" in note.text) == ("bridge-driver", True)
+
+
 def test_every_member_that_is_in_the_way_is_told() -> None:
     """V1."""
     functions = [function(f"0000:e1:00.{number}", AUDIO, driver="snd_hda_intel") for number in (1, 2, 3)]

@@ -57,7 +57,7 @@ def test_a_real_server_is_read() -> None:
     assert detail.resources[0].size == 0x100000
     assert {address for address, one in facts.details.items() if one.sriov_totalvfs} == {NIC, PciAddress(0, 4, 0, 1)}
     port = facts.functions[PciAddress(0, 0, 2, 2)]
-    assert port.is_bridge
+    assert port.is_bridge_by_class
     assert facts.details[port.address].header_type == 1
     assert facts.nodes == frozenset({"/dev/vfio/vfio"})
 

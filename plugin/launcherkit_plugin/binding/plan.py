@@ -9,7 +9,7 @@ from launcherkit.errors import Collector, NotOnHost
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.host_use import Use
 from launcherkit_plugin.model.errors import BindRefused
@@ -24,7 +24,7 @@ class GroupPlan(NamedTuple):
     asked: tuple[PciAddress, ...]
     """What was asked for of it."""
     members: tuple[PciFunction, ...]
-    """All but bridges."""
+    """See `members_to_bind`."""
     change: tuple[PciFunction, ...]
     """Members that no VFIO driver has. Those with no driver and with pci-stub are among them: a driver could still
     take the one, and the other can't be handed to a guest."""
@@ -71,10 +71,23 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
 
 
 def _plan(number: int, asked: Sequence[PciAddress], host: HostFacts) -> GroupPlan:
-    known = [host.functions[mate] for mate in host.groups[number] if mate in host.functions]
-    members = tuple(member for member in known if not is_bridge(member, host.details.get(member.address)))
+    members = members_to_bind(host.groups[number], host)
     change = tuple(member for member in members if not bound_to_vfio(member, host.details.get(member.address)))
     return GroupPlan(number, tuple(asked), members, change)
+
+
+def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFunction, ...]:
+    """The members of a group that VFIO drivers must have: all but bridges, and what of the chipset has no driver.
+
+    An ISA bridge without a driver keeps no group from VFIO (V1), and with vfio-pci it could be put to sleep.
+    """
+    known = (host.functions[member] for member in group if member in host.functions)
+    return tuple(
+        member
+        for member in known
+        if not is_bridge(member, host.details.get(member.address))
+        and not (is_chipset(member) and member.driver is None)
+    )
 
 
 def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[Use]], *, force: bool) -> None:
@@ -99,6 +112,14 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
                     f"{who} has {detail.sriov_numvfs} VFs, which would be gone with its driver",
                     f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}"
                     "/sriov_numvfs",
+                )
+            )
+        if is_chipset(member) and not force:
+            errors.add(
+                BindRefused(
+                    f"{who} is part of this host's chipset, on driver {member.driver}",
+                    "Take its driver from it by hand, which is all that VFIO wants, or put the cards into groups of "
+                    "their own, by another PCIe slot or ACS. --force binds it like any other.",
                 )
             )
         for use in uses.get(member.address, ()):

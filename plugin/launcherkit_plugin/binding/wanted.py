@@ -8,8 +8,10 @@ from typing import NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.binding.plan import members_to_bind
 from launcherkit_plugin.model.config import PciRule
 
 
@@ -33,7 +35,7 @@ def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | N
     """
     found: set[PciAddress] = set()
     for address, function in host.functions.items():
-        if function.is_bridge:
+        if is_bridge(function, host.details.get(address)):
             continue
         rule = match(function)
         if rule is None or not rule.bind or _is_vgpu(address, host):
@@ -41,9 +43,7 @@ def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | N
         found.add(address)
         if rule.siblings == "slot" and not function.is_vf:
             mates = host.slot_functions(address)
-            found.update(
-                mate.address for mate in mates if not mate.is_vf and not mate.is_bridge and mate.model != function.model
-            )
+            found.update(mate.address for mate in mates if may_come_along(mate, host) and mate.model != function.model)
     return frozenset(found)
 
 
@@ -53,8 +53,7 @@ def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
     for address in sorted(wanted):
         function = host.functions[address]
         group = (address,) if function.iommu_group is None else host.groups.get(function.iommu_group, (address,))
-        known = (host.functions[mate] for mate in group if mate in host.functions)
-        members = tuple(mate for mate in known if not is_bridge(mate, host.details.get(mate.address)))
+        members = members_to_bind(group, host)
         if not all(bound_to_vfio(mate, host.details.get(mate.address)) for mate in members):
             asked.setdefault(members, []).append(address)
     return [

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         dev_root="",
         clock=time.monotonic,
         sleep=time.sleep,
-        log=silent,
+        log=lambda level, text, **_: tell("note" if level == "warning" else level, text, env),
         metrics=NoMetrics(),
         events=LogRecorder(silent),
         stopped=Stopped(),

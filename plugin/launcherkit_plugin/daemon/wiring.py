@@ -14,6 +14,7 @@ from launcherkit_plugin.devices.cdi import CdiFile
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.devices.unmet import unmet_rules
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.open_nodes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
@@ -74,6 +75,8 @@ def assemble(config: Config, parts: Parts) -> Setup:
 
     def learn(facts: HostFacts) -> None:
         namer.learn([function for function in facts.functions.values() if pci.wants(function)])
+        for text in unmet_rules(config.pci, facts, pci.primaries(facts)):
+            parts.log("warning", text)
 
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):

@@ -188,7 +188,7 @@ class Namer:
                 self.learn([function])
                 name, shared = self._by_model[function.model]
                 whose = ("the table", which) if shared else (function.model, which)
-                given = name, whose, "model {:04x}:{:04x} by {}".format(*function.model, which)
+                given = name, whose, f"model {function.vendor:04x}:{function.device:04x} by {which}"
             self._given[function.model, id(rule)] = given
         name, bearer, words = given
         self._bearers.setdefault(name, {}).setdefault(bearer, words)

@@ -100,7 +100,7 @@ class PciProvider:
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        return not function.is_bridge and self._match(function) is not None
+        return not function.is_bridge_by_class and self._match(function) is not None
 
     # What there is
 
@@ -125,7 +125,7 @@ class PciProvider:
     def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:
         """The functions that are devices, each with its rule and the name of its resource."""
         named = []
-        for function, rule in self._primaries(host):
+        for function, rule in self.primaries(host):
             name = self._name_of(function, rule)
             if bound_to_vfio(function, host.details.get(function.address)):
                 self._had_vfio.add(function.address)
@@ -138,7 +138,7 @@ class PciProvider:
             named.append((function, rule, name))
         return named
 
-    def _primaries(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
+    def primaries(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
         """The functions that are devices (K1), each with its rule, by address."""
         slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
         for function in host.functions.values():

@@ -25,15 +25,16 @@ class _Compiled(NamedTuple):
     """Of addresses. To write an address down takes longer than all tests, so that is done once, and only if need be."""
 
 
-def compile_rules(rules: Sequence[PciRule]) -> Callable[[PciFunction], PciRule | None]:
-    """A function that finds the first rule which a PCI function falls under. Bridges fall under none."""
+def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callable[[PciFunction], PciRule | None]:
+    """A function that finds the first rule which a PCI function falls under. What its class calls a bridge falls under
+    none, unless ``bridges`` is said; others are told by their header, which not every look reads."""
     compiled = [
         (rule, [_compile(selector) for selector in rule.select], [_compile(selector) for selector in rule.exclude])
         for rule in rules
     ]
 
     def find(function: PciFunction) -> PciRule | None:
-        if function.is_bridge:
+        if function.is_bridge_by_class and not bridges:
             return None
         text: list[str] = []
         for rule, select, exclude in compiled:

@@ -106,7 +106,9 @@ def test_what_would_be_refused_comes_last() -> None:
 def test_a_preference_looks_at_each_device_a_few_times_however_many_there_are() -> None:
     def looks(count: int, size: int) -> float:
         ids = [CountedId(f"{number:06}") for number in range(count)]
-        devices = {name: device(name, number // 64, numa=number % 2) for number, name in enumerate(ids)}
+        devices: dict[str, Device] = {
+            name: device(name, number // 64, numa=number % 2) for number, name in enumerate(ids)
+        }
         CountedId.looks = 0
         assert len(prefer(devices, ids, ids[: size // 2], size, blocked=ids[-count // 4 :])) == size
         return CountedId.looks / count
@@ -116,7 +118,7 @@ def test_a_preference_looks_at_each_device_a_few_times_however_many_there_are() 
 
 def test_devices_of_one_large_group_are_looked_at_a_few_times_each() -> None:
     ids = [CountedId(f"{number:06}") for number in range(4096)]
-    devices = {name: device(name, 7) for name in ids}
+    devices: dict[str, Device] = {name: device(name, 7) for name in ids}
     CountedId.looks = 0
     assert prefer(devices, ids, [], 3) == ids[:3]
     assert CountedId.looks <= 100 * len(ids)

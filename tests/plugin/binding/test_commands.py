@@ -20,6 +20,7 @@ from launcherkit_plugin.model.errors import (
     NoVfioDriver,
     StepFailed,
 )
+from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 from tests.support.pod_resources import write_checkpoint
@@ -124,6 +125,22 @@ def test_a_bridge_in_the_group_stays_with_its_driver(node: Node) -> None:
     assert node.drivers(GPU, AUDIO, "0000:00:01.0") == [VFIO, VFIO, "pcieport"]
     with pytest.raises(BindRefused, match=r"0000:00:01.0 PCI bridge 10de:2204 is a bridge"):
         node.run("bind", "0000:00:01.0")
+
+
+def test_an_nvswitch_is_bound_like_any_endpoint(node: Node) -> None:
+    node.tree.function("0000:07:00.0", device=0x22A3, class_code=0x068000, header_type=0, group=30)
+    node.run("bind", "0000:07:00.0")
+    assert node.drivers("0000:07:00.0") == [VFIO]
+
+
+def test_an_isa_bridge_keeps_its_driver_unless_force_is_said_and_without_one_it_is_left_alone(node: Node) -> None:
+    node.tree.function("0000:00:1f.0", class_code=0x060100, header_type=0, driver="lpc_ich", group=44)
+    with pytest.raises(BindRefused, match=r"0000:00:1f.0 ISA bridge .* is part of this host's chipset, on .* lpc_ich"):
+        node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO, "0000:00:1f.0") == ["nvidia", "snd_hda_intel", "lpc_ich"]
+    rebind(node.tree, "0000:00:1f.0", None)
+    node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO, "0000:00:1f.0") == [VFIO, VFIO, None]
 
 
 @pytest.mark.parametrize("driver", ["nvgrace_gpu_vfio_pci", "vfio-pci"])

@@ -117,6 +117,25 @@ def test_a_written_rule_lists_what_is_not_bound(tree: HostTree, discover: Discov
     assert discover(config=f"resources: [{{{rule}, whenBound: true}}]").lines == []
 
 
+def test_a_rule_that_gets_nothing_says_why(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.function("0000:00:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=1)
+    rules = "[{name: a.b/CARD, select: [{classes: ['03']}]}, {name: a.b/PORT, select: [{classes: ['06']}]}]"
+    outcome = discover(config=f"resources: {rules}")
+    assert [row["RESOURCE"] for row in outcome.rows] == ["a.b/CARD"]
+    (note,) = outcome.notes
+    assert note == (
+        "note: rule 2 (a.b/PORT) selects 1 PCI function, and none of them becomes a device: bridges can't be passed "
+        "through, by the header type of their config space"
+    )
+
+
+def test_an_nvswitch_is_advertised_by_its_model(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:07:00.0", device=0x22A3, class_code=0x068000, header_type=0, driver="vfio-pci", group=30)
+    outcome = discover(config="resources: [{name: nvidia.com/NVSWITCH, select: [{models: ['10de:22a3']}]}]")
+    assert [(row["DEVICE"], row["HEALTH"]) for row in outcome.rows] == [("0000:07:00.0", "Healthy")]
+
+
 def test_names_come_from_the_table_that_is_configured(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
     (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2204  GA102 [GeForce RTX 3090]\n")
     tree.card("0000:e1:00", group=44)

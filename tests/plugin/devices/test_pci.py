@@ -94,6 +94,24 @@ def test_both_ports_of_a_nic_are_devices_and_so_is_each_vf(tmp_path: Path) -> No
     assert all(len(device.functions) == 1 and device.healthy for device in devices.values())
 
 
+def test_an_nvswitch_is_a_device_and_a_switch_port_is_none(tmp_path: Path) -> None:
+    """Both have class 06; the header of their config space tells them apart (V1)."""
+    tree = HostTree(tmp_path)
+    tree.function("0000:07:00.0", device=0x22A3, class_code=0x068000, header_type=0, driver="vfio-pci", group=30)
+    tree.function("0000:06:00.0", device=0x22A4, class_code=0x068000, header_type=1, driver="pcieport", group=30)
+    devices = looked_at(tree, {0x06: RULE}).seen[GPU].devices
+    assert [(key, device.healthy) for key, device in devices.items()] == [("0000:07:00.0", True)]
+
+
+def test_an_isa_bridge_with_a_driver_makes_the_group_not_viable(tree: HostTree) -> None:
+    tree.function("0000:00:1f.0", class_code=0x060100, header_type=0, driver="lpc_ich", group=12)
+    node = looked_at(tree)
+    assert node.reasons() == {CARD: "not-viable", CARD2: None}
+    rebind(tree, "0000:00:1f.0", None)
+    assert node.reasons() == {CARD: None, CARD2: None}
+    assert [str(function) for function in node.seen[GPU].devices[CARD].functions] == [CARD, "0000:01:00.1"]
+
+
 def test_functions_of_an_sriov_vgpu_card_are_not_its_business(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.function("0000:41:00.0", driver="nvidia", group=3)
