@@ -102,8 +102,8 @@ def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFuncti
     """Up to Linux 5.18 any driver might have a bridge; since then the kernel goes by the driver alone."""
     return Note(
         "bridge-driver",
-        f"{describe(function)} of IOMMU group {group.number} is bound to {member.driver}: Linux 5.19 and later refuse the "
-        f"group until it is not: echo {member.address} > /sys/bus/pci/devices/{member.address}/driver/unbind",
+        f"{describe(function)} of IOMMU group {group.number} is bound to {member.driver}: Linux 5.19 and later refuse "
+        f"the group until it is not: echo {member.address} > /sys/bus/pci/devices/{member.address}/driver/unbind",
     )
 
 

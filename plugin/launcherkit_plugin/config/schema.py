@@ -220,7 +220,7 @@ class WrittenConfig(Written):
     pci_ids: str | None = Field(
         None, alias="pciIds", min_length=1, description="A table pci.ids, in the place of the one that is installed."
     )
-    nodes: Nodes = Field("auto", description="Which device nodes a container gets: of groups, or VFIO's own.")
+    nodes: Nodes = Field("auto", description="Which device nodes a container gets: of groups, VFIO's own, or both.")
     cdi: WrittenCdi | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two looks at the host."

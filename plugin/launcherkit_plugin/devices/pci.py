@@ -16,11 +16,13 @@ from launcherkit.model.plan import Claim
 from launcherkit.model.request import resource_suffix
 from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio, cdev_node, group_node, is_bridge
+from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
+from launcherkit_plugin.devices.egm import egm_nodes, has_egm
 from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
+from launcherkit_plugin.devices.nodes import NodeSets, chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.config import Nodes, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
@@ -47,11 +49,8 @@ class _Plan(NamedTuple):
     """What a container gets for a device, and what that rests on."""
 
     functions: tuple[PciAddress, ...]
-    group_nodes: tuple[str, ...] | None
-    """The nodes of all groups; None where one is missing."""
-    cdev_nodes: tuple[str, ...] | None
-    """VFIO's character devices of all functions; None where one is missing."""
-    sight: Fingerprint
+    nodes: NodeSets
+    fingerprint: Fingerprint
 
 
 class PciProvider:
@@ -186,7 +185,7 @@ class PciProvider:
         if errors:
             return Problem(_reason(errors[0]), errors[0].message)
         if self._chosen_nodes([plan]) is None:
-            return Problem("node", f"{what}: {self._missing_node(plan.functions, host)} is not there")
+            return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
 
     def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
@@ -209,7 +208,7 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         await self._guarded.quiet(_keys(resource, ids))  # one of them may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
-        if not all(plan is not None and is_still_so(plan.sight) for plan in plans):
+        if not all(plan is not None and is_still_so(plan.fingerprint) for plan in plans):
             plans = list(await self._look_again(resource, ids))
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen)
@@ -229,7 +228,8 @@ class PciProvider:
             else ids
         )
         names = self._write_down(ids, chosen)
-        return Grant({resource.variable: ",".join(listed)}, () if names and self._cdi_only else nodes, names)
+        own = () if names and self._cdi_only else nodes
+        return Grant({resource.variable: ",".join(listed)}, (*own, *await self._egm_nodes(chosen)), names)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -241,6 +241,12 @@ class PciProvider:
             well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
             self._cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
         return ()
+
+    async def _egm_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...]:
+        if not has_egm(self._root):
+            return ()
+        given = [str(function) for plan in plans for function in plan.functions]
+        return await asyncio.to_thread(egm_nodes, self._root, given)
 
     def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
         """The names by which the container runtime finds devices, once their nodes are written down for it."""
@@ -278,31 +284,10 @@ class PciProvider:
 
     def _plan(self, address: PciAddress, rule: PciRule, host: HostFacts) -> _Plan:
         functions = _attached(address, rule, host)
-        groups = [host.functions[mate].iommu_group if mate in host.functions else None for mate in functions]
-        old = [CONTAINER_NODE, *map(group_node, groups)]
-        new = [IOMMUFD_NODE, *(cdev_node(host.details.get(mate)) for mate in functions)]
-        return _Plan(functions, _complete(old, host), _complete(new, host), fingerprint_of(functions, host, self._root))
+        return _Plan(functions, node_sets(functions, host), fingerprint_of(functions, host, self._root))
 
     def _chosen_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...] | None:
-        """The nodes for these devices together, each once: of the groups or VFIO's own, never a mix (V2)."""
-        kinds = {
-            "group": [[plan.group_nodes for plan in plans]],
-            "cdev": [[plan.cdev_nodes for plan in plans]],
-            "auto": [[plan.group_nodes for plan in plans], [plan.cdev_nodes for plan in plans]],
-        }
-        for sets in kinds[self._nodes]:
-            if None not in sets:
-                return tuple(dict.fromkeys(node for nodes in sets for node in nodes or ()))
-        return None
-
-    def _missing_node(self, functions: Iterable[PciAddress], host: HostFacts) -> str:
-        """The node that a person would look for first."""
-        cdev = self._nodes == "cdev"
-        wanted = [IOMMUFD_NODE] if cdev else [CONTAINER_NODE]
-        for mate in functions:
-            node = cdev_node(host.details.get(mate)) if cdev else group_node(host.functions[mate].iommu_group)
-            wanted.append(node or f"the character device of {mate} below /dev/vfio/devices")
-        return next((node for node in wanted if node not in (host.nodes or ())), wanted[0])
+        return chosen_nodes([plan.nodes for plan in plans], self._nodes)
 
 
 def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
@@ -370,14 +355,6 @@ def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
         return False
     first = host.details.get(detail.virtfns[0]) if detail.virtfns else None
     return detail.vgpu is not None or (first is not None and first.vgpu is not None)
-
-
-def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] | None:
-    """Nodes, each once; None where one isn't there. With no ``dev/`` to look at they are taken to be."""
-    wanted = tuple(dict.fromkeys(nodes))
-    if None in wanted or not (host.nodes is None or host.nodes.issuperset(wanted)):
-        return None
-    return tuple(node for node in wanted if node is not None)
 
 
 def _variable(name: str, rule: PciRule) -> str:

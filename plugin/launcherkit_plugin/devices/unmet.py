@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import counted
@@ -43,7 +44,7 @@ def unmet_rules(
             )
 
 
-def _why(function: PciFunction, host: HostFacts, earlier: dict[object, int]) -> str:
+def _why(function: PciFunction, host: HostFacts, earlier: Mapping[PciAddress, int]) -> str:
     detail = host.details.get(function.address)
     if is_bridge(function, detail):
         return "bridges can't be passed through, by the header type of their config space"

@@ -10,9 +10,9 @@ Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
 """What is advertised without a rule: NVIDIA's display and 3D controllers; every display controller and accelerator;
 everything. Only what is bound to a VFIO driver, ever."""
 
-Nodes: TypeAlias = Literal["auto", "group", "cdev"]
+Nodes: TypeAlias = Literal["auto", "group", "cdev", "both"]
 """Which device nodes a container gets (V2): ``auto`` gives those of the groups where they are there, else VFIO's
-character devices."""
+character devices; ``both`` gives both where the node has iommufd, else those of the groups."""
 
 Mode: TypeAlias = Literal["static", "dynamic"]
 """vGPU: what exists is advertised, or what could be made (G1)."""

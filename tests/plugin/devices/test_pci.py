@@ -268,6 +268,39 @@ def test_character_devices_that_have_changed_places_are_seen(tmp_path: Path) -> 
     assert node.grant(CARD).nodes == ("/dev/iommu", "/dev/vfio/devices/vfio1")
 
 
+def test_both_kinds_of_nodes_are_given_where_the_node_has_iommufd(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
+    tree.function("0000:01:00.1", device=0x1AEF, class_code=0x040300, driver="vfio-pci", group=12, vfio_dev="vfio1")
+    node = looked_at(tree, nodes="both")
+    assert node.grant(CARD).nodes == ("/dev/vfio/vfio", "/dev/vfio/12"), "no /dev/iommu"
+    tree.node("iommu")
+    node.look()
+    assert node.grant(CARD).nodes == (
+        "/dev/vfio/vfio",
+        "/dev/vfio/12",
+        "/dev/iommu",
+        "/dev/vfio/devices/vfio0",
+        "/dev/vfio/devices/vfio1",
+    )
+    (tmp_path / "dev/vfio/devices/vfio1").unlink()
+    device = node.look()[GPU].devices[CARD]
+    assert device.problem
+    assert "/dev/vfio/devices/vfio1 is not there" in device.problem.text
+
+
+def test_the_memory_of_grace_goes_to_whoever_gets_all_gpus_that_it_belongs_to(tree: HostTree) -> None:
+    directory = tree.root / "sys/class/egm/egm4"
+    directory.mkdir(parents=True)
+    (directory / "gpu_devices").write_text(f"{CARD}\n{CARD2}\n")
+    tree.node("egm4")
+    node = looked_at(tree)
+    assert "/dev/egm4" not in node.grant(CARD).nodes
+    assert node.grant(CARD, CARD2).nodes[-1] == "/dev/egm4"
+    (directory / "gpu_devices").write_text("")
+    assert "/dev/egm4" not in node.grant(CARD, CARD2).nodes, "whose it is isn't known"
+
+
 def test_two_cards_never_get_a_mix_of_nodes(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.card("0000:01:00", group=12)
