@@ -38,7 +38,7 @@ def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
         env: this process's, to tell a container and to find programs.
     """
     here = os.path.realpath(root) == "/"
-    with DiskTree(root) as tree:
+    with DiskTree(root, strict=False) as tree:
         return Gathered(
             machine=read_machine(tree, env if here else {}),
             process=read_process(tree),

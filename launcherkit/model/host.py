@@ -60,6 +60,9 @@ class HostFacts(NamedTuple):
     """
     recorded: bool = False
     """Whether it was written down earlier, and maybe on another machine: a snapshot, a recording."""
+    unknown: Mapping[PciAddress, str] = {}
+    """Functions that are there and can't be read, and why (T2). They are not among ``functions``, but among the members
+    of their groups where those can be listed."""
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from launcherkit.errors import Collector, NotOnHost, TooFewDevices
+from launcherkit.errors import Collector, NotOnHost, TooFewDevices, UnreadableFile
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.function import PciFunction
@@ -248,6 +248,14 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
         return
     for allocation in allocations:
         for entry in allocation.entries:
+            if isinstance(entry, PciAddress) and entry in host.unknown:
+                errors.add(
+                    UnreadableFile(
+                        f"{allocation.variable}: {entry} can't be read: {host.unknown[entry]}",
+                        "It is on this host, and nothing is known of it. The kernel's log (dmesg) may say more.",
+                    )
+                )
+                continue
             if isinstance(entry, PciAddress) and entry not in host.functions:
                 what, where = "PCI function", "/sys/bus/pci/devices"
             elif isinstance(entry, MdevAddress) and entry.uuid not in host.mdevs:

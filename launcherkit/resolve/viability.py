@@ -70,6 +70,9 @@ def check_viability(
         notes: takes what libvirt will object to although the kernel would not.
     """
     for group in groups:
+        for address in host.groups.get(group.number, ()) if host.unknown else ():
+            if address in host.unknown:
+                errors.add(_unreadable_member(group, address, host.unknown[address]))
         for member in group.members:
             function = host.functions[member.address]
             bound_by_libvirt = member.address in managed
@@ -104,6 +107,14 @@ def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFuncti
         "bridge-driver",
         f"{describe(function)} of IOMMU group {group.number} is bound to {member.driver}: Linux 5.19 and later refuse "
         f"the group until it is not: echo {member.address} > /sys/bus/pci/devices/{member.address}/driver/unbind",
+    )
+
+
+def _unreadable_member(group: TouchedGroup, address: PciAddress, why: str) -> GroupNotViable:
+    """T2: what isn't known counts as in the way."""
+    return GroupNotViable(
+        f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {why}",
+        "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
     )
 
 

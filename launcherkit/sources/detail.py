@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
 from launcherkit.sources.identity import base_name, hexadecimal, number, text
-from launcherkit.sources.tree import LARGE
+from launcherkit.sources.tree import LARGE, is_about_one_file
 
 if TYPE_CHECKING:
     from launcherkit.sources.identity import IdentityReader
@@ -70,11 +71,16 @@ class DetailReader:
 
 
 def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
-    """Power state, header type, and whether the device answers (V3)."""
-    power_state = text(directory.read("power_state", 32))
-    if power_state == "D3cold":  # reading config space would wake it
-        return power_state, None, True
-    header = directory.read("config", 4, _HEADER)
+    """Power state, header type, and whether the device answers (V3). What can't be read is taken to be well."""
+    power_state, header = None, None
+    try:
+        power_state = text(directory.read("power_state", 32))
+        if power_state == "D3cold":  # reading config space would wake it
+            return power_state, None, True
+        header = directory.read("config", 4, _HEADER)
+    except UnreadableFile as problem:
+        if not is_about_one_file(problem):
+            raise
     if header is None or len(header) < 4:
         return power_state, None, True
     if header == b"\xff\xff\xff\xff":

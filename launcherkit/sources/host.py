@@ -166,10 +166,10 @@ class Host:
         return f"Host.{self._source}"
 
 
-def open_tree(root: str, *, confined: bool) -> Tree:
-    """The files below a root; to be closed. ``confined`` as in `Host.from_sysfs`."""
+def open_tree(root: str, *, confined: bool, strict: bool = True) -> Tree:
+    """The files below a root; to be closed. ``confined`` as in `Host.from_sysfs`, ``strict`` as in `DiskTree`."""
     if not confined:
-        return DiskTree(root)
+        return DiskTree(root, strict=strict)
     from launcherkit.sources.confined import ConfinedTree
 
     return ConfinedTree(root)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.sources.detail import DetailReader
 from launcherkit.sources.identity import DEVICES, IdentityReader
+from launcherkit.sources.tree import is_about_one_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,14 +25,23 @@ def scan_identity(tree: Tree) -> HostFacts:
     """All functions and groups; no details, no mdevs, no nodes."""
     reader = IdentityReader()
     functions = {}
+    unknown: dict[PciAddress, str] = {}
     with tree.below(DEVICES) as devices:
         for name in devices.names(""):
             address = reader.address(name)
-            if address is not None:
+            if address is None:
+                continue
+            try:
                 function = reader.read(devices, name + "/", address)
-                if function is not None:
-                    functions[address] = function
-    return HostFacts(True, functions, {}, _groups(functions.values()), {}, {}, None)
+            except UnreadableFile as problem:
+                unknown[address] = _why(problem)
+                continue
+            if function is not None:
+                functions[address] = function
+    groups = _groups(functions.values())
+    if unknown:
+        groups = _with_unknown(groups, unknown, tree)
+    return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
 
 
 def scan_all(tree: Tree) -> HostFacts:
@@ -39,19 +50,49 @@ def scan_all(tree: Tree) -> HostFacts:
 
     facts = scan_identity(tree)
     details = {}
+    unknown = dict(facts.unknown)
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
         reader = DetailReader(drivers, IdentityReader())
         for address, function in facts.functions.items():
             name = str(address)
             with devices.below(name) as directory:
-                details[address] = reader.whole(directory, function, devices.link(name))
+                try:
+                    details[address] = reader.whole(directory, function, devices.link(name))
+                except UnreadableFile as problem:
+                    unknown[address] = _why(problem)
     return facts._replace(
         details=details,
         mdevs=read_mdevs(tree),
         mdev_parents=read_parents(tree),
         nodes=read_nodes(tree),
         container_dev=is_container_dev(tree),
+        unknown=unknown,
     )
+
+
+def _why(problem: UnreadableFile) -> str:
+    """What kept one function from being read.
+
+    Raises:
+        UnreadableFile: it is none of the function's: nothing else can be read either.
+    """
+    if not is_about_one_file(problem):
+        raise problem
+    return problem.message
+
+
+def _with_unknown(
+    groups: dict[int, tuple[PciAddress, ...]], unknown: Iterable[PciAddress], tree: Tree
+) -> dict[int, tuple[PciAddress, ...]]:
+    """Groups with those members whose own link to their group can't be read."""
+    missing = {str(address): address for address in unknown}
+    found = {group: set(members) for group, members in groups.items()}
+    for name in tree.names("sys/kernel/iommu_groups"):
+        if name.isascii() and name.isdigit():
+            members = missing.keys() & set(tree.names(f"sys/kernel/iommu_groups/{name}/devices"))
+            if members:
+                found.setdefault(int(name), set()).update(missing[member] for member in members)
+    return {group: tuple(sorted(members)) for group, members in sorted(found.items())}
 
 
 def read_nodes(tree: Tree) -> frozenset[str] | None:
@@ -94,6 +135,7 @@ class _NeedReader:
         self._functions: dict[PciAddress, PciFunction] = {}
         self._details: dict[PciAddress, PciDetail] = {}
         self._groups: dict[int, tuple[PciAddress, ...]] = {}
+        self._unknown: dict[PciAddress, str] = {}
 
     def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
         names = [str(address) for address in dict.fromkeys(addresses)]
@@ -119,6 +161,7 @@ class _NeedReader:
             {},
             nodes,
             is_container_dev(self._tree) and read_nodes(self._tree) == nodes,
+            unknown=self._unknown,
         )
 
     def _take(self, name: str) -> PciFunction | None:
@@ -128,14 +171,20 @@ class _NeedReader:
         function = None
         address = self._identities.address(name)
         if address is not None:
-            directory = self._devices.below(name)
-            function = self._identities.read(directory, "", address)
-            if function is not None:
-                self._functions[address] = function
-                self._details[address] = self._detail_reader.needed(directory, function)
-            directory.close()
+            try:
+                function = self._read(name, address)
+            except UnreadableFile as problem:
+                self._unknown[address] = _why(problem)
         self._taken[name] = function
         return function
+
+    def _read(self, name: str, address: PciAddress) -> PciFunction | None:
+        with self._devices.below(name) as directory:
+            function = self._identities.read(directory, "", address)
+            if function is not None:
+                self._details[address] = self._detail_reader.needed(directory, function)
+                self._functions[address] = function
+            return function
 
     def _take_slot(self, beginning: str) -> None:
         """The functions whose names begin so, and the groups of those that may come along (S2)."""
@@ -150,8 +199,11 @@ class _NeedReader:
         group = function.iommu_group
         if group is None or group in self._groups:
             return
-        members = [found for member in self._members(name, group) if (found := self._take(member)) is not None]
-        self._groups[group] = tuple(sorted([member.address for member in members if member.iommu_group == group]))
+        names = self._members(name, group)
+        members = [found for member in names if (found := self._take(member)) is not None]
+        known = [member.address for member in members if member.iommu_group == group]
+        unread = [address for address in self._unknown if str(address) in names] if self._unknown else []
+        self._groups[group] = tuple(sorted([*known, *unread]))
 
     def _members(self, name: str, group: int) -> list[str]:
         names = self._tree.names(f"sys/kernel/iommu_groups/{group}/devices")
@@ -175,10 +227,11 @@ class _NeedReader:
         """Which of the nodes exist by which what was read could be opened (V2)."""
         if not self._has_dev:
             return None
-        names = ["vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())]
-        names += [f"devices/{detail.vfio_dev}" for detail in self._details.values() if detail.vfio_dev]
-        with self._tree.below("dev/vfio") as nodes:
-            found = [f"/dev/vfio/{name}" for name in names if nodes.exists(name)]
+        names = {"vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())}
+        cdevs = {detail.vfio_dev for detail in self._details.values() if detail.vfio_dev}
+        found = [f"/dev/vfio/{name}" for name in self._tree.names("dev/vfio") if name in names]
+        if cdevs:
+            found += [f"/dev/vfio/devices/{name}" for name in self._tree.names("dev/vfio/devices") if name in cdevs]
         return frozenset([*found, "/dev/iommu"] if self._has_iommufd else found)
 
 

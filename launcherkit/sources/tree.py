@@ -1,13 +1,17 @@
 """A file tree to read a host from: the disk under some root, or one held in memory.
 
-Nothing here raises: what is missing, vanished or unreadable is None, for sysfs is read while it changes.
+What is missing or has vanished is None, for sysfs is read while it changes. What is there and can't be read is an
+error: unknown is not absent (T2).
 Paths are relative to the tree's root, without a leading slash: ``sys/bus/pci/devices``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, TypeAlias
+
+from launcherkit.errors import UnreadableFile
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
             """The entries of a directory, sorted; none where there is no such directory."""
 
         def exists(self, path: str) -> bool:
-            """Whether something is at ``path``, links followed."""
+            """Whether something is at ``path``, links followed; False too where that can't be told."""
 
         def below(self, path: str) -> Tree:
             """The tree whose root is the directory ``path`` of this one, empty where there is none. To be closed."""
@@ -49,32 +53,72 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+_ABSENT = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ESRCH,
+        errno.EBADF,  # below a directory that isn't there
+        errno.EINVAL,  # no link; and what drivers say of an attribute that they don't have at the moment
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EOPNOTSUPP,
+        errno.EAGAIN,
+        errno.ESPIPE,  # a FIFO, which is not the file that belongs there
+    }
+)
+"""Errors that mean: there is no such thing."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing about the file."""
+
+
+def is_about_one_file(problem: UnreadableFile) -> bool:
+    """Whether it was the file that couldn't be read, and not this process that has no means to read any."""
+    cause = problem.__cause__
+    return isinstance(cause, OSError) and cause.errno not in _EXHAUSTED
+
+
 class DiskTree:
     """The files under a directory, by raw system calls relative to it.
 
     `open` costs three times as much, and most of what the kernel does for a short file is to walk its path.
+
+    Its methods raise `UnreadableFile` for what is there and can't be read, unless it is made with ``strict`` False.
     """
 
-    __slots__ = ("_path", "_root")
+    __slots__ = ("_path", "_root", "_strict")
 
     _path: str
     _root: int
+    _strict: bool
 
-    def __init__(self, path: str, parent: DiskTree | None = None) -> None:
+    def __init__(self, path: str, parent: DiskTree | None = None, *, strict: bool = True) -> None:
         self._path = f"{parent._path}/{path}" if parent else path
+        self._strict = parent._strict if parent else strict
+        self._root = -1
         try:
             self._root = os.open(path, _DIRECTORY, dir_fd=parent._root if parent else None)
-        except (OSError, ValueError):
-            self._root = -1  # no file is found below that
+        except ValueError:
+            pass
+        except OSError as problem:  # no file is found below that
+            self._look_at(problem, "")
 
     def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
         try:
             handle = os.open(path, _FLAGS, dir_fd=self._root)
-        except (OSError, ValueError):
+        except ValueError:
+            return None
+        except OSError as problem:
+            self._look_at(problem, path)
             return None
         try:
             return os.pread(handle, limit, offset)
-        except OSError:
+        except OSError as problem:
+            self._look_at(problem, path)
             return None
         finally:
             os.close(handle)
@@ -82,13 +126,19 @@ class DiskTree:
     def link(self, path: str) -> str | None:
         try:
             return os.readlink(path, dir_fd=self._root)
-        except (OSError, ValueError):
+        except ValueError:
+            return None
+        except OSError as problem:
+            self._look_at(problem, path)
             return None
 
     def names(self, path: str) -> list[str]:
         try:
             found = os.listdir(f"{self._path}/{path}")  # by its path: through a handle it takes three calls more
-        except (OSError, ValueError):
+        except ValueError:
+            return []
+        except OSError as problem:
+            self._look_at(problem, path)
             return []
         found.sort()
         return found
@@ -98,6 +148,19 @@ class DiskTree:
 
     def below(self, path: str) -> DiskTree:
         return DiskTree(path, self)
+
+    def _look_at(self, problem: OSError, path: str) -> None:
+        """Tell what is absent from what is unknown.
+
+        Raises:
+            UnreadableFile: the latter.
+        """
+        if self._strict and problem.errno not in _ABSENT:
+            raise UnreadableFile(
+                f"{self._path}/{path}".rstrip("/") + f": {problem.strerror}",
+                "Where too many files are open, see `ulimit -n`; for an I/O error the kernel's log (dmesg) says more; "
+                "else see permissions and mounts.",
+            ) from problem
 
     def close(self) -> None:
         if self._root >= 0:

@@ -129,6 +129,15 @@ def test_a_bridge_on_a_driver_of_its_own_is_a_note() -> None:
     assert (note.topic, "is bound to shpchp" in note.text) == ("bridge-driver", True)
 
 
+def test_a_member_that_can_not_be_read_counts_as_in_the_way() -> None:
+    """T2."""
+    host = facts(function(GPU, group=44))
+    host = host._replace(groups={44: (at(GPU), at(MATE))}, unknown={at(MATE): "uevent: Input/output error"})
+    (error,) = problems(host, GPU)
+    assert isinstance(error, GroupNotViable)
+    assert f"{MATE}, a member of it, can't be read: uevent: Input/output error" in error.message
+
+
 def test_every_member_that_is_in_the_way_is_told() -> None:
     """V1."""
     functions = [function(f"0000:e1:00.{number}", AUDIO, driver="snd_hda_intel") for number in (1, 2, 3)]

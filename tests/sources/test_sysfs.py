@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import NoSysfs
+from launcherkit import translate
+from launcherkit.errors import NoSysfs, UnreadableFile
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import Bar, PciFunction
 from launcherkit.sources.host import Host
+from tests.support.faults import failing
 from tests.support.hosttree import BAR, HostTree
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -317,3 +320,31 @@ def test_this_machine_can_be_read() -> None:
     facts = host.scan()
     assert set(facts.details) == set(facts.functions)
     assert set(host.facts(facts.functions).functions) == set(facts.functions)
+
+
+# T2: unknown is not absent
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_function_that_can_not_be_read_is_unknown_and_stays_a_member_of_its_group(
+    tmp_path: Path, number: int
+) -> None:
+    tree = HostTree(tmp_path)
+    tree.card("0000:e1:00", group=44)
+    host = Host.from_sysfs(tmp_path)
+    with failing(tmp_path / f"sys/bus/pci/devices/{AUDIO}", number):
+        for facts in (host.facts([GPU]), host.scan(details=False), host.scan()):
+            assert list(facts.functions) == [GPU]
+            assert os.strerror(number) in facts.unknown[AUDIO]
+            assert facts.groups == {44: (GPU, AUDIO)}
+    assert host.scan().unknown == {}
+
+
+def test_a_variable_that_names_what_can_not_be_read_is_told_so(tmp_path: Path) -> None:
+    HostTree(tmp_path).card("0000:e1:00", group=44)
+    env = {"PCI_RESOURCE_A": "0000:e1:00.0"}
+    with (
+        failing(tmp_path / "sys/bus/pci/devices/0000:e1:00.0", errno.EIO),
+        pytest.raises(UnreadableFile, match=r"PCI_RESOURCE_A: 0000:e1:00.0 can't be read: .*Input/output error"),
+    ):
+        translate("<domain type='kvm'><devices/></domain>", env=env, host=Host.from_sysfs(tmp_path))

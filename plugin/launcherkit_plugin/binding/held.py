@@ -45,6 +45,11 @@ class Holders:
         if not sure or self._unknown_is_free:
             return
         who = ", ".join(map(str, addresses))
+        for address in _near(addresses, facts) & facts.unknown.keys():
+            raise HoldersUnknown(
+                f"whether somebody has {address} can't be told: {facts.unknown[address]}",
+                "Mend what keeps it from being read, or, where you know that nobody has it, --force.",
+            )
         if not usage.known:
             raise HoldersUnknown(
                 f"whether a pod has {who} can't be told: neither PodResources nor the kubelet's checkpoint can be read",

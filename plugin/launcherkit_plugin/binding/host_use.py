@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.identity import hexadecimal
 from launcherkit.sources.tree import DiskTree
@@ -35,28 +36,45 @@ def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[Pci
         proc: where its proc file system is mounted.
         addresses: functions.
     """
-    mounts, swapped = _mounts(proc), _swapped(proc)
     with DiskTree(root) as tree:
-        return {
-            address: (
-                *(Use(text) for text in _networks(tree, address)),
-                *(Use(text) for text in _disks(tree, address, mounts, swapped)),
-                *(Use(text, by_guests=True) for text in _mdevs(tree, address)),
-            )
-            for address in addresses
-        }
+        return {address: tuple(_uses(tree, proc, address)) for address in dict.fromkeys(addresses)}
+
+
+def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[Use]:
+    """What can't be read may be in use (T2)."""
+    looks: tuple[tuple[Callable[[], Iterator[str]], bool], ...] = (
+        (lambda: _networks(tree, address), False),
+        (lambda: _disks(tree, proc, address), False),
+        (lambda: _mdevs(tree, address), True),
+    )
+    for look, by_guests in looks:
+        try:
+            for text in look():
+                yield Use(text, by_guests)
+        except UnreadableFile as problem:
+            yield Use(f"whether it is can't be told: {problem.message}", by_guests)
 
 
 def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
-    for name in _below(tree, "sys/class/net", f"/{address}/"):
-        flags = hexadecimal(tree.read(f"sys/class/net/{name}/flags", 32), 0xFFFFFFFF)
-        if flags is not None and flags & _IFF_UP:
+    """Interfaces that are up. Without a class of networks its own directory still names them."""
+    device = f"sys/bus/pci/devices/{address}/net"
+    own = {name: f"{device}/{name}" for name in tree.names(device)}
+    places = own | {name: f"sys/class/net/{name}" for name in _below(tree, "sys/class/net", f"/{address}/")}
+    for name, place in places.items():
+        flags = hexadecimal(tree.read(f"{place}/flags", 32), 0xFFFFFFFF)
+        if flags is None:
+            yield f"network interface {name} may be up: {place}/flags tells nothing"
+        elif flags & _IFF_UP:
             yield f"network interface {name} is up"
 
 
-def _disks(tree: Tree, address: PciAddress, mounts: dict[str, str], swapped: set[str]) -> Iterator[str]:
+def _disks(tree: Tree, proc: str, address: PciAddress) -> Iterator[str]:
     """Block devices, partitions too, that are mounted, swapped to, or part of something larger."""
-    for name in _blocks(tree, address):
+    blocks = _blocks(tree, address)
+    if not blocks:
+        return
+    mounts, swapped = _mounts(proc), _swapped(proc)
+    for name in blocks:
         number = (tree.read(f"sys/class/block/{name}/dev", 32) or b"").decode(errors="replace").strip()
         where = mounts.get(number) or mounts.get(f"/dev/{name}")
         if where is not None:
@@ -93,10 +111,16 @@ def _mdevs(tree: Tree, address: PciAddress) -> Iterator[str]:
 def _mounts(proc: str) -> dict[str, str]:
     """Where what is mounted, by ``major:minor`` and by the name of its device: btrfs has numbers of its own.
 
-    Those of process 1 are the host's; who may not read them sees its own.
+    Those of process 1 are the host's.
+
+    Raises:
+        UnreadableFile: nobody can tell what is mounted.
     """
     found: dict[str, str] = {}
-    for line in _lines(f"{proc}/1/mountinfo") or _lines(f"{proc}/self/mountinfo"):
+    lines = _lines(f"{proc}/1/mountinfo")
+    if lines is None:
+        raise UnreadableFile(f"{proc}/1/mountinfo is not there", "Mount the host's proc file system there.")
+    for line in lines:
         fields = line.split()
         if len(fields) < 10 or "-" not in fields[6:-2]:
             continue
@@ -108,14 +132,20 @@ def _mounts(proc: str) -> dict[str, str]:
 
 
 def _swapped(proc: str) -> set[str]:
-    """The devices that are swapped to, by path."""
-    return {line.split()[0] for line in _lines(f"{proc}/swaps")[1:] if line.strip()}
+    """The devices that are swapped to, by path; a kernel without swap has no such file."""
+    return {line.split()[0] for line in (_lines(f"{proc}/swaps") or [])[1:] if line.strip()}
 
 
-def _lines(path: str) -> list[str]:
-    """A file of proc comes a page at a time, so it is read to its end."""
+def _lines(path: str) -> list[str] | None:
+    """A file of proc comes a page at a time, so it is read to its end. None where it isn't there.
+
+    Raises:
+        UnreadableFile: it is there and can't be read.
+    """
     try:
         with open(path, "rb") as file:
             return file.read(_PROC_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return []
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.") from problem

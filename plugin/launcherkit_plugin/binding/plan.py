@@ -50,7 +50,9 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
     asked: dict[int, list[PciAddress]] = {}
     for address in dict.fromkeys(addresses):
         function = host.functions.get(address)
-        if function is None:
+        if address in host.unknown:
+            errors.add(_unreadable(address, host))
+        elif function is None:
             errors.add(not_on_host(address))
         elif is_bridge(function, host.details.get(address)):
             errors.add(
@@ -66,6 +68,10 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
             )
         else:
             asked.setdefault(function.iommu_group, []).append(address)
+    for number in asked:
+        for member in host.groups[number]:
+            if member in host.unknown:
+                errors.add(_unreadable(member, host))
     errors.raise_if_any()
     return tuple(_plan(number, asked[number], host) for number in sorted(asked))
 
@@ -133,6 +139,14 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
                     )
                 )
     errors.raise_if_any()
+
+
+def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
+    """T2: what it is used for isn't known either."""
+    return BindRefused(
+        f"{address} can't be read: {host.unknown[address]}",
+        "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
+    )
 
 
 def not_on_host(address: PciAddress) -> NotOnHost:

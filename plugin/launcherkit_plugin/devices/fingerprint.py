@@ -60,8 +60,10 @@ def is_still_so(sight: Fingerprint) -> bool:
     for path, driver in sight.drivers:
         try:
             target: str | None = os.readlink(path)
-        except OSError:
+        except FileNotFoundError:
             target = None
+        except OSError:  # unknown is not absent
+            return False
         if (target if target is None else target[target.rfind("/") + 1 :]) != driver:
             return False
     return True

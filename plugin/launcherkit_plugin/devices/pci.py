@@ -113,6 +113,7 @@ class PciProvider:
             plan = self._plan(function.address, rule, host)
             plans[str(function.address)] = plan
             found.setdefault(name, {})[str(function.address)] = self._device(function, rule, plan, host)
+        self._keep_unknown(found, plans, host)
         self._keep_gone(found, usage, now)
         self._plans, self._devices = plans, found
         companions = _companions(named)
@@ -187,6 +188,20 @@ class PciProvider:
         if self._chosen_nodes([plan]) is None:
             return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
+
+    def _keep_unknown(self, found: dict[str, dict[str, Device]], plans: dict[str, _Plan], host: HostFacts) -> None:
+        """What can't be read now is as it was (T2): devices with such a function, or with one in their groups."""
+        if not host.unknown:
+            return
+        unread = set(host.unknown)
+        groups = {group for group, members in host.groups.items() if not unread.isdisjoint(members)}
+        for name, devices in self._devices.items():
+            for key, device in devices.items():
+                if key in self._plans and not (
+                    unread.isdisjoint(device.functions) and groups.isdisjoint(device.groups)
+                ):
+                    found.setdefault(name, {})[key] = device
+                    plans[key] = self._plans[key]
 
     def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
         """Devices that were there a moment ago stay listed, Unhealthy: the kubelet and people shall see it (K5)."""
@@ -269,11 +284,7 @@ class PciProvider:
             host = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
             function = host.functions.get(address)
             plan = self._plan(address, rule, host)
-            problem = (
-                Problem("gone", f"{address} is not on sysfs any more")
-                if function is None
-                else self._problem(function, rule, plan, host)
-            )
+            problem = _absence(address, host) if function is None else self._problem(function, rule, plan, host)
             if problem is not None:
                 raise DeviceUnhealthy(
                     f"{resource.name}: {address} can't be had any more: {problem.text}",
@@ -337,6 +348,12 @@ def _viability(functions: Sequence[PciAddress], host: HostFacts) -> list[Launche
     except LauncherkitError as error:
         return list(error.leaves())
     return []
+
+
+def _absence(address: PciAddress, host: HostFacts) -> Problem:
+    if address in host.unknown:
+        return Problem("not-viable", f"it can't be read: {host.unknown[address]}")
+    return Problem("gone", f"{address} is not on sysfs any more")
 
 
 def _reason(error: LauncherkitError) -> Reason:

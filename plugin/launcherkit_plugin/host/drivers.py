@@ -61,11 +61,18 @@ class Sysfs:
         return os.path.exists(f"{self._bus}/devices/{address}")
 
     def driver(self, address: PciAddress) -> str | None:
-        """The driver that has the function. A link: reading it waits for nobody."""
+        """The driver that has the function. A link: reading it waits for nobody.
+
+        Raises:
+            StepFailed: it can't be told (T2).
+        """
+        path = f"{self._bus}/devices/{address}/driver"
         try:
-            return os.path.basename(os.readlink(f"{self._bus}/devices/{address}/driver"))
-        except OSError:
+            return os.path.basename(os.readlink(path))
+        except FileNotFoundError:
             return None
+        except OSError as problem:
+            raise StepFailed(f"reading {path}: {problem.strerror}", _remedy(problem)) from problem
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver is loaded."""

@@ -55,7 +55,11 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
     """
     found: dict[str, list[Process]] = {}
     unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
-    for pid in pids(proc):
+    try:
+        processes = pids(proc)
+    except OSError as problem:
+        return OpenNodes({}, f"{proc} can't be read: {problem.strerror}")
+    for pid in processes:
         try:
             nodes = _nodes_of(f"{proc}/{pid}/fd")
         except (FileNotFoundError, ProcessLookupError):
@@ -77,11 +81,12 @@ def sees_all(proc: str) -> bool:
 
 
 def pids(proc: str) -> list[int]:
-    """The processes that there are."""
-    try:
-        return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
-    except OSError:
-        return []
+    """The processes that there are.
+
+    Raises:
+        OSError: that can't be told.
+    """
+    return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
 
 
 def _nodes_of(directory: str) -> set[str]:

@@ -31,5 +31,9 @@ def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) 
         for address, detail in needed.details.items()
     }
     return identity._replace(
-        details=details, nodes=needed.nodes, mdevs=mediated.mdevs, mdev_parents=mediated.mdev_parents
+        details=details,
+        nodes=needed.nodes,
+        mdevs=mediated.mdevs,
+        mdev_parents=mediated.mdev_parents,
+        unknown={**identity.unknown, **needed.unknown},
     )

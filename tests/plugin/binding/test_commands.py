@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from launcherkit_plugin.model.errors import (
     StepFailed,
 )
 from tests.plugin.resources import rebind
+from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 from tests.support.pod_resources import write_checkpoint
@@ -41,6 +43,7 @@ class Node:
         self.tree.function(DISK, vendor=0x144D, device=0xA808, class_code=0x010802, driver="nvme", group=12)
         (root / "proc/1/ns").mkdir(parents=True)
         (root / "proc/1/fd").mkdir()
+        (root / "proc/1/mountinfo").touch()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
         self.hold({})
         monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, hands=self.kernel.hand))
@@ -232,11 +235,15 @@ def _part_of_a_volume(node: Node) -> None:
 
 
 def _network_up(node: Node) -> None:
-    port = node.tree.path(DISK) / "net/eth0"
+    _interface(node, DISK, "eth0", flags="0x1003")
+
+
+def _interface(node: Node, device: str, name: str, *, flags: str) -> None:
+    port = node.tree.path(device) / "net" / name
     port.mkdir(parents=True)
-    (port / "flags").write_text("0x1003\n")
+    (port / "flags").write_text(f"{flags}\n")
     (node.root / "sys/class/net").mkdir(parents=True)
-    node.tree.link("sys/class/net/eth0", port)
+    node.tree.link(f"sys/class/net/{name}", port)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +273,69 @@ def test_a_group_is_refused_for_a_member_that_the_host_uses(node: Node) -> None:
     with pytest.raises(BindRefused, match=r"0000:02:00.0 .*, in IOMMU group 12, is in use"):
         node.run("bind", "0000:03:00.0")
     assert node.drivers("0000:03:00.0", DISK) == ["nvidia", "nvme"]
+
+
+NIC = "0000:04:00.0"
+UNREADABLE = [
+    (NIC, "sys/class/net", r".*sys/class/net: "),
+    (NIC, "sys/class/net/eth0", r".*sys/class/net/eth0"),
+    (NIC, f"sys/bus/pci/devices/{NIC}/net", r".*/net: "),
+    (DISK, "sys/class/block", r".*sys/class/block: "),
+    (DISK, "sys/class/block/nvme0n1/holders", r".*/holders: "),
+]
+
+
+@pytest.mark.parametrize(("device", "path", "words"), UNREADABLE)
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+def test_what_can_not_be_told_counts_as_in_use(node: Node, device: str, path: str, words: str, number: int) -> None:
+    """T2."""
+    node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
+    _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    _interface(node, NIC, "eth0", flags="0x1002")
+    bound = node.drivers(device)
+    with (
+        failing(node.root / path, number),
+        pytest.raises(BindRefused, match=f"is in use by this host: whether it is can't be told: {words}"),
+    ):
+        node.run("bind", device)
+    assert node.drivers(device) == bound
+    node.run("bind", device)
+    assert node.drivers(device) == [VFIO]
+
+
+def test_an_interface_whose_flags_tell_nothing_may_be_up(node: Node) -> None:
+    node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
+    _interface(node, NIC, "eth0", flags="")
+    with pytest.raises(BindRefused, match="network interface eth0 may be up"):
+        node.run("bind", NIC)
+
+
+def test_without_the_class_of_networks_the_devices_own_interfaces_count(node: Node) -> None:
+    node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
+    directory = node.tree.path(NIC) / "net/eth0"
+    directory.mkdir(parents=True)
+    (directory / "flags").write_text("0x1003\n")
+    with pytest.raises(BindRefused, match="network interface eth0 is up"):
+        node.run("bind", NIC)
+
+
+@pytest.mark.parametrize("file", ["1/mountinfo", "swaps"])
+def test_a_disk_is_not_taken_where_nobody_can_tell_what_is_mounted(node: Node, file: str) -> None:
+    _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    (node.root / "proc" / file).unlink(missing_ok=True)
+    (node.root / "proc" / file).mkdir()
+    with pytest.raises(BindRefused, match=f"whether it is can't be told: .*proc/{file}: Is a directory"):
+        node.run("bind", DISK)
+    assert node.drivers(DISK) == ["nvme"]
+
+
+def test_a_function_that_can_not_be_read_is_not_bound_nor_is_its_group(node: Node) -> None:
+    with (
+        failing(node.root / "sys/bus/pci/devices" / AUDIO, errno.EIO),
+        pytest.raises(BindRefused, match=f"{AUDIO} can't be read: .*Input/output error"),
+    ):
+        node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
 
 
 @pytest.mark.parametrize("device", [GPU, AUDIO])

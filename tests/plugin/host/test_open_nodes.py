@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.host.open_nodes import Process, read_open_nodes
+from tests.support.faults import failing
 
 
 class Proc:
@@ -89,3 +91,13 @@ def test_a_live_process_is_found_by_what_it_has_open(tmp_path: Path) -> None:
         assert process.pid in {each.pid for each in read_open_nodes().holders["/dev/vfio/44"]}
         process.communicate()
     assert os.path.exists(node)
+
+
+def test_processes_that_can_not_be_listed_may_have_anything_open(tmp_path: Path) -> None:
+    (tmp_path / "1/ns").mkdir(parents=True)
+    (tmp_path / "1/ns/pid").symlink_to("pid:[4026531836]")
+    for number in (errno.EMFILE, errno.EACCES, errno.EIO):
+        with failing(tmp_path, number, "launcherkit_plugin.host.open_nodes"):
+            nodes = read_open_nodes(str(tmp_path))
+        assert not nodes.complete
+        assert nodes.is_open(["/dev/vfio/44"]) is None
