@@ -24,8 +24,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.sysfs_scan import five_files
+from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
-from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.scan import NodeReader
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.support.apiserver import NODES, ApiServer
 from tests.support.clusterprocess import ClusterProcess
@@ -73,10 +74,13 @@ def main() -> None:
 
 def scan(root: Path, args: argparse.Namespace) -> None:
     """The daemon's look at the host."""
-    host = Host.from_sysfs(root)
+    host, reader = Host.from_sysfs(root), NodeReader()
+
+    def is_wanted(function: PciFunction) -> bool:
+        return function.class_code >> 16 == 0x03
 
     def look() -> None:
-        read_node(host, lambda function: function.class_code >> 16 == 0x03, vgpu=False)
+        reader.read(host, is_wanted, vgpu=False)
 
     five_files(root)
     look()

@@ -21,7 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
+from launcherkit_plugin.host.scan import NodeReader, read_node
 from tests.support.hosttree import HostTree
 
 _FIVE = ("vendor", "device", "class", "numa_node", "uevent")
@@ -59,14 +61,27 @@ def measure(label: str, floor: Callable[[], object], action: Callable[[], object
     taken = [(_seconds(floor), _seconds(action)) for _ in range(pairs)]
     ratio = statistics.median(ours / theirs for theirs, ours in taken)
     ours = statistics.median(ours for _, ours in taken)
-    print(f"{label:46} {ratio:6.3f}x {ours * 1e3:9.3f} ms {ours / functions * 1e6:7.1f} us a function")
+    print(f"{label:54} {ratio:6.3f}x {ours * 1e3:9.3f} ms {ours / functions * 1e6:7.1f} us a function")
+
+
+def measure_plugin(host: Host, cards: list[PciAddress], floor: Callable[[], object], pairs: int, size: int) -> None:
+    """What the device plugin's looks cost where 16 cards are of interest: its first one, and all that follow."""
+    slots = {card.slot for card in cards}
+
+    def is_wanted(function: PciFunction) -> bool:
+        return function.address.slot in slots
+
+    reader = NodeReader()
+    name = f"{size} functions, 16 cards of interest"
+    measure(f"{name}: first look", floor, lambda: read_node(host, is_wanted, vgpu=False), pairs, size)
+    measure(f"{name}: next look", floor, lambda: reader.read(host, is_wanted, vgpu=False), pairs, size)
 
 
 def main() -> None:
     """Build, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=21, help="pairs a figure (default: 21)")
-    parser.add_argument("--sizes", default="8,256,4096", help="functions a tree (default: 8,256,4096)")
+    parser.add_argument("--sizes", default="8,32,256,4096", help="functions a tree (default: 8,32,256,4096)")
     args = parser.parse_args()
     for size in map(int, args.sizes.split(",")):
         with tempfile.TemporaryDirectory(prefix="launcherkit-bench-") as directory:
@@ -82,6 +97,7 @@ def main() -> None:
 
             measure(f"{size} functions: identity scan", floor, scan, args.pairs, size)
             measure(f"{size} functions: whole scan", floor, host.scan, args.pairs, size)
+            measure_plugin(host, primaries[:: max(1, len(primaries) // 16)][:16], floor, args.pairs, size)
             for devices in (8, 64):
                 if devices <= len(primaries):
 

@@ -89,3 +89,8 @@ class PciDetail(NamedTuple):
     vfio_dev: str | None
     """Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."""
     vgpu: VgpuVf | None
+
+
+def is_vfio_name(name: str | None) -> bool:
+    """``vfio-pci`` and its variants, which the kernel names ``<vendor>_vfio_pci`` or ``<vendor>-vfio-pci``."""
+    return name is not None and name.replace("-", "_").endswith("vfio_pci")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.function import PciDetail, PciFunction, is_vfio_name
 from launcherkit.model.host import HostFacts
 
 CONTAINER_NODE = "/dev/vfio/vfio"
@@ -12,21 +12,16 @@ IOMMUFD_NODE = "/dev/iommu"
 
 def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
     """Bound to vfio-pci, to a variant driver, or a vGPU VF with a type, whose vendor driver is the VFIO driver (V1)."""
-    if _is_vfio_name(function.driver):
+    if is_vfio_name(function.driver):
         return True
     if detail is None or function.driver is None:
         return False
-    return _is_vfio_name(detail.driver_module) or is_vgpu_vf(detail)
+    return is_vfio_name(detail.driver_module) or is_vgpu_vf(detail)
 
 
 def is_vgpu_vf(detail: PciDetail) -> bool:
     """A VF of an SR-IOV vGPU card with a type set (G4)."""
     return detail.vgpu is not None and detail.vgpu.current_type != 0
-
-
-def _is_vfio_name(name: str | None) -> bool:
-    """``vfio-pci`` and its variants, which the kernel names ``<vendor>_vfio_pci`` or ``<vendor>-vfio-pci``."""
-    return name is not None and name.replace("-", "_").endswith("vfio_pci")
 
 
 def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:

@@ -11,9 +11,10 @@ from launcherkit.sources.identity import DEVICES
 from launcherkit.sources.tree import DiskTree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from launcherkit.model.address import MdevAddress, PciAddress
+    from launcherkit.sources.sysfs import IdentityMemory
     from launcherkit.sources.tree import Tree
 
 
@@ -97,14 +98,17 @@ class Host:
     def _tree(self, root: str) -> Tree:
         return open_tree(root, confined=self._confined) if self._followed is None else self._followed(root)
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, numa: bool = False
+    ) -> HostFacts:
         """What the rules need to know to attach these devices; at least that.
 
         From sysfs it is: the functions named, those in their slots, every member of the IOMMU groups of both, for a
         physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
-        Functions and mdevs that are not there are left out. What no rule decides by is not read: numa_node is None, of
-        the details revision, driver_override, parents, resources, has_rom and reset_methods stay empty, and so does
-        vfio_dev where there is a ``dev/`` without ``iommu``; `scan` reads them.
+        Functions and mdevs that are not there are left out, and those that can't be read are among ``unknown``. What no
+        rule decides by is not read: numa_node is None unless ``numa`` is said, of the details revision,
+        driver_override, parents, resources, has_rom and reset_methods stay empty, and so does vfio_dev where there is a
+        ``dev/`` without ``iommu``; `scan` reads them.
         From a snapshot or a recording it is all that it holds, and ``recorded`` is set.
         """
         if self._root is None:
@@ -112,7 +116,7 @@ class Host:
         from launcherkit.sources.sysfs import read_needed
 
         with self._tree(self._root) as tree:
-            return read_needed(tree, addresses, mdevs)
+            return read_needed(tree, addresses, mdevs, numa=numa)
 
     @property
     def recorded(self) -> bool:
@@ -156,6 +160,18 @@ class Host:
 
         with self._tree(self._root) as tree:
             return scan_all(tree) if details else scan_identity(tree)
+
+    def identities(self, memory: IdentityMemory, without: Collection[str] = ()) -> HostFacts:
+        """As `scan` without details, with what ``memory`` still knows; it must always be given to the same host.
+
+        Of functions ``without``, by name, what is read now is not remembered.
+
+        NUMA nodes are None, and drivers may be old: `facts` has them as they are.
+        """
+        if self._root is None:
+            return self.scan(details=False)
+        with self._tree(self._root) as tree:
+            return memory.scan(tree, without)
 
     def __eq__(self, other: object) -> bool:
         return self.scan() == other.scan() if isinstance(other, Host) else NotImplemented

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.function import PciDetail, PciFunction, is_vfio_name
 from launcherkit.model.host import HostFacts, Mdev
+from launcherkit.model.value import NamedTuple
 from launcherkit.sources.detail import DetailReader
 from launcherkit.sources.identity import DEVICES, IdentityReader
-from launcherkit.sources.tree import is_about_one_file
+from launcherkit.sources.tree import DiskTree, is_about_one_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from launcherkit.model.address import MdevAddress
     from launcherkit.sources.tree import Tree
@@ -42,6 +43,71 @@ def scan_identity(tree: Tree) -> HostFacts:
     if unknown:
         groups = _with_unknown(groups, unknown, tree)
     return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
+
+
+class _Remembered(NamedTuple):
+    """What a look left behind."""
+
+    inodes: Mapping[str, int]
+    """Of the entries whose functions are remembered, by name."""
+    functions: Mapping[PciAddress, PciFunction]
+    groups: Mapping[int, tuple[PciAddress, ...]]
+    bound: frozenset[str]
+    """The names of those that VFIO drivers had."""
+
+
+class IdentityMemory:
+    """Who the functions of a host are, read anew only where an entry of sysfs is another one than at the last look.
+
+    A function keeps its IDs, its group and its physical function for as long as it is there. Its driver may change:
+    which functions have a VFIO driver is looked at each time, other drivers are those of when it was read. NUMA nodes
+    are not read. Looks may overlap: what a look leaves behind holds for as long as the entries are the same.
+    """
+
+    def __init__(self) -> None:
+        self._last = _Remembered({}, {}, {}, frozenset())
+
+    def scan(self, tree: Tree, without: Collection[str] = ()) -> HostFacts:
+        """As `scan_identity`. What can't be read is tried again by the next look.
+
+        Args:
+            tree: of the same host each time. One that isn't on a disk is read as a whole.
+            without: names of functions of which what is read now is not to be remembered.
+        """
+        if not isinstance(tree, DiskTree):
+            return scan_identity(tree)
+        last, inodes, bound = self._last, tree.inodes(DEVICES), _bound_to_vfio(tree)
+        kept = {name: inode for name, inode in last.inodes.items() if name not in last.bound ^ bound}
+        unknown: dict[PciAddress, str] = {}
+        if inodes == kept:
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
+        reader, functions = IdentityReader(numa=False), {}
+        with tree.below(DEVICES) as devices:
+            for name in sorted(inodes):
+                address = reader.address(name)
+                if address is None:
+                    continue
+                function = last.functions.get(address) if kept.get(name) == inodes[name] else None
+                if function is None:
+                    try:
+                        function = reader.read(devices, name + "/", address)
+                    except UnreadableFile as problem:
+                        unknown[address] = _why(problem)
+                if function is not None:
+                    functions[address] = function
+        groups = _groups(functions.values())
+        unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
+        sure = {name: inode for name, inode in inodes.items() if name not in unsure}
+        self._last = _Remembered(sure, functions, groups, bound)
+        if unknown:
+            groups = _with_unknown(groups, unknown, tree)
+        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
+
+
+def _bound_to_vfio(tree: Tree) -> frozenset[str]:
+    """The functions that VFIO drivers list, by name."""
+    drivers = [name for name in tree.names(_DRIVERS) if is_vfio_name(name)]
+    return frozenset(entry for driver in drivers for entry in tree.names(f"{_DRIVERS}/{driver}") if ":" in entry)
 
 
 def scan_all(tree: Tree) -> HostFacts:
@@ -113,21 +179,23 @@ def is_container_dev(tree: Tree) -> bool:
     return tree.exists("dev") and not any(tree.exists(node) for node in _EVERY_HOSTS)
 
 
-def read_needed(tree: Tree, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
+def read_needed(
+    tree: Tree, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress], *, numa: bool = False
+) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
-        return _NeedReader(tree, devices, drivers).facts(addresses, mdevs)
+        return _NeedReader(tree, devices, drivers, numa=numa).facts(addresses, mdevs)
 
 
 class _NeedReader:
     """Reads what rules need to know about some functions, and nothing else."""
 
-    def __init__(self, tree: Tree, devices: Tree, drivers: Tree) -> None:
+    def __init__(self, tree: Tree, devices: Tree, drivers: Tree, *, numa: bool) -> None:
         self._tree = tree
         self._devices = devices
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
-        self._identities = IdentityReader(numa=False)
+        self._identities = IdentityReader(numa=numa)
         # Without /dev/iommu no one can open a function's own device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs)

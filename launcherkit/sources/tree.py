@@ -143,6 +143,17 @@ class DiskTree:
         found.sort()
         return found
 
+    def inodes(self, path: str) -> dict[str, int]:
+        """The entries of a directory with the numbers of their inodes: one that was made anew has another."""
+        try:
+            with os.scandir(f"{self._path}/{path}") as entries:
+                return {entry.name: entry.inode() for entry in entries}
+        except ValueError:
+            return {}
+        except OSError as problem:
+            self._look_at(problem, path)
+            return {}
+
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK, dir_fd=self._root)
 

@@ -24,7 +24,8 @@ def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: 
     """
     chosen = list(dict.fromkeys(must_include))[:size]
     order = {name: number for number, name in enumerate(devices)}
-    free = [name for name in dict.fromkeys(available) if name in devices and name not in chosen]
+    have = frozenset(chosen)
+    free = [name for name in dict.fromkeys(available) if name in devices and name not in have]
     taken = set(devices).difference(available).union(chosen)
     left: dict[str, list[str]] = {}
     for name in free:
@@ -38,5 +39,5 @@ def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: 
     found = [
         name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
     ]
-    unknown = [name for name in dict.fromkeys(available) if name not in devices and name not in chosen]
+    unknown = [name for name in dict.fromkeys(available) if name not in devices and name not in have]
     return [*chosen, *found, *unknown][:size]

@@ -92,7 +92,7 @@ class BindingReconciler:
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        rule = None if function.is_bridge else self._match(function)
+        rule = None if function.is_bridge_by_class else self._match(function)
         return rule is not None and rule.bind
 
     def problem(self, address: PciAddress) -> Problem | None:

@@ -32,7 +32,7 @@ from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.pods import pod_states
-from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.scan import NodeReader
 from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
@@ -182,7 +182,7 @@ async def _serve(
                 log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
             reading = await source.again() or reading
         world = World(
-            scan=partial(_scan, parts.host),
+            scan=partial(_scan, parts.host, NodeReader()),
             looks=Looks(guarded),
             read_usage=_UsageReader(options, env, log).read,
             reload=reload,
@@ -227,8 +227,10 @@ class _Reader:
         return await read_config_apart(path, auto, kubevirt, labels)
 
 
-def _scan(host: Host, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
-    return read_node(host.followed(progress.open_tree), wanted, vgpu=vgpu)
+def _scan(
+    host: Host, reader: NodeReader, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress
+) -> HostFacts:
+    return reader.read(host.followed(progress.open_tree), wanted, vgpu=vgpu, without=progress.without)
 
 
 def _waiting_for(names: Sequence[str]) -> str:

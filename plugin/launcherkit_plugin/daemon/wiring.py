@@ -13,7 +13,7 @@ from launcherkit_plugin.daemon.loop import Setup
 from launcherkit_plugin.devices.cdi import CdiFile
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
-from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.devices.selectors import compile_rules, whatever_driver
 from launcherkit_plugin.devices.unmet import unmet_rules
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.open_nodes import read_open_nodes
@@ -71,6 +71,7 @@ def assemble(config: Config, parts: Parts) -> Setup:
         cdi_only=_only_cdi(config),
         binder=binder,
         guarded=parts.guarded,
+        may_match=compile_rules(whatever_driver(config.pci)),
     )
 
     def learn(facts: HostFacts) -> None:

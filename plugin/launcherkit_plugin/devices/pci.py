@@ -68,6 +68,7 @@ class PciProvider:
         cdi_only: bool = False,
         binder: Binder | None = None,
         guarded: Guarded | None = None,
+        may_match: Callable[[PciFunction], PciRule | None] | None = None,
     ) -> None:
         """Make a provider.
 
@@ -81,8 +82,11 @@ class PciProvider:
             cdi_only: containers get the device nodes through CDI and in no other way.
             binder: binds functions before they are advertised.
             guarded: does what may hang.
+            may_match: a rule that a function could fall under with another driver or NUMA node; ``match`` does where no
+                rule asks for these.
         """
         self._match = match
+        self._may_match = may_match or match
         self._name_of = name_of
         self._host = host
         self._root = root.rstrip("/")
@@ -99,7 +103,7 @@ class PciProvider:
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        return not function.is_bridge_by_class and self._match(function) is not None
+        return not function.is_bridge_by_class and self._may_match(function) is not None
 
     # What there is
 

@@ -45,6 +45,17 @@ def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callabl
     return find
 
 
+def whatever_driver(rules: Iterable[PciRule]) -> list[PciRule]:
+    """Rules for whatever these could select with another driver or NUMA node; both change while a function stays."""
+    return [
+        rule._replace(
+            select=tuple(each._replace(drivers=frozenset(), numa_nodes=frozenset()) for each in rule.select),
+            exclude=tuple(each for each in rule.exclude if not each.drivers and not each.numa_nodes),
+        )
+        for rule in rules
+    ]
+
+
 def _any(selectors: Iterable[_Compiled], function: PciFunction, text: list[str]) -> bool:
     """Whether any of the selectors holds; ``text`` is the address as soon as somebody has needed it."""
     # Plain loops: a generator for each costs more than the tests, and there may be thousands of functions.

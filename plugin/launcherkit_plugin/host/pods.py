@@ -46,7 +46,11 @@ def _running(proc: str) -> frozenset[str] | None:
     if not sees_all(proc):
         return None
     found: set[str] = set()
-    for pid in pids(proc):
+    try:
+        processes = pids(proc)
+    except OSError:
+        return None
+    for pid in processes:
         try:
             with open(f"{proc}/{pid}/cgroup", "rb") as file:
                 text = file.read(_CGROUP_BYTES)

@@ -1,39 +1,89 @@
-"""One look at the node: everything a little, and what may be advertised closely."""
+"""Looks at the node: everything a little, and what may be advertised closely."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
 
-from launcherkit.model.address import MdevAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.host import Host
+from launcherkit.sources.sysfs import IdentityMemory
+
+_Judged: TypeAlias = Mapping[PciAddress, tuple[PciFunction, bool]]
+"""Functions, with whether they are wanted."""
+
+
+class NodeReader:
+    """Looks at one node again and again.
+
+    A node may have thousands of functions, virtual ones, and it is looked at every few seconds. Who a function is
+    doesn't change while it is there, so that is read once; what can change is read of the wanted ones, each time.
+    """
+
+    def __init__(self) -> None:
+        self._memory = IdentityMemory()
+        self._judged: tuple[Callable[[PciFunction], bool] | None, _Judged] = None, {}
+
+    def read(
+        self, host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
+    ) -> HostFacts:
+        """Who all functions are and who is in which group; details, drivers and nodes of what is wanted alone.
+
+        Args:
+            host: the same one each time, in whatever way it is read.
+            wanted: whether the rest about a function, its slot and its group is read: driver and NUMA node, details,
+                and which of the device nodes are there. Nodes of others are not among ``nodes``. It must not depend on
+                the driver or the NUMA node, and be equal for the same answers.
+            vgpu: whether mediated devices with their nodes, and the parents of such, are read.
+            without: names of functions that are not really read this time.
+
+        Raises:
+            UnreadableFile: the host can't be looked at: nothing is known then (T2).
+        """
+        identity = host.identities(self._memory, without)
+        addresses = self._wanted_of(identity, wanted)
+        mediated = host.mdevs() if vgpu else NO_FACTS
+        needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), numa=True)
+        if any(_has_moved(function, identity) for function in needed.functions.values()):
+            self._memory = IdentityMemory()
+            return self.read(host, wanted, vgpu=vgpu, without=without)
+        paths = host.paths(address for address in addresses if address in needed.functions)
+        details = {
+            address: detail._replace(parents=paths.get(address, detail.parents))
+            for address, detail in needed.details.items()
+        }
+        return identity._replace(
+            functions={**identity.functions, **needed.functions},
+            groups={**identity.groups, **needed.groups},
+            details=details,
+            nodes=needed.nodes,
+            mdevs=mediated.mdevs,
+            mdev_parents=mediated.mdev_parents,
+            unknown={**identity.unknown, **needed.unknown},
+        )
+
+    def _wanted_of(self, identity: HostFacts, wanted: Callable[[PciFunction], bool]) -> list[PciAddress]:
+        by, judged = self._judged
+        if by != wanted:
+            judged = {}
+        known = {
+            address: before
+            if (before := judged.get(address)) is not None and before[0] is function
+            else (function, wanted(function))
+            for address, function in identity.functions.items()
+        }
+        self._judged = wanted, known
+        return [address for address, (_, yes) in known.items() if yes]
+
+
+def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
+    """Whether a function is in another group than when it was read first: then nothing that is remembered holds."""
+    known = identity.functions.get(function.address)
+    return known is not None and known.iommu_group != function.iommu_group
 
 
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
-    """Who all functions are and who is in which group; details and nodes of what is wanted alone.
-
-    A node may have thousands of functions, virtual ones, and it is looked at every few seconds.
-
-    Args:
-        host: read anew.
-        wanted: whether the rest about a function, its slot and its group is read: details, and which of the device
-            nodes are there. Those of others are not among ``nodes``.
-        vgpu: whether mediated devices with their nodes, and the parents of such, are read.
-    """
-    identity = host.scan(details=False)
-    addresses = [function.address for function in identity.functions.values() if wanted(function)]
-    mediated = host.mdevs() if vgpu else NO_FACTS
-    needed = host.facts(addresses, map(MdevAddress, mediated.mdevs))
-    paths = host.paths(addresses)
-    details = {
-        address: detail._replace(parents=paths.get(address, detail.parents))
-        for address, detail in needed.details.items()
-    }
-    return identity._replace(
-        details=details,
-        nodes=needed.nodes,
-        mdevs=mediated.mdevs,
-        mdev_parents=mediated.mdev_parents,
-        unknown={**identity.unknown, **needed.unknown},
-    )
+    """One look: see `NodeReader.read`."""
+    return NodeReader().read(host, wanted, vgpu=vgpu)

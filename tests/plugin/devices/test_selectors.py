@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit_plugin.devices.selectors import auto_rules, compile_rules, with_auto
+from launcherkit_plugin.devices.selectors import auto_rules, compile_rules, whatever_driver, with_auto
 from launcherkit_plugin.model.config import AUTO, Config, MdevRule, PciRule, Selector, VgpuConfig
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, function
 
@@ -193,3 +193,13 @@ def test_compiled_rules_select_as_the_words_say(
         and not any(holds(selector, each) for selector in rule.exclude)
     ]
     assert compile_rules(rules)(each) == (fitting[0] if fitting else None)
+
+
+def test_what_another_driver_or_node_would_bring_under_a_rule_is_looked_at_closely() -> None:
+    bound = Selector(vendors=frozenset({0x10DE}), drivers=frozenset({"vfio-pci"}), numa_nodes=frozenset({1}))
+    rule = PciRule((bound,), exclude=(Selector(drivers=frozenset({"nvidia"})), Selector(classes=("04",))))
+    may_match = compile_rules(whatever_driver([rule]))
+    assert compile_rules([rule])(GPU._replace(driver="nvidia")) is None
+    assert may_match(GPU._replace(driver="nvidia", numa_node=0)) is not None
+    assert may_match(GPU._replace(class_code=0x040300)) is None
+    assert may_match(GPU._replace(vendor=0x1002)) is None

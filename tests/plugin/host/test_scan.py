@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.devices.fingerprint import fingerprint_of, is_still_so
-from launcherkit_plugin.host.scan import read_node
-from tests.plugin.resources import rebind
+from launcherkit_plugin.host.scan import NodeReader, read_node
+from tests.plugin.resources import rebind, regroup
+from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -58,6 +61,55 @@ def test_a_snapshot_can_be_looked_at_like_a_machine(tmp_path: Path) -> None:
     assert {address: detail.parents for address, detail in kept.details.items()} == {
         address: detail.parents for address, detail in live.details.items()
     }
+
+
+def is_display(function: PciFunction) -> bool:
+    return function.class_code >> 16 == 0x03
+
+
+def test_a_second_look_reads_nothing_of_what_is_of_no_interest(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    host, reader = Host.from_sysfs(tree.root), NodeReader()
+    first = reader.read(host, is_display, vgpu=False)
+    with failing(tmp_path / "sys/bus/pci/devices/0000:02:00.0", errno.EIO):
+        assert reader.read(host, is_display, vgpu=False) == first
+    with failing(tmp_path / "sys/bus/pci/devices/0000:e1:00.0", errno.EIO):
+        assert list(map(str, reader.read(host, is_display, vgpu=False).unknown)) == ["0000:e1:00.0"]
+
+
+def test_a_second_look_sees_what_has_come_gone_and_changed(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    host, reader = Host.from_sysfs(tree.root), NodeReader()
+
+    def agrees() -> bool:
+        """With a first look, NUMA nodes of what is of no interest aside."""
+        return reader.read(host, is_display, vgpu=True) == read_node(host, is_display, vgpu=True)
+
+    assert agrees()
+    tree.card("0000:e2:00", group=45)
+    assert agrees()
+    rebind(tree, "0000:03:00.0", None)
+    assert agrees()
+    regroup(tree, "0000:e2:00", 45, 46)
+    assert agrees()
+    (tmp_path / "sys/bus/pci/devices/0000:02:00.0").unlink()
+    assert agrees()
+
+
+def test_a_second_look_sees_whom_a_vfio_driver_has(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    host, reader = Host.from_sysfs(tree.root), NodeReader()
+    disk = PciAddress.parse("0000:02:00.0")
+    assert reader.read(host, is_display, vgpu=False).functions[disk].driver == "nvme"
+    rebind(tree, str(disk), "vfio-pci")
+    tree.link(f"sys/bus/pci/drivers/vfio-pci/{disk}", tree.path(str(disk)))
+    assert reader.read(host, is_display, vgpu=False).functions[disk].driver == "vfio-pci"
+
+
+def test_other_rules_look_at_other_functions(tmp_path: Path) -> None:
+    host, reader = Host.from_sysfs(built(tmp_path).root), NodeReader()
+    assert PciAddress.parse("0000:02:00.0") not in reader.read(host, is_display, vgpu=False).details
+    assert PciAddress.parse("0000:02:00.0") in reader.read(host, lambda _: True, vgpu=False).details
 
 
 def test_a_sight_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> None:
