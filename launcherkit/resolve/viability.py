@@ -96,7 +96,7 @@ def _leaves_group_alone(member: GroupMember, function: PciFunction, host: HostFa
     """Whether the member's driver, if it has one, is known to do no DMA of its own."""
     return (
         member.driver in (None, "pci-stub")
-        or (member.bridge and member.driver == "pcieport")
+        or (member.driver == "pcieport" and (member.bridge or function.is_bridge_by_class))
         or bound_to_vfio(function, host.details.get(member.address))
     )
 

@@ -45,7 +45,7 @@ class HostTree:
         group: int | None = None,
         numa: int = -1,
         parents: Iterable[str] | None = None,
-        header_type: int = 0x80,
+        header_type: int | None = None,
         power_state: str | None = "D0",
         vfio_dev: str | None = None,
         files: Mapping[str, str | bytes | None] = {},
@@ -61,7 +61,7 @@ class HostTree:
         directory.mkdir(parents=True)
         config = bytearray(64)
         config[0:4] = vendor.to_bytes(2, "little") + device.to_bytes(2, "little")
-        config[14] = header_type
+        config[14] = (0x01 if class_code >> 8 == 0x0604 else 0x80) if header_type is None else header_type
         uevent = f"DRIVER={driver}\n" if driver else ""
         uevent += f"PCI_CLASS={class_code:X}\nPCI_ID={vendor:04X}:{device:04X}\n"
         uevent += f"PCI_SUBSYS_ID={subsystem[0]:04X}:{subsystem[1]:04X}\nPCI_SLOT_NAME={address}\n"

@@ -66,8 +66,8 @@ def prefer(
     """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
     vGPUs are packed (`launcherkit_plugin.allocation.packing`). Of others what is asked for decides in this order:
-    nothing that would be refused, no group is broken up, few NUMA nodes, few switches, the lowest IDs. The search starts
-    once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
+    nothing that would be refused, no group is broken up, few NUMA nodes, few switches, the lowest IDs. The search
+    starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
 
     Args:
         devices: of the resource; an ID that isn't among them is taken last.

@@ -51,14 +51,21 @@ class Reservations:
             del self._asked[holder]
 
     def reserve(self, resource: str, ids: Iterable[str], now: float, holder: Holder | None = None) -> None:
-        """Devices were given away in one call at ``now``, in seconds of a monotonic clock."""
+        """Devices were given away in one call at ``now``, in seconds of a monotonic clock.
+
+        The kubelet gives away what is free: where an earlier call had one of them, its container is gone, and all that
+        it had is free.
+        """
+        keys = [(resource, device) for device in ids]
+        ended = {self._given[key].holder for key in keys if key in self._given}
+        for key in [key for key, given in self._given.items() if given.holder in ended]:
+            del self._given[key]
+            self._waiting.discard(key)
         if holder is None:
             self._calls += 1
             holder = Holder("", f"of call {self._calls}")
-        given = _Given(now, holder)
-        for device in ids:
-            self._given[resource, device] = given
-            self._waiting.add((resource, device))
+        self._given |= dict.fromkeys(keys, _Given(now, holder))
+        self._waiting.update(keys)
 
     def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
         """Usage with what was given away and hasn't been seen yet.

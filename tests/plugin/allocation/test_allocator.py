@@ -183,6 +183,15 @@ def test_a_preference_never_leads_into_the_group_of_another_pod() -> None:
     assert free == ["01", "03", "05", "07"]
 
 
+def test_what_an_ended_container_had_is_free_as_soon_as_the_kubelet_gives_a_part_of_it_away_again() -> None:
+    desk = Desk()
+    desk.allocate("a", "b")
+    desk.allocate("a")
+    desk.saw({})
+    assert desk.allocator.prefer("gpu", ["a", "b"], [], 1) == ["a"]
+    desk.allocate("a")
+
+
 HOSTS = st.lists(st.frozensets(st.integers(0, 6), min_size=1, max_size=2), min_size=1, max_size=14)
 
 
