@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
-from launcherkit_plugin.host.scan import NodeReader, read_node
+from launcherkit_plugin.host.scan import NodeReader
 from tests.support.hosttree import HostTree
 
 _FIVE = ("vendor", "device", "class", "numa_node", "uevent")
@@ -73,7 +73,7 @@ def measure_plugin(host: Host, cards: list[PciAddress], floor: Callable[[], obje
 
     reader = NodeReader()
     name = f"{size} functions, 16 cards of interest"
-    measure(f"{name}: first look", floor, lambda: read_node(host, is_wanted, vgpu=False), pairs, size)
+    measure(f"{name}: first look", floor, lambda: NodeReader().read(host, is_wanted, vgpu=False), pairs, size)
     measure(f"{name}: next look", floor, lambda: reader.read(host, is_wanted, vgpu=False), pairs, size)
 
 

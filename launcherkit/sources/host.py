@@ -166,7 +166,7 @@ class Host:
 
         Of functions ``without``, by name, what is read now is not remembered.
 
-        NUMA nodes are None, and drivers may be old: `facts` has them as they are.
+        Drivers and NUMA nodes may be old, or not be known: `facts` has them as they are.
         """
         if self._root is None:
             return self.scan(details=False)

@@ -60,11 +60,13 @@ class IdentityMemory:
     """Who the functions of a host are, read anew only where an entry of sysfs is another one than at the last look.
 
     A function keeps its IDs, its group and its physical function for as long as it is there. Its driver may change:
-    which functions have a VFIO driver is looked at each time, other drivers are those of when it was read. NUMA nodes
-    are not read. Looks may overlap: what a look leaves behind holds for as long as the entries are the same.
+    which functions have a VFIO driver is looked at each time, other drivers are those of when it was read. So are NUMA
+    nodes with ``numa``, without it they are not read. Looks may overlap: what a look leaves behind holds for as long as
+    the entries are the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, numa: bool = False) -> None:
+        self._numa = numa
         self._last = _Remembered({}, {}, {}, frozenset())
 
     def scan(self, tree: Tree, without: Collection[str] = ()) -> HostFacts:
@@ -81,7 +83,7 @@ class IdentityMemory:
         unknown: dict[PciAddress, str] = {}
         if inodes == kept:
             return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
-        reader, functions = IdentityReader(numa=False), {}
+        reader, functions = IdentityReader(numa=self._numa), {}
         with tree.below(DEVICES) as devices:
             for name in sorted(inodes):
                 address = reader.address(name)

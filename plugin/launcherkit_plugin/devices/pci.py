@@ -265,7 +265,8 @@ class PciProvider:
         if not has_egm(self._root):
             return ()
         given = [str(function) for plan in plans for function in plan.functions]
-        return await asyncio.to_thread(egm_nodes, self._root, given)
+        read = partial(egm_nodes, self._root, given)
+        return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
 
     def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
         """The names by which the container runtime finds devices, once their nodes are written down for it."""

@@ -22,8 +22,10 @@ class NodeReader:
     doesn't change while it is there, so that is read once; what can change is read of the wanted ones, each time.
     """
 
-    def __init__(self) -> None:
-        self._memory = IdentityMemory()
+    def __init__(self, *, numa: bool = False) -> None:
+        """With ``numa`` the NUMA nodes of what is not wanted are read, too."""
+        self._numa = numa
+        self._memory = IdentityMemory(numa=numa)
         self._judged: tuple[Callable[[PciFunction], bool] | None, _Judged] = None, {}
 
     def read(
@@ -47,7 +49,7 @@ class NodeReader:
         mediated = host.mdevs() if vgpu else NO_FACTS
         needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), numa=True)
         if any(_has_moved(function, identity) for function in needed.functions.values()):
-            self._memory = IdentityMemory()
+            self._memory = IdentityMemory(numa=self._numa)
             return self.read(host, wanted, vgpu=vgpu, without=without)
         paths = host.paths(address for address in addresses if address in needed.functions)
         details = {
@@ -85,5 +87,5 @@ def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
 
 
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
-    """One look: see `NodeReader.read`."""
-    return NodeReader().read(host, wanted, vgpu=vgpu)
+    """One look at everything: see `NodeReader.read`."""
+    return NodeReader(numa=True).read(host, wanted, vgpu=vgpu)

@@ -10,6 +10,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.devices.fingerprint import fingerprint_of, is_still_so
+from launcherkit_plugin.host.look import Progress
 from launcherkit_plugin.host.scan import NodeReader, read_node
 from tests.plugin.resources import rebind, regroup
 from tests.support.faults import failing
@@ -82,8 +83,8 @@ def test_a_second_look_sees_what_has_come_gone_and_changed(tmp_path: Path) -> No
     host, reader = Host.from_sysfs(tree.root), NodeReader()
 
     def agrees() -> bool:
-        """With a first look, NUMA nodes of what is of no interest aside."""
-        return reader.read(host, is_display, vgpu=True) == read_node(host, is_display, vgpu=True)
+        """With a first look."""
+        return reader.read(host, is_display, vgpu=True) == NodeReader().read(host, is_display, vgpu=True)
 
     assert agrees()
     tree.card("0000:e2:00", group=45)
@@ -104,6 +105,15 @@ def test_a_second_look_sees_whom_a_vfio_driver_has(tmp_path: Path) -> None:
     rebind(tree, str(disk), "vfio-pci")
     tree.link(f"sys/bus/pci/drivers/vfio-pci/{disk}", tree.path(str(disk)))
     assert reader.read(host, is_display, vgpu=False).functions[disk].driver == "vfio-pci"
+
+
+def test_what_a_device_that_did_not_answer_seemed_to_be_is_not_remembered(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    host, reader, progress = Host.from_sysfs(tree.root), NodeReader(), Progress({"0000:e1:00.0"})
+    gpu = PciAddress.parse("0000:e1:00.0")
+    stalled = reader.read(host.followed(progress.open_tree), is_display, vgpu=False, without=progress.without)
+    assert stalled.functions[gpu].driver == "unknown"
+    assert reader.read(host, is_display, vgpu=False).functions[gpu].driver == "vfio-pci"
 
 
 def test_other_rules_look_at_other_functions(tmp_path: Path) -> None:
