@@ -21,6 +21,7 @@ from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
+from tests.support.imports import Package, room
 from tests.support.pages import (
     COMMENTS,
     ELSEWHERE,
@@ -284,3 +285,22 @@ def test_the_page_of_the_library_has_every_name() -> None:
 
     page = (DOCS / "reference" / "python-api.md").read_text()
     assert [name for name in launcherkit.__all__ if name not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "package"),
+    [
+        ("The translator", Package(ROOT / "launcherkit")),
+        ("The device plugin", Package(ROOT / "plugin" / "launcherkit_plugin")),
+    ],
+)
+def test_how_it_works_says_what_every_room_is_for_and_names_files_that_are_there(
+    section: str, package: Package
+) -> None:
+    page = (DOCS / "explanation" / "how-it-works.md").read_text()
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rooms = {room(module) for module in package.modules} - {"", "__main__"}
+    assert {name for name in rooms if f"`{name}`" not in text and f"`{name}.py`" not in text} == set()
+    files = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", text)
+    assert files
+    assert {file.removesuffix(".py").replace("/", ".") for file in files} <= set(package.modules)
