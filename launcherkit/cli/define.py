@@ -13,8 +13,8 @@ from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.process.options import switch_from
 
 DESCRIPTION = """\
-Put the allocated devices into a domain document, as translate does, and define it at libvirt. Prints the domain's name.
-On an error nothing stays defined, and a domain that was there before is as it was."""
+Put the allocated devices into a domain document, as translate does, and define it in libvirt. Prints the domain's name.
+On an error nothing stays defined, and an existing domain of that name is unchanged."""
 
 EPILOG = """\
 examples:

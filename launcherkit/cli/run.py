@@ -21,7 +21,7 @@ from launcherkit.process.options import switch_from, text_from, variable_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,
-define and start the domain, and stay until it ends. SIGTERM asks the guest to shut down. No guest of ours stays
+define and start the domain, and stay until it ends. SIGTERM asks the guest to shut down. No guest is left
 behind."""
 
 EPILOG = """\
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--console",
         action="store_true",
         default=switch_from("--console", env),
-        help="what its first serial console prints goes to standard output",
+        help="copy the output of its first serial console to standard output",
     )
     group.add_argument(
         "--grace",
@@ -61,14 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--no-daemon",
         action="store_true",
         default=switch_from("--no-daemon", env),
-        help="don't start virtlogd and virtqemud or libvirtd where their sockets are not there",
+        help="don't start virtlogd and virtqemud or libvirtd if nothing answers at their sockets",
     )
     group.add_argument(
         "--owner",
         metavar="NAME",
         default=text_from("--owner", env) or socket.gethostname(),
-        help="whose guest it is: what an earlier run of the same owner has left is cleaned up (default: the host name, "
-        "which is the pod's)",
+        help="the guest's owner: what an earlier run of the same owner left behind is cleaned up (default: the host "
+        "name, which is the pod's name)",
     )
     group.add_argument(
         "--liveness",

@@ -25,9 +25,9 @@ from launcherkit_plugin.cli.places import add_output_argument, add_place_argumen
 from launcherkit_plugin.host.modules import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\
-Bind PCI functions to vfio-pci, each with all of its IOMMU group but bridges: a whole group, or nothing of it. What was
-there before is kept on record, and `launcherkit-plugin unbind` gives it back. Functions that have a VFIO driver already
-stay as they are. A group with a member that the host itself needs is refused."""
+Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The former drivers
+are recorded, and `launcherkit-plugin unbind` restores them. Functions that already have a VFIO driver stay as they are.
+A group with a member that the host itself needs is refused."""
 
 EPILOG = """\
 examples:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         metavar="NAME",
         type=_vfio_driver,
         default=text_from("--driver", env) or VFIO_PCI,
-        help=f"a VFIO driver (default: {VFIO_PCI}): nvgrace_gpu_vfio_pci and others know more of their devices",
+        help=f"a VFIO driver (default: {VFIO_PCI}): nvgrace_gpu_vfio_pci and others support more of their devices",
     )
     add_change_arguments(parser, env)
     add_place_arguments(parser, env)

@@ -46,8 +46,8 @@ def add_change_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
         "--force",
         action="store_true",
         default=switch_from("--force", env),
-        help="go on where it can't be told who has a device, and where the host itself uses one; what somebody is "
-        "known to have is never taken",
+        help="go on if the holder of a device can't be determined, or if the host itself uses it; a device is never "
+        "taken from a known holder",
     )
 
 

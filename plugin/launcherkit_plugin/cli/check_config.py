@@ -11,8 +11,8 @@ from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.model.config import AUTO
 
 DESCRIPTION = """\
-Read a configuration as `launcherkit-plugin serve` does, and tell all that is wrong with it. It looks at files alone:
-whether the devices are there is what `launcherkit-plugin discover` tells."""
+Read a configuration as `launcherkit-plugin serve` does, and report everything that is wrong with it. It reads
+only files; `launcherkit-plugin discover` shows which devices there are."""
 
 EPILOG = """\
 examples:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="FILE", help="the configuration; - reads standard input")
     parser.add_argument(
-        "--auto", choices=AUTO, default=text_from("--auto", env), help="as serve has it, in the place of the file's"
+        "--auto", choices=AUTO, default=text_from("--auto", env), help="as for serve; overrides the file's"
     )
 
 

@@ -14,9 +14,9 @@ NODE = "NODE_NAME"
 """The variable with the node's name, by the downward API."""
 
 DESCRIPTION = """\
-Speak to the API server for the daemon of this node: post its Events, tell it KubeVirt's configuration and the node's
-labels. It has the credentials and nothing of the host; the daemon has the devices and no credentials. They talk over
-the daemon's socket (serve --cluster-socket). It runs until SIGTERM; a daemon that is not there is waited for."""
+Speak to the API server for the daemon of this node: post its Events, and pass it KubeVirt's configuration and the
+node's labels. It has the credentials and nothing of the host; the daemon has the devices and no credentials. They talk
+over the daemon's socket (serve --cluster-socket). It runs until SIGTERM, and waits for a daemon that is not there."""
 
 EPILOG = """\
 examples:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--watch-pods",
         action="store_true",
         default=switch_from("--watch-pods", env),
-        help="tell the daemon of pods that end, whose vGPUs are removed sooner then; it takes the right to list pods",
+        help="tell the daemon when pods end, so that their vGPUs are removed sooner; needs the right to list pods",
     )
     parser.set_defaults(usage_error=parser.error)
 

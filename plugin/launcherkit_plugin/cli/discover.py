@@ -26,8 +26,8 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 OUTPUTS = ("table", "wide", "json")
 
 DESCRIPTION = """\
-Show what `launcherkit-plugin serve` would advertise with the same configuration: a line a device, with its resource,
-NUMA node, IOMMU groups and health. It reads only, changes nothing, and needs neither a kubelet nor privileges."""
+Show what `launcherkit-plugin serve` would advertise with the same configuration: one line for each device, with its
+resource, NUMA node, IOMMU groups and health. It only reads, and needs neither a kubelet nor privileges."""
 
 EPILOG = """\
 examples:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--auto",
         choices=AUTO,
         default=text_from("--auto", env),
-        help="as serve has it: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
+        help="as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
         "(default: all, where there is no --config)",
     )
     parser.add_argument(
@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="where host facts come from: the root above sys/ and dev/ (default: /), a file of `launcherkit snapshot`, "
         "or a umockdev recording",
     )
-    parser.add_argument("-o", "--output", choices=OUTPUTS, default=text_from("--output", env) or OUTPUTS[0], help="how")
+    parser.add_argument(
+        "-o", "--output", choices=OUTPUTS, default=text_from("--output", env) or OUTPUTS[0], help="format"
+    )
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

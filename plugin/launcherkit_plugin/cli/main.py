@@ -22,7 +22,7 @@ COMMANDS = {
 
 DESCRIPTION = """\
 The device plugin that gives whole GPUs, other PCI devices and vGPUs to virtual machines on Kubernetes. launcherkit, in
-the pod, reads what this one writes."""
+the pod, reads the variables that it sets."""
 
 EPILOG = """\
 examples:

@@ -41,7 +41,7 @@ def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
             "--ledger",
             metavar="DIR",
             default=text_from("--ledger", env) or LEDGER,
-            help=f"where it is kept what was bound to what before (default: {LEDGER})",
+            help=f"where former drivers are recorded (default: {LEDGER})",
         )
 
 

@@ -14,8 +14,8 @@ _SECONDS = 5.0
 _ANSWER_BYTES = 64 * 1024
 
 DESCRIPTION = """\
-Ask the daemon at its probe socket whether it lives (healthz) or is ready (readyz), and print what it says. For the
-probes of its container: a unix socket is nothing that a pod could flood."""
+Ask the daemon at its probe socket whether it lives (healthz) or is ready (readyz), and print the answer. For the
+probes of its container: other pods can't flood a unix socket."""
 
 EPILOG = """\
 examples:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--probe-socket",
         metavar="SOCKET",
         default=text_from("--probe-socket", env),
-        help="as serve has it",
+        help="as for serve",
     )
     parser.set_defaults(usage_error=parser.error)
 

@@ -12,8 +12,8 @@ from launcherkit_plugin.model.config import AUTO
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
 DESCRIPTION = """\
-Advertise this node's devices to the kubelet, keep what it knows of them true, and hand them out to containers. It runs
-until SIGTERM; a kubelet that is not there yet is waited for."""
+Advertise this node's devices to the kubelet, keep that list up to date, and allocate devices to containers. It runs
+until SIGTERM, and waits for a kubelet that is not there yet."""
 
 EPILOG = """\
 examples:
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--auto",
         choices=AUTO,
         default=text_from("--auto", env),
-        help="advertise, without a configuration or beside it, what is bound to a VFIO driver: NVIDIA's GPUs, every "
-        "GPU and accelerator, or everything",
+        help="advertise, without a configuration or in addition to it, what is bound to a VFIO driver: NVIDIA's GPUs, "
+        "every GPU and accelerator, or everything",
     )
     parser.add_argument(
         "--check-config",
         action="store_true",
         default=switch_from("--check-config", env),
-        help="say what is wrong with the configuration, and end",
+        help="report what is wrong with the configuration, and exit",
     )
     parser.add_argument(
         "--dev-root",
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--metrics-token-file",
         metavar="FILE",
         default=text_from("--metrics-token-file", env),
-        help="the metrics are for those alone who send the token in this file (default: for everybody)",
+        help="serve metrics only to clients that send the token in this file (default: to everyone)",
     )
     parser.add_argument(
         "--probe-socket",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--cluster-socket",
         metavar="SOCKET",
         default=text_from("--cluster-socket", env),
-        help="where `launcherkit-plugin cluster` dials, for Events and KubeVirt's configuration (default: nowhere)",
+        help="where `launcherkit-plugin cluster` connects, for Events and KubeVirt's configuration (default: nowhere)",
     )
     parser.add_argument(
         "--features-dir",

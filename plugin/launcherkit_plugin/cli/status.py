@@ -24,9 +24,9 @@ from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
 
 DESCRIPTION = """\
-Show functions with their drivers, what the record of `launcherkit-plugin bind` says of them, and which pod or process
-has them. Without addresses: what has a VFIO driver or is on record, with the rest of their IOMMU groups. It reads only;
-without root it can't see who has them open, and says so by a question mark."""
+Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, and which pod or process
+holds them. Without addresses: those that have a VFIO driver or are on record, with the rest of their IOMMU groups. It
+only reads; without root it can't see which processes have them open, and shows a question mark."""
 
 EPILOG = """\
 examples:

@@ -27,9 +27,9 @@ from launcherkit_plugin.cli.places import add_output_argument, add_place_argumen
 from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\
-Give functions back to the drivers that they had before `launcherkit-plugin bind`, or the daemon, bound them: with all
-that was bound with them. Nothing is taken from a pod or from a process that has it open, and nothing that somebody else
-has bound is touched."""
+Give functions back to the drivers that they had before `launcherkit-plugin bind`, or the daemon, bound them, together
+with everything that was bound with them. Nothing is taken from a pod, or from a process that has it open, and nothing
+that was bound by somebody else is touched."""
 
 EPILOG = """\
 examples:

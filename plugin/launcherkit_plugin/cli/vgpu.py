@@ -38,7 +38,7 @@ from launcherkit_plugin.vgpu.writer import Changes
 
 DESCRIPTION = """\
 List, make and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file
-says which types, on which cards, how many. What a pod or a process has is never removed."""
+says how many of which types go on which cards. A vGPU that a pod or a process holds is never removed."""
 
 EPILOG = """\
 examples:
