@@ -79,7 +79,9 @@ class IdentityMemory:
         if not isinstance(tree, DiskTree):
             return scan_identity(tree)
         last, inodes, bound = self._last, tree.inodes(DEVICES), _bound_to_vfio(tree)
-        kept = {name: inode for name, inode in last.inodes.items() if name not in last.bound ^ bound}
+        kept, changed = last.inodes, last.bound ^ bound
+        if changed:
+            kept = {name: inode for name, inode in kept.items() if name not in changed}
         unknown: dict[PciAddress, str] = {}
         if inodes == kept:
             return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)

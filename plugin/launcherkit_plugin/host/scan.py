@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias
+from typing import NamedTuple
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
@@ -11,8 +11,16 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.sysfs import IdentityMemory
 
-_Judged: TypeAlias = Mapping[PciAddress, tuple[PciFunction, bool]]
-"""Functions, with whether they are wanted."""
+
+class _Judged(NamedTuple):
+    """Which functions are wanted, in their order."""
+
+    wanted: Callable[[PciFunction], bool] | None
+    functions: Mapping[PciAddress, PciFunction]
+    yes: Mapping[PciAddress, None]
+
+
+_NOT_JUDGED = _Judged(None, {}, {})
 
 
 class NodeReader:
@@ -26,7 +34,7 @@ class NodeReader:
         """With ``numa`` the NUMA nodes of what is not wanted are read, too."""
         self._numa = numa
         self._memory = IdentityMemory(numa=numa)
-        self._judged: tuple[Callable[[PciFunction], bool] | None, _Judged] = None, {}
+        self._judged = _NOT_JUDGED
 
     def read(
         self, host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
@@ -67,17 +75,18 @@ class NodeReader:
         )
 
     def _wanted_of(self, identity: HostFacts, wanted: Callable[[PciFunction], bool]) -> list[PciAddress]:
-        by, judged = self._judged
-        if by != wanted:
-            judged = {}
-        known = {
-            address: before
-            if (before := judged.get(address)) is not None and before[0] is function
-            else (function, wanted(function))
-            for address, function in identity.functions.items()
-        }
-        self._judged = wanted, known
-        return [address for address, (_, yes) in known.items() if yes]
+        last = self._judged
+        if last.wanted != wanted:
+            last = _NOT_JUDGED
+        if last.functions is not identity.functions:
+            yes = [
+                address
+                for address, function in identity.functions.items()
+                if (address in last.yes if last.functions.get(address) is function else wanted(function))
+            ]
+            last = _Judged(wanted, identity.functions, dict.fromkeys(yes))
+        self._judged = last
+        return list(last.yes)
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
