@@ -39,7 +39,7 @@ LATE_SECONDS = 30.0
 `launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
 
 
-class Machine(NamedTuple):
+class ReconcilerParts(NamedTuple):
     """What is bound, and what tells who has it."""
 
     host: Host
@@ -63,7 +63,7 @@ class _Done(NamedTuple):
 
 
 class BindingReconciler:
-    """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.Binder`.
+    """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.BindingProblems`.
 
     Args:
         match: the rule that a function falls under, if any.
@@ -76,7 +76,7 @@ class BindingReconciler:
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        machine: Machine,
+        machine: ReconcilerParts,
         guarded: Guarded,
         reporter: Reporter,
         metrics: Metrics,

@@ -58,7 +58,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class Parts(NamedTuple):
+class BindingParts(NamedTuple):
     """What the commands work with."""
 
     root: str
@@ -72,7 +72,7 @@ class Parts(NamedTuple):
     open_nodes: Callable[[], OpenNodes]
 
 
-def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
+def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts:
     """Put together what the arguments say.
 
     Raises:
@@ -92,7 +92,9 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
     sysfs = Sysfs(args.host, getattr(args, "step_timeout", STEP_SECONDS))
     ledger = Ledger(args.ledger, boot_id(proc))
     holders = Holders(host, usage, open_nodes, unknown_is_free=getattr(args, "force", False))
-    return Parts(args.host, proc, host, sysfs, ledger, holders, Binder(sysfs, ledger, holders), usage, open_nodes)
+    return BindingParts(
+        args.host, proc, host, sysfs, ledger, holders, Binder(sysfs, ledger, holders), usage, open_nodes
+    )
 
 
 def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | None = None) -> Usage:
@@ -133,7 +135,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
     return list(dict.fromkeys(found))
 
 
-def prepare(parts: Parts, env: Mapping[str, str], *, dry_run: bool) -> None:
+def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> None:
     """See that something may be changed, and bring to an end what an earlier command could not.
 
     Raises:

@@ -12,7 +12,7 @@ from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.listing import document, hints, left_out, table
 from launcherkit_plugin.cli.options import text_from
-from launcherkit_plugin.daemon.wiring import Parts, assemble
+from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     # Looking leaves no CDI files behind.
     config = _config(args, env)._replace(cdi=None)
     host = open_host(args.host)
-    parts = Parts(
+    parts = ProviderParts(
         host,
         root=args.host,
         dev_root="",

@@ -15,7 +15,7 @@ from launcherkit_plugin.binding.binder import Changed
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.plan import not_on_host
 from launcherkit_plugin.cli.binding_inputs import (
-    Parts,
+    BindingParts,
     add_change_arguments,
     collected,
     open_parts,
@@ -74,7 +74,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts, env: Mapping[str, str]) -> list[Record]:
+def _records(
+    addresses: Sequence[PciAddress], facts: HostFacts, parts: BindingParts, env: Mapping[str, str]
+) -> list[Record]:
     """The records of these functions, each once; a function that has its own driver needs none, and that is told."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}

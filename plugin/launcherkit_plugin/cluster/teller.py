@@ -15,7 +15,7 @@ _NOT_FOUND = 404
 _NAME_CHARACTERS = 253
 
 
-class Server(Protocol):
+class EventServer(Protocol):
     """As much of `Api` as is needed."""
 
     def post(self, path: str, body: Json) -> Json: ...
@@ -33,7 +33,7 @@ class Teller:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, server: Server, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
+    def __init__(self, server: EventServer, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
         self._server = server
         self._node = node
         self._run = run

@@ -17,7 +17,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.look import Looks, Progress, with_stalled
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import Usage
@@ -54,7 +54,7 @@ class Setup(NamedTuple):
         return any(each.wants(function) for each in wanting)
 
 
-class Health(Protocol):
+class HealthRecorder(Protocol):
     """See `launcherkit_plugin.telemetry.health.Health`."""
 
     def turned(self) -> None: ...
@@ -62,8 +62,8 @@ class Health(Protocol):
     def waiting(self, for_what: str) -> None: ...
 
 
-class World(NamedTuple):
-    """What the daemon needs of the world."""
+class DaemonParts(NamedTuple):
+    """What the daemon works with."""
 
     scan: Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
     """The facts, by which functions are wanted and whether vGPUs are. It blocks."""
@@ -78,14 +78,14 @@ class World(NamedTuple):
     log: Log
     metrics: Metrics
     events: Recorder
-    health: Health
+    health: HealthRecorder
 
 
 class Daemon:
     """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`."""
 
-    def __init__(self, world: World, setup: Setup, allocator: Allocator, hints: Wakeups) -> None:
-        self._world = world
+    def __init__(self, parts: DaemonParts, setup: Setup, allocator: Allocator, hints: WakeupQueue) -> None:
+        self._parts = parts
         self._setup = setup
         self._allocator = allocator
         self._hints = hints
@@ -120,7 +120,7 @@ class Daemon:
 
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
         await self._turn(advertiser)
-        self._due = self._world.clock() + self._setup.rescan_seconds
+        self._due = self._parts.clock() + self._setup.rescan_seconds
         while news := await self._next_news(stop):
             try:
                 if Wakeup.CONFIG in news or Wakeup.TIME in news:
@@ -132,17 +132,17 @@ class Daemon:
                 self._take_for_good()
             except LauncherkitError as error:
                 if not self._put_back(error):
-                    log_error(self._world.log, error)
+                    log_error(self._parts.log, error)
             except Exception as bug:
-                self._world.log("error", f"internal error: {type(bug).__name__}: {bug}")
+                self._parts.log("error", f"internal error: {type(bug).__name__}: {bug}")
 
     async def _next_news(self, stop: asyncio.Event) -> frozenset[Wakeup]:
         """What there is to look for; nothing where it is time to end."""
         while not stop.is_set():
-            self._world.health.turned()
-            left = self._due - self._world.clock()
+            self._parts.health.turned()
+            left = self._due - self._parts.clock()
             if left <= 0:  # whatever else there is: hints may come again and again
-                self._due = self._world.clock() + self._setup.rescan_seconds
+                self._due = self._parts.clock() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
             waiting = asyncio.create_task(self._hints.wait(min(left, BREATH_SECONDS)))
             await _first_of(waiting, stop)
@@ -152,8 +152,8 @@ class Daemon:
         return frozenset()
 
     async def _turn(self, advertiser: Advertiser) -> None:
-        read_at = self._world.clock()
-        facts, used = await asyncio.gather(self._look(), self._world.read_usage())
+        read_at = self._parts.clock()
+        facts, used = await asyncio.gather(self._look(), self._parts.read_usage())
         if not self._learned:
             self._setup.learn(facts)
             self._learned = True
@@ -164,10 +164,10 @@ class Daemon:
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
     async def _look(self) -> HostFacts:
-        began = self._world.clock()
+        began = self._parts.clock()
         wanted = self._setup.wants
-        facts = await self._world.looks.look(lambda progress: self._world.scan(wanted, self._setup.vgpu, progress))
-        self._world.metrics.scanned(self._world.clock() - began)
+        facts = await self._parts.looks.look(lambda progress: self._parts.scan(wanted, self._setup.vgpu, progress))
+        self._parts.metrics.scanned(self._parts.clock() - began)
         return facts
 
     async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
@@ -187,20 +187,20 @@ class Daemon:
 
     def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
         try:
-            return reconciler.reconcile(facts, usage, self._world.clock())
+            return reconciler.reconcile(facts, usage, self._parts.clock())
         except LauncherkitError as error:
-            log_error(self._world.log, error)
+            log_error(self._parts.log, error)
         except Exception as bug:  # of one kind of device; the others go on
-            self._world.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
         return ()
 
     def _has_changed(self, task: asyncio.Task[bool]) -> bool:
         try:
             return task.result()
         except LauncherkitError as error:
-            log_error(self._world.log, error)
+            log_error(self._parts.log, error)
         except Exception as bug:
-            self._world.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
         return False
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
@@ -227,11 +227,11 @@ class Daemon:
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            found = provider.resources(facts, usage, self._world.clock())
-            stalled = self._world.looks.stalled
+            found = provider.resources(facts, usage, self._parts.clock())
+            stalled = self._parts.looks.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
         except Exception as bug:  # of one kind of device: what it had stays, and the others go on
-            self._world.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
             return self._found.get(provider, ())
 
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
@@ -242,33 +242,33 @@ class Daemon:
             if self._facts is None or self._before is not None:
                 raise
             if self._is_new("names", error):
-                log_error(self._world.log, error)
+                log_error(self._parts.log, error)
             return [offer for offer in offered if offer.resource.name in self._told]
         self._is_new("names", None)
         return offered
 
     def _tell(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
-        world = self._world
+        parts = self._parts
         for change in changes(self._told, listed):
             if self._facts is None and change.type == "Normal":
                 continue  # a start is no news of devices that are well
-            world.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
-            world.events.event(change.type, change.reason, change.text)
+            parts.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
+            parts.events.event(change.type, change.reason, change.text)
         if listed != self._told:
-            world.metrics.devices(list(listed.values()))
+            parts.metrics.devices(list(listed.values()))
         self._told = listed
-        world.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
+        parts.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
-            world.publish(facts, list(listed.values()))
+            parts.publish(facts, list(listed.values()))
             self._is_new("labels", None)
         except LauncherkitError as error:
             if self._is_new("labels", error):
-                log_error(world.log, error)
+                log_error(parts.log, error)
 
     async def _reload(self) -> None:
         """Take the new configuration if it is one, and keep the old one if it is wrong."""
         try:
-            setup = await self._world.reload()
+            setup = await self._parts.reload()
         except LauncherkitError as error:
             self._refuse(error)
             return
@@ -276,7 +276,7 @@ class Daemon:
             return
         self._before = self._setup, self._found
         self._setup, self._learned, self._found = setup, False, {}
-        self._due = min(self._due, self._world.clock() + setup.rescan_seconds)
+        self._due = min(self._due, self._parts.clock() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
         """A turn has gone well; with a new configuration that is the proof of it."""
@@ -284,9 +284,9 @@ class Daemon:
             return
         self._before = None
         self._is_new("configuration", None)
-        self._world.metrics.reloaded("done")
-        self._world.log("info", "the configuration has changed; the new one is in force")
-        self._world.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
+        self._parts.metrics.reloaded("done")
+        self._parts.log("info", "the configuration has changed; the new one is in force")
+        self._parts.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
 
     def _put_back(self, error: LauncherkitError) -> bool:
         """Back to the configuration before, where a new one shows only on the host that it is wrong."""
@@ -300,9 +300,9 @@ class Daemon:
 
     def _refuse(self, error: LauncherkitError) -> None:
         if self._is_new("configuration", error):
-            self._world.metrics.reloaded("refused")
-            log_error(self._world.log, error)
-            self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
+            self._parts.metrics.reloaded("refused")
+            log_error(self._parts.log, error)
+            self._parts.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
 
     def _is_new(self, about: str, error: LauncherkitError | None) -> bool:
         """Whether something else is wrong than at the last time; None: nothing is any more."""
@@ -315,7 +315,7 @@ class Daemon:
 class Hinting:
     """Answers the kubelet, and has the mates of what was given away looked at soon."""
 
-    def __init__(self, allocator: Allocator, hints: Wakeups) -> None:
+    def __init__(self, allocator: Allocator, hints: WakeupQueue) -> None:
         self._allocator = allocator
         self._hints = hints
         self.prefer = allocator.prefer

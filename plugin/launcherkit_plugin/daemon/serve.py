@@ -25,15 +25,15 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_apart
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.config.source import Source
-from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
-from launcherkit_plugin.daemon.wiring import Parts, assemble
+from launcherkit_plugin.config.source import ConfigSource
+from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Hinting, Setup
+from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.pods import pod_states
 from launcherkit_plugin.host.scan import NodeReader
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
@@ -119,14 +119,14 @@ async def _serve(
 ) -> None:
     clock = time.monotonic
     health = Health(clock, patience=QUIET_SECONDS)
-    hints = Wakeups(SETTLE_SECONDS)
+    hints = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         metrics = await _metrics(options, health, log, opened)
         cluster = ClusterSocket(log, hints)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         guarded = Guarded(Waits(log, metrics, cluster, partial(hints.give, Wakeup.HOST)))
-        parts = Parts(
+        parts = ProviderParts(
             host=Host.from_sysfs(options.host),
             root=options.host,
             dev_root=options.dev_root,
@@ -147,7 +147,7 @@ async def _serve(
         seen = opened.enter_context(watching(partial(hints.give, Wakeup.HOST)))
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
-        source = Source(options.config, read)
+        source = ConfigSource(options.config, read)
 
         def watch() -> None:
             seen.folders(_watched(options, source, advertiser, hints))
@@ -181,7 +181,7 @@ async def _serve(
             except NoCluster as silent:
                 log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
             reading = await source.again() or reading
-        world = World(
+        world = DaemonParts(
             scan=partial(_scan, parts.host, NodeReader()),
             looks=Looks(guarded),
             read_usage=_UsageReader(options, env, log).read,
@@ -237,7 +237,9 @@ def _waiting_for(names: Sequence[str]) -> str:
     return f"not registered with the kubelet: {', '.join(names)}" if names else ""
 
 
-def _watched(options: Options, source: Source, advertiser: Advertiser, hints: Wakeups) -> dict[str, Callable[[], None]]:
+def _watched(
+    options: Options, source: ConfigSource, advertiser: Advertiser, hints: WakeupQueue
+) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
         options.plugins: advertiser.look,
@@ -271,12 +273,12 @@ class _UsageReader:
 
 
 def _node_hook(
-    path: str, allocator: Allocator, world: World, parts: Parts, hints: Wakeups
+    path: str, allocator: Allocator, world: DaemonParts, parts: ProviderParts, hints: WakeupQueue
 ) -> AbstractAsyncContextManager[None]:
-    from launcherkit_plugin.nodehook.service import Node, serving_node_hook
+    from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
 
     wake = partial(hints.give, Wakeup.PODS)
-    return serving_node_hook(path, Node(allocator, world.read_usage, parts.stopped, wake, parts.log))
+    return serving_node_hook(path, NodeHookParts(allocator, world.read_usage, parts.stopped, wake, parts.log))
 
 
 async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:

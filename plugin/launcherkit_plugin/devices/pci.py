@@ -24,7 +24,7 @@ from launcherkit_plugin.devices.egm import egm_nodes, has_egm
 from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
 from launcherkit_plugin.devices.nodes import NodeSets, chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.host.guarded import Guarded, group_key
-from launcherkit_plugin.model.config import Nodes, PciRule
+from launcherkit_plugin.model.config import NodeChoice, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy
 from launcherkit_plugin.model.usage import Usage
@@ -37,7 +37,7 @@ READ_SECONDS = 5.0
 """For how long the kubelet waits for a device to be read anew."""
 
 
-class Binder(Protocol):
+class BindingProblems(Protocol):
     """Who binds what rules with ``bind`` say (K8)."""
 
     def problem(self, address: PciAddress) -> Problem | None:
@@ -63,10 +63,10 @@ class PciProvider:
         host: Host,
         *,
         root: str = "/",
-        nodes: Nodes = "auto",
+        nodes: NodeChoice = "auto",
         cdi: CdiFile | None = None,
         cdi_only: bool = False,
-        binder: Binder | None = None,
+        binder: BindingProblems | None = None,
         guarded: Guarded | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
     ) -> None:

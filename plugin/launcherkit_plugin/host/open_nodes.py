@@ -14,7 +14,7 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first PID namespace has this number on every Linux (PROC_PID_INIT_INO)."""
 
 
-class Process(NamedTuple):
+class HolderProcess(NamedTuple):
     """Somebody who has a node open."""
 
     pid: int
@@ -27,7 +27,7 @@ class Process(NamedTuple):
 class OpenNodes(NamedTuple):
     """What was found."""
 
-    holders: Mapping[str, tuple[Process, ...]]
+    holders: Mapping[str, tuple[HolderProcess, ...]]
     """By node, as ``/dev/vfio/44`` or ``/dev/vfio/devices/vfio3``."""
     unseen: str = ""
     """Why there may be more: a process that could not be looked into, or that can't be seen at all. Empty: there are no
@@ -53,7 +53,7 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
     Args:
         proc: where the host's proc file system is mounted.
     """
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[HolderProcess]] = {}
     unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
     try:
         processes = pids(proc)
@@ -65,10 +65,10 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
-            unseen = unseen or f"{Process(pid, _name(proc, pid))} can't be looked into"
+            unseen = unseen or f"{HolderProcess(pid, _name(proc, pid))} can't be looked into"
             continue
         for node in nodes:
-            found.setdefault(node, []).append(Process(pid, _name(proc, pid)))
+            found.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
     return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
 
 

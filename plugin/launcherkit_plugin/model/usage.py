@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.model.value import NamedTuple
 
-Source: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
+UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 
 
 class Holder(NamedTuple):
@@ -22,7 +22,7 @@ class Holder(NamedTuple):
 class Usage(NamedTuple):
     """Holders by resource and device ID, from one source; with ``none`` nothing is known, and nothing is taken away."""
 
-    source: Source
+    source: UsageSource
     held: Mapping[str, Mapping[str, Holder]]
     doubtful: Mapping[str, Mapping[str, Holder]] = {}
     """What pods may have of which nobody can tell whether they have ended: nothing of it is taken away (T2)."""

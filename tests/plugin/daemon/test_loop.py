@@ -19,10 +19,10 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
+from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Hinting, Setup
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.model.device import Device, Grant, Resource
@@ -104,12 +104,12 @@ class Stage:
         self.published: list[Resource] = []
         self.rounds = 0
         self.stop = loop.call(asyncio.Event)
-        self.hints = loop.call(Wakeups, 0.01)
+        self.hints = loop.call(WakeupQueue, 0.01)
         allocator = loop.call(Allocator, Reservations(), time.monotonic)
         self.allocator = allocator
         around = Surroundings(str(folder), Hinting(allocator, self.hints), self.log, NoMetrics())
         self.advertiser = loop.call(Advertiser, around, time.monotonic)
-        world = World(
+        world = DaemonParts(
             scan=self._scan,
             looks=Looks(Guarded(), stall=0.05),
             read_usage=self._usage,
