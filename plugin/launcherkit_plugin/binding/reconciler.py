@@ -13,10 +13,10 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
+from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
 from launcherkit_plugin.binding.held import Holders
 from launcherkit_plugin.binding.host_use import read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.binding.plan import VFIO_PCI, check_free, plan_groups
 from launcherkit_plugin.binding.wanted import Task, tasks, unwanted, wanted_functions
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded, group_key

@@ -10,8 +10,8 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit_plugin.binding.group import members_to_bind
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.binding.plan import members_to_bind
 from launcherkit_plugin.model.config import PciRule
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.binding.host_use import read_uses
-from launcherkit_plugin.binding.plan import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.cli.binding_inputs import (
     BindingParts,
     add_change_arguments,

@@ -12,8 +12,8 @@ from launcherkit.process.edge import tell
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.binding.plan import not_on_host
 from launcherkit_plugin.cli.binding_inputs import (
     BindingParts,
     add_change_arguments,

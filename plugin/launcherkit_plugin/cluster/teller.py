@@ -8,7 +8,7 @@ from typing import Protocol
 
 from launcherkit_plugin.cluster.api import ApiProblem, Json
 from launcherkit_plugin.cluster.correlator import Correlator, Event, Told
-from launcherkit_plugin.cluster.facts import EVENTS_PATH, event_object
+from launcherkit_plugin.cluster.objects import EVENTS_PATH, event_object
 from launcherkit_plugin.telemetry.log import Log
 
 _NOT_FOUND = 404

@@ -14,7 +14,7 @@ from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, free_on, instances_on, is_vf, kinds_of
-from launcherkit_plugin.vgpu.slots import slot_of
+from launcherkit_plugin.vgpu.mdev_slots import slot_of
 
 
 def is_wanted(function: PciFunction) -> bool:

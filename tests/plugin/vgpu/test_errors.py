@@ -30,7 +30,7 @@ from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
