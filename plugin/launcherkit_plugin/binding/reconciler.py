@@ -35,7 +35,7 @@ LONGEST_PAUSE_SECONDS = 300.0
 """What fails is tried again after a pause that doubles; sooner where a driver has changed meanwhile."""
 
 LATE_SECONDS = 30.0
-"""After which a group on its way is told of as late. A large GPU takes some ten seconds; a step that takes longer than
+"""After which a group on its way is reported as late. A large GPU takes some ten seconds; a step that takes longer than
 `launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
 
 

@@ -1,4 +1,4 @@
-"""What bind, unbind and status are told on the command line, and the parts that they use."""
+"""The arguments that bind, unbind and status share, and the parts that they work with."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts
     proc = proc_of(args)
     host = Host.from_sysfs(args.host)
 
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def usage() -> Usage:
-        return usage_of(args, env, told)
+        return usage_of(args, env, reported)
 
     def open_nodes() -> OpenNodes:
         return read_open_nodes(proc)
@@ -97,12 +97,12 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts
     )
 
 
-def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | None = None) -> Usage:
+def usage_of(args: argparse.Namespace, env: Mapping[str, str], reported: set[str] | None = None) -> Usage:
     """Who has what, by the kubelet that the arguments name.
 
-    Why nothing is known is told on stderr, and kept in ``told``, so that it is told once.
+    Why nothing is known is reported on stderr, once: ``reported`` has the messages so far.
     """
-    told = set() if told is None else told
+    reported = set() if reported is None else reported
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
         return _NOBODY
     problems: list[LauncherkitError] = []
@@ -110,8 +110,8 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | 
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
     usage = asyncio.run(read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append))
     for problem in problems:
-        if not usage.known and problem.message not in told:
-            told.add(problem.message)
+        if not usage.known and problem.message not in reported:
+            reported.add(problem.message)
             tell("note", problem.message, env)
     return usage
 

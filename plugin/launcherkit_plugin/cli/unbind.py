@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 def _records(
     addresses: Sequence[PciAddress], facts: HostFacts, parts: BindingParts, env: Mapping[str, str]
 ) -> list[Record]:
-    """The records of these functions, each once; a function that has its own driver needs none, and that is told."""
+    """The records of these functions, each once. A function that has its own driver needs none; that is reported."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}
     for address in addresses:

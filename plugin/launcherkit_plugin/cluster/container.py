@@ -150,7 +150,7 @@ def watch_configuration(api: Api, board: Board) -> None:
 
 
 def watch_labels(api: Api, node: str, board: Board) -> None:
-    """The labels of the node, by which KubeVirt's configuration tells nodes apart."""
+    """The labels of the node, by which KubeVirt's configuration selects nodes."""
     for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
         board.value("labels", node_labels(objects.values()))
 

@@ -53,7 +53,7 @@ class ConfigSource:
         Raises:
             LauncherkitError: what is wrong with it; the old one stays in force.
         """
-        if self._seen == self._sight():
+        if self._seen == self._fingerprint():
             return None
         before = self._config
         reading = await self._take()
@@ -64,17 +64,17 @@ class ConfigSource:
         self._seen = self._config = None
 
     async def _take(self) -> Reading:
-        self._seen = self._sight()
+        self._seen = self._fingerprint()
         try:
             reading = await self._read(*self._settings)
         except LauncherkitError:
-            self._seen = None  # what is wrong may be in a file that it refers to, which nobody has told of
+            self._seen = None  # what is wrong may be in a file that it refers to, of whose change nobody has heard
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files
-            self._seen = self._sight()
+            self._seen = self._fingerprint()
         self._config = reading.config
         return reading
 
-    def _sight(self) -> tuple[object, dict[str, FileVersion | None]]:
+    def _fingerprint(self) -> tuple[object, dict[str, FileVersion | None]]:
         return self._settings, versions(self._files)

@@ -84,13 +84,13 @@ class DaemonParts(NamedTuple):
 class Daemon:
     """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`."""
 
-    def __init__(self, parts: DaemonParts, setup: Setup, allocator: Allocator, hints: WakeupQueue) -> None:
+    def __init__(self, parts: DaemonParts, setup: Setup, allocator: Allocator, wakeups: WakeupQueue) -> None:
         self._parts = parts
         self._setup = setup
         self._allocator = allocator
-        self._hints = hints
+        self._wakeups = wakeups
         self._facts: HostFacts | None = None
-        self._told: dict[str, Resource] = {}
+        self._reported: dict[str, Resource] = {}
         self._learned = False
         self._due = 0.0
         self._begun: set[asyncio.Task[bool]] = set()
@@ -98,14 +98,14 @@ class Daemon:
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
         """What was in force before a new configuration, until a whole turn with that has gone well."""
         self._wrong: dict[str, str] = {}
-        """What is wrong at the moment, by what it is about: each is told once."""
+        """What is wrong at the moment, by what it is about: each is reported once."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
         """Whether something on the host may change by itself when something is given away."""
 
     async def run(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is told, and tried again.
+        """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is reported, and tried again.
 
         Raises:
             LauncherkitError: the host can't be read at all, or two resources are in each other's way.
@@ -121,12 +121,12 @@ class Daemon:
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
         await self._turn(advertiser)
         self._due = self._parts.clock() + self._setup.rescan_seconds
-        while news := await self._next_news(stop):
+        while wakeups := await self._next_wakeups(stop):
             try:
-                if Wakeup.CONFIG in news or Wakeup.TIME in news:
+                if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
-                if news == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
-                    self._list(self._facts, advertiser)  # nothing but the mates of what was given has changed
+                if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
+                    self._list(self._facts, advertiser)  # nothing but the group members of what was given has changed
                 else:
                     await self._turn(advertiser)
                 self._take_for_good()
@@ -136,15 +136,15 @@ class Daemon:
             except Exception as bug:
                 self._parts.log("error", f"internal error: {type(bug).__name__}: {bug}")
 
-    async def _next_news(self, stop: asyncio.Event) -> frozenset[Wakeup]:
+    async def _next_wakeups(self, stop: asyncio.Event) -> frozenset[Wakeup]:
         """What there is to look for; nothing where it is time to end."""
         while not stop.is_set():
             self._parts.health.turned()
             left = self._due - self._parts.clock()
-            if left <= 0:  # whatever else there is: hints may come again and again
+            if left <= 0:  # whatever else there is: wakeups may come again and again
                 self._due = self._parts.clock() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
-            waiting = asyncio.create_task(self._hints.wait(min(left, BREATH_SECONDS)))
+            waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
             await _first_of(waiting, stop)
             if waiting.done() and waiting.result():
                 return waiting.result()
@@ -182,7 +182,7 @@ class Daemon:
         for task in late:
             self._begun.add(task)
             task.add_done_callback(self._ended)
-        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is told
+        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is reported
         return any(changed)
 
     def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
@@ -206,7 +206,7 @@ class Daemon:
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and self._has_changed(task):
-            self._hints.give(Wakeup.HOST)
+            self._wakeups.give(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> None:
         """What there is."""
@@ -220,7 +220,7 @@ class Daemon:
         self._list(facts, advertiser)
 
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> None:
-        """The same with the mates of what pods have Unhealthy (K3)."""
+        """The same with the group members of what pods have Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(listed.values())
         self._tell(facts, listed)
@@ -243,20 +243,20 @@ class Daemon:
                 raise
             if self._is_new("names", error):
                 log_error(self._parts.log, error)
-            return [offer for offer in offered if offer.resource.name in self._told]
+            return [offer for offer in offered if offer.resource.name in self._reported]
         self._is_new("names", None)
         return offered
 
     def _tell(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
         parts = self._parts
-        for change in changes(self._told, listed):
+        for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
-                continue  # a start is no news of devices that are well
+                continue  # a start is no change of devices that are well
             parts.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
             parts.events.event(change.type, change.reason, change.text)
-        if listed != self._told:
+        if listed != self._reported:
             parts.metrics.devices(list(listed.values()))
-        self._told = listed
+        self._reported = listed
         parts.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
             parts.publish(facts, list(listed.values()))
@@ -295,7 +295,7 @@ class Daemon:
         (self._setup, self._found), self._before = self._before, None
         self._learned = True
         self._refuse(error)
-        self._hints.give(Wakeup.HOST)
+        self._wakeups.give(Wakeup.HOST)
         return True
 
     def _refuse(self, error: LauncherkitError) -> None:
@@ -312,12 +312,12 @@ class Daemon:
         return error is not None and error.message != before
 
 
-class Hinting:
-    """Answers the kubelet, and has the mates of what was given away looked at soon."""
+class WakingAllocator:
+    """Answers the kubelet, and has the group members of what was given away looked at soon."""
 
-    def __init__(self, allocator: Allocator, hints: WakeupQueue) -> None:
+    def __init__(self, allocator: Allocator, wakeups: WakeupQueue) -> None:
         self._allocator = allocator
-        self._hints = hints
+        self._wakeups = wakeups
         self.prefer = allocator.prefer
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -333,7 +333,7 @@ class Hinting:
 
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         grants = await self._allocator.allocate(resource, containers)
-        self._hints.give(Wakeup.GIVEN)
+        self._wakeups.give(Wakeup.GIVEN)
         return grants
 
 

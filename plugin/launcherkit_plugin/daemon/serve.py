@@ -23,10 +23,10 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
-from launcherkit_plugin.config.child import read_config_apart
+from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import ConfigSource
-from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Hinting, Setup
+from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
 from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
@@ -51,7 +51,7 @@ from launcherkit_plugin.telemetry.waits import Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
-"""From a hint to a look: a card that comes or goes is a dozen of them."""
+"""From a wakeup to a look: a card that comes or goes is a dozen of them."""
 CLUSTER_SECONDS = 30.0
 """For KubeVirt's settings in the cluster, where the configuration wants them."""
 QUIET_SECONDS = 600.0
@@ -102,8 +102,8 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
         loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     started = asyncio.Event()
     serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
-    for told in (stop, hurry):
-        waiting = asyncio.create_task(told.wait())
+    for signalled in (stop, hurry):
+        waiting = asyncio.create_task(signalled.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if not started.is_set():
@@ -119,13 +119,13 @@ async def _serve(
 ) -> None:
     clock = time.monotonic
     health = Health(clock, patience=QUIET_SECONDS)
-    hints = WakeupQueue(SETTLE_SECONDS)
+    wakeups = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         metrics = await _metrics(options, health, log, opened)
-        cluster = ClusterSocket(log, hints)
+        cluster = ClusterSocket(log, wakeups)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        guarded = Guarded(Waits(log, metrics, cluster, partial(hints.give, Wakeup.HOST)))
+        guarded = Guarded(Waits(log, metrics, cluster, partial(wakeups.give, Wakeup.HOST)))
         parts = ProviderParts(
             host=Host.from_sysfs(options.host),
             root=options.host,
@@ -141,16 +141,16 @@ async def _serve(
             proc=options.proc,
         )
         allocator = Allocator(Reservations(), clock)
-        around = Surroundings(options.plugins, Hinting(allocator, hints), log, metrics, options.dev_root)
+        around = Surroundings(options.plugins, WakingAllocator(allocator, wakeups), log, metrics, options.dev_root)
         advertiser = Advertiser(around, clock, lambda names: health.waiting(_waiting_for(names)))
         opened.push_async_callback(advertiser.close)
-        seen = opened.enter_context(watching(partial(hints.give, Wakeup.HOST)))
+        seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
         source = ConfigSource(options.config, read)
 
         def watch() -> None:
-            seen.folders(_watched(options, source, advertiser, hints))
+            seen.folders(_watched(options, source, advertiser, wakeups))
 
         def in_force(reading: Reading) -> Setup:
             for note in reading.notes:
@@ -194,15 +194,15 @@ async def _serve(
             health=health,
         )
         if options.node_hook is not None:
-            await opened.enter_async_context(_node_hook(options.node_hook, allocator, world, parts, hints))
+            await opened.enter_async_context(_node_hook(options.node_hook, allocator, world, parts, wakeups))
         started.set()
-        await Daemon(world, in_force(reading), allocator, hints).run(advertiser, stop)
+        await Daemon(world, in_force(reading), allocator, wakeups).run(advertiser, stop)
         log("info", "ending")
 
 
 def _waits_for(cluster: ClusterSocket, log: Log) -> bool:
     """Whether a configuration that wants the cluster's settings has to wait for them. Where nothing is to speak to a
-    cluster that is told, and what the configuration says by itself holds.
+    cluster that is reported, and what the configuration says by itself holds.
     """
     cluster.want_kubevirt()
     if not cluster.listens:
@@ -224,7 +224,7 @@ class _Reader:
         if self._first is not None:
             first, self._first = self._first, None
             return await asyncio.shield(first)  # whoever has begun it waits for its end
-        return await read_config_apart(path, auto, kubevirt, labels)
+        return await read_config_in_child(path, auto, kubevirt, labels)
 
 
 def _scan(
@@ -238,18 +238,18 @@ def _waiting_for(names: Sequence[str]) -> str:
 
 
 def _watched(
-    options: Options, source: ConfigSource, advertiser: Advertiser, hints: WakeupQueue
+    options: Options, source: ConfigSource, advertiser: Advertiser, wakeups: WakeupQueue
 ) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
         options.plugins: advertiser.look,
-        **dict.fromkeys((dev, f"{dev}/devices"), partial(hints.give, Wakeup.HOST)),
-        **dict.fromkeys(source.folders, partial(hints.give, Wakeup.CONFIG)),
+        **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.give, Wakeup.HOST)),
+        **dict.fromkeys(source.folders, partial(wakeups.give, Wakeup.CONFIG)),
     }
 
 
 class _UsageReader:
-    """Reads who has what. Why that can't be known is told once, and not for a kubelet that is just being restarted."""
+    """Reads who has what. Why that is unknown is reported once, and not for a kubelet that is just being restarted."""
 
     def __init__(self, options: Options, env: Mapping[str, str], log: Log) -> None:
         self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
@@ -273,11 +273,11 @@ class _UsageReader:
 
 
 def _node_hook(
-    path: str, allocator: Allocator, world: DaemonParts, parts: ProviderParts, hints: WakeupQueue
+    path: str, allocator: Allocator, world: DaemonParts, parts: ProviderParts, wakeups: WakeupQueue
 ) -> AbstractAsyncContextManager[None]:
     from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
 
-    wake = partial(hints.give, Wakeup.PODS)
+    wake = partial(wakeups.give, Wakeup.PODS)
     return serving_node_hook(path, NodeHookParts(allocator, world.read_usage, parts.stopped, wake, parts.log))
 
 

@@ -155,16 +155,16 @@ class PciProvider:
             slots.setdefault(key, []).append((function, rule))
         chosen = [
             (function, rule)
-            for mates in slots.values()
-            for best in [min(mates, key=lambda mate: (primary_rank(mate[0]), mate[0].address))]
-            for function, rule in mates
+            for in_slot in slots.values()
+            for best in [min(in_slot, key=lambda each: (primary_rank(each[0]), each[0].address))]
+            for function, rule in in_slot
             if function.model == best[0].model
         ]
         yield from sorted(chosen, key=lambda pair: pair[0].address)
 
     def _device(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
-        groups = (host.functions[mate].iommu_group for mate in plan.functions if mate in host.functions)
+        groups = (host.functions[each].iommu_group for each in plan.functions if each in host.functions)
         return Device(
             str(function.address),
             function.numa_node,
@@ -232,7 +232,7 @@ class PciProvider:
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
-            # What is missing is told by a new look.
+            # What is missing is found by a new look.
             chosen = await self._look_again(resource, ids)
             nodes = self._chosen_nodes(chosen)
         if nodes is None:
@@ -325,11 +325,11 @@ def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
     for function, _, name in named:
         if not function.is_vf:
             slots.setdefault(function.address.slot, []).append((function, name))
-    for mates in slots.values():
-        if len(mates) > 1:
-            best = min(primary_rank(function) for function, _ in mates)
-            first = {name for function, name in mates if primary_rank(function) == best}
-            found |= {name for function, name in mates if primary_rank(function) > best and name not in first}
+    for in_slot in slots.values():
+        if len(in_slot) > 1:
+            best = min(primary_rank(function) for function, _ in in_slot)
+            first = {name for function, name in in_slot if primary_rank(function) == best}
+            found |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
     return found
 
 

@@ -1,7 +1,7 @@
 """Which processes have VFIO's device nodes open, by ``/proc``.
 
-Files are told by their names: a node that a container runtime has made in a container's own ``/dev`` is called as on
-the host.
+Files are recognised by their names: a node that a container runtime has made in a container's own ``/dev`` is
+called as on the host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OpenNodes(NamedTuple):
         return not self.unseen
 
     def is_open(self, nodes: Iterable[str]) -> bool | None:
-        """Whether a process has one of these nodes open; None where that can't be told."""
+        """Whether a process has one of these nodes open; None where that is unknown."""
         if any(self.holders.get(node) for node in nodes):
             return True
         return False if self.complete else None
@@ -84,7 +84,7 @@ def pids(proc: str) -> list[int]:
     """The processes that there are.
 
     Raises:
-        OSError: that can't be told.
+        OSError: that is unknown.
     """
     return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
 

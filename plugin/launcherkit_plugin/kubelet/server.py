@@ -115,7 +115,7 @@ class _Devices:
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
         self._now = now
         self.most = len(now.devices)
-        """The most devices that the kubelet has been told of: what it asks for may be those of an earlier list."""
+        """The most devices that were sent to the kubelet: what it asks for may be those of an earlier list."""
         self._changed = asyncio.Event()
         self._open = False
         self._when_left = when_left
@@ -219,7 +219,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         await self._around.answers.check(self._resource, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
-        """What went wrong is logged, and told to the kubelet."""
+        """What went wrong is logged, and returned to the kubelet."""
         try:
             return await work(*arguments)
         except LauncherkitError as error:

@@ -12,7 +12,7 @@ class Holder(NamedTuple):
     """A container that has a device. The checkpoint knows the pod by its UID alone."""
 
     pod: str
-    """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not told us of yet."""
+    """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not named yet."""
     container: str = ""
 
     def __str__(self) -> str:

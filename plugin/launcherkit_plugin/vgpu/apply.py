@@ -57,7 +57,7 @@ def apply_layout(
         look: reads the host.
         changes: makes and removes.
         may_go: why a vGPU must stay.
-        done: is told of each step that was taken.
+        done: called with each step that was taken.
 
     Raises:
         BadLayout: a card or type isn't there.

@@ -30,7 +30,7 @@ ALLOCATE_SECONDS = 10.0
 """For how long the kubelet waits for a card on which vGPUs are made; some drivers take seconds."""
 
 LATE_SECONDS = 15.0
-"""After which changes that nobody waits for are told of as late."""
+"""After which changes that nobody waits for are reported as late."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
 """What failed is not tried, nor offered, again at once: the next pod would fail there too."""
@@ -291,7 +291,7 @@ class Pool(Generic[T]):
 
     def _remove_all(self, targets: Sequence[T]) -> None:
         for target in targets:
-            with suppress(LauncherkitError):  # told; what stays is removed after the grace time
+            with suppress(LauncherkitError):  # reported; what stays is removed after the grace time
                 self._kind.remove(target)
 
     def _ensure(self, target: T) -> bool:
@@ -327,7 +327,7 @@ class Pool(Generic[T]):
                 break  # a driver that doesn't let go of one will not of the next
         for target in missing:
             rooms = [partial(self._remove, other) for other in spare if other.device != target.device]
-            with suppress(LauncherkitError):  # told; a later call tries again
+            with suppress(LauncherkitError):  # reported; a later call tries again
                 changed |= with_room(partial(self._ensure, target), rooms)
         return changed
 

@@ -71,7 +71,7 @@ class Node:
         """The daemon ends, and another one starts."""
         self.guarded = Guarded()
         root = str(self.tree.root)
-        sysfs = partial(Sysfs, root, hands=self.kernel.hand)
+        sysfs = partial(Sysfs, root, make_worker=self.kernel.hand)
         machine = ReconcilerParts(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
         self.reconciler = BindingReconciler(
             self._match, machine, self.guarded, Reporter(self._tell, self), self.metrics
