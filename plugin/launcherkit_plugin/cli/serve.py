@@ -49,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         default=text_from("--dev-root", env) or "",
         help="what the kubelet finds before the paths of device nodes on its side (default: nothing)",
     )
+    _add_endpoint_arguments(parser, env)
+    parser.add_argument(
+        "--features-dir",
+        metavar="DIR",
+        default=text_from("--features-dir", env) or FEATURES,
+        help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
+    )
+    add_place_arguments(parser, env)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def _add_endpoint_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     parser.add_argument(
         "--metrics-address",
         metavar="ADDRESS",
@@ -79,14 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         default=text_from("--cluster-socket", env),
         help="where `launcherkit-plugin cluster` dials, for Events and KubeVirt's configuration (default: nowhere)",
     )
-    parser.add_argument(
-        "--features-dir",
-        metavar="DIR",
-        default=text_from("--features-dir", env) or FEATURES,
-        help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
-    )
-    add_place_arguments(parser, env)
-    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

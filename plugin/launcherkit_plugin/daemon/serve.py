@@ -125,21 +125,7 @@ async def _serve(
         cluster = ClusterSocket(log, wakeups)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        guarded = Guarded(Waits(log, metrics, cluster, partial(wakeups.give, Wakeup.HOST)))
-        parts = ProviderParts(
-            host=Host.from_sysfs(options.host),
-            root=options.host,
-            dev_root=options.dev_root,
-            clock=clock,
-            sleep=time.sleep,
-            log=log,
-            metrics=metrics,
-            events=cluster,
-            stopped=Stopped(),
-            guarded=guarded,
-            ledger=options.ledger,
-            proc=options.proc,
-        )
+        parts = _provider_parts(options, log, metrics, cluster, wakeups)
         allocator = Allocator(Reservations(), clock)
         around = Surroundings(options.plugins, WakingAllocator(allocator, wakeups), log, metrics, options.dev_root)
         advertiser = Advertiser(around, clock, lambda names: health.waiting(_waiting_for(names)))
@@ -152,40 +138,18 @@ async def _serve(
         def watch() -> None:
             seen.folders(_watched(options, source, advertiser, wakeups))
 
-        def in_force(reading: Reading) -> Setup:
-            for note in reading.notes:
-                log("info", note.text, topic=note.topic)
-            watch()
-            return assemble(reading.config, parts)
-
-        async def reload() -> Setup | None:
-            source.tell(*cluster.facts)
-            reading = await source.again()
-            if reading is None:
-                return None
-            if reading.cluster and _waits_for(cluster, log):  # its word is a wakeup; until then the old one stays
-                source.forget()
-                return None
-            return in_force(reading)
-
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
             seen.renew()
             labels.write(features(facts, resources))
 
         watch()
-        reading = await source.first()
-        if reading.cluster:
-            cluster.want_kubevirt()
-            try:
-                source.tell(*await cluster.first(CLUSTER_SECONDS))
-            except NoCluster as silent:
-                log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
-            reading = await source.again() or reading
-        world = DaemonParts(
+        configuration = _Configuration(source, cluster, log, watch, parts)
+        reading = await configuration.first()
+        daemon_parts = DaemonParts(
             scan=partial(_scan, parts.host, NodeReader()),
-            looks=Looks(guarded),
+            looks=Looks(parts.guarded),
             read_usage=_UsageReader(options, env, log).read,
-            reload=reload,
+            reload=configuration.reload,
             publish=publish,
             clock=clock,
             log=log,
@@ -194,10 +158,75 @@ async def _serve(
             health=health,
         )
         if options.node_hook is not None:
-            await opened.enter_async_context(_node_hook(options.node_hook, allocator, world, parts, wakeups))
+            await opened.enter_async_context(
+                _node_hook(options.node_hook, allocator, daemon_parts, wakeups, parts.stopped)
+            )
         started.set()
-        await Daemon(world, in_force(reading), allocator, wakeups).run(advertiser, stop)
+        await Daemon(daemon_parts, configuration.in_force(reading), allocator, wakeups).run(advertiser, stop)
         log("info", "ending")
+
+
+def _provider_parts(
+    options: Options, log: Log, metrics: Metrics, cluster: ClusterSocket, wakeups: WakeupQueue
+) -> ProviderParts:
+    return ProviderParts(
+        host=Host.from_sysfs(options.host),
+        root=options.host,
+        dev_root=options.dev_root,
+        clock=time.monotonic,
+        sleep=time.sleep,
+        log=log,
+        metrics=metrics,
+        events=cluster,
+        stopped=Stopped(),
+        guarded=Guarded(Waits(log, metrics, cluster, partial(wakeups.give, Wakeup.HOST))),
+        ledger=options.ledger,
+        proc=options.proc,
+    )
+
+
+class _Configuration:
+    """The configuration, by its file and the cluster, and what the daemon makes of it."""
+
+    def __init__(
+        self, source: ConfigSource, cluster: ClusterSocket, log: Log, watch: Callable[[], None], parts: ProviderParts
+    ) -> None:
+        """``watch`` is called whenever one comes into force: its files may be others."""
+        self._source = source
+        self._cluster = cluster
+        self._log = log
+        self._watch = watch
+        self._parts = parts
+
+    async def first(self) -> Reading:
+        """What it says at the start. Where it wants the cluster's settings, they are waited for."""
+        reading = await self._source.first()
+        if not reading.cluster:
+            return reading
+        self._cluster.want_kubevirt()
+        try:
+            self._source.tell(*await self._cluster.first(CLUSTER_SECONDS))
+        except NoCluster as silent:
+            log_error(self._log, silent)  # what the file says by itself doesn't wait for the cluster
+        return await self._source.again() or reading
+
+    async def reload(self) -> Setup | None:
+        """What it says now; None where nothing else is to come into force."""
+        self._source.tell(*self._cluster.facts)
+        reading = await self._source.again()
+        if reading is None:
+            return None
+        if reading.cluster and _waits_for(self._cluster, self._log):
+            self._source.forget()  # the cluster's word is a wakeup; until then the old one stays
+            return None
+        return self.in_force(reading)
+
+    def in_force(self, reading: Reading) -> Setup:
+        """What the daemon works with from now on."""
+        for note in reading.notes:
+            self._log("info", note.text, topic=note.topic)
+        self._watch()
+        return assemble(reading.config, self._parts)
 
 
 def _waits_for(cluster: ClusterSocket, log: Log) -> bool:
@@ -273,12 +302,12 @@ class _UsageReader:
 
 
 def _node_hook(
-    path: str, allocator: Allocator, world: DaemonParts, parts: ProviderParts, wakeups: WakeupQueue
+    path: str, allocator: Allocator, parts: DaemonParts, wakeups: WakeupQueue, stopped: Stopped
 ) -> AbstractAsyncContextManager[None]:
     from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
 
     wake = partial(wakeups.give, Wakeup.PODS)
-    return serving_node_hook(path, NodeHookParts(allocator, world.read_usage, parts.stopped, wake, parts.log))
+    return serving_node_hook(path, NodeHookParts(allocator, parts.read_usage, stopped, wake, parts.log))
 
 
 async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
