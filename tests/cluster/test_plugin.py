@@ -16,7 +16,7 @@ import yaml
 
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.host.wakeups import Wakeups
+from launcherkit_plugin.host.wakeups import WakeupQueue
 from tests.cluster.test_manifests import CRDS, dropped
 from tests.support.cluster import Cluster
 from tests.support.clusterprocess import ClusterProcess
@@ -168,7 +168,7 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
         await asyncio.to_thread(server.kubectl, "apply", "-f", "-", given=text)
 
     async def scenario() -> None:
-        daemon = ClusterSocket(lambda level, text, **more: lines.append(text), Wakeups(0.01))
+        daemon = ClusterSocket(lambda level, text, **more: lines.append(text), WakeupQueue(0.01))
         async with daemon.listening(str(path)):
             daemon.want_kubevirt()
             settings, labels = await daemon.first(_SECONDS)

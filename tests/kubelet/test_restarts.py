@@ -22,7 +22,7 @@ NEWCOMERS = (0, 9, 19)
 
 
 class Running:
-    """A pod that has one of three devices and one of two mates."""
+    """A pod that has one of three devices and one of two group members."""
 
     def __init__(self, name: str, pods: Pods, node: Node) -> None:
         self._pods = pods

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.devices.pci import Binder, PciProvider
+from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import Nodes, PciRule, Selector
+from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from tests.support.hosttree import HostTree
@@ -55,8 +55,8 @@ class Node:
         tree: HostTree,
         rules: Mapping[int, PciRule] | None = None,
         *,
-        nodes: Nodes = "auto",
-        binder: Binder | None = None,
+        nodes: NodeChoice = "auto",
+        binder: BindingProblems | None = None,
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = Host.from_sysfs(tree.root)

@@ -58,7 +58,7 @@ class Allocator:
         return self._reservations.merged(self._usage, self._clock(), self._read_at)
 
     def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
-        """Take what is on offer from now on; gives it with the mates of what pods have Unhealthy (K3).
+        """Take what is on offer from now on; gives it with the group members of what pods have Unhealthy (K3).
 
         Args:
             offers: by resource name.
@@ -67,7 +67,7 @@ class Allocator:
         self._offers, self._host = offers, host
         self._resources = {name: offer.resource for name, offer in offers.items()}
         self._footprints = footprints_of(self._resources.values())
-        overlaid = with_group_members(self._mates(), self._resources.values(), self.usage())
+        overlaid = with_group_members(self._members(), self._resources.values(), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -87,7 +87,7 @@ class Allocator:
         ids = [device for container in containers for device in container]
         offer = self._offer(resource, ids)
         _refuse_unhealthy(offer.resource, ids)
-        refuse_split(self._mates(), offer.resource, ids)
+        refuse_split(self._members(), offer.resource, ids)
         with self._reservations.asked(resource, ids) as holder:
             grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
             self._reservations.reserve(resource, ids, self._clock(), holder)
@@ -107,22 +107,22 @@ class Allocator:
         """Which devices a container should rather get (K3); see `launcherkit_plugin.allocation.preference`.
 
         A companion of what was given away last comes first: the kubelet is asking for the same container. What a group
-        member of another pod keeps from being given away comes last: the kubelet asks with the health it was told last.
+        member of another pod keeps from being given away comes last: the kubelet asks with the health it heard last.
         """
         offer = self._offers.get(resource)
         if offer is None:
             return prefer({}, available, must_include, size)
-        devices, mates = offer.resource.devices, self._mates()
+        devices, members = offer.resource.devices, self._members()
         since = {
             key: moment
             for key in available
-            if key in devices and (moment := mates.beside_since(offer.resource, devices[key])) is not None
+            if key in devices and (moment := members.beside_since(offer.resource, devices[key])) is not None
         }
         first = [*must_include, *sorted(since, key=lambda key: (-since[key], key))]
         first = list(dict.fromkeys(first))[: max(size, len(must_include))]
-        return prefer(devices, available, first, size, mates.blocked(offer.resource, available))
+        return prefer(devices, available, first, size, members.blocked(offer.resource, available))
 
-    def _mates(self) -> GroupMembers:
+    def _members(self) -> GroupMembers:
         return GroupMembers(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)
 
     def _fresh_since(self, resource: str, device: str) -> float | None:

@@ -132,25 +132,25 @@ def _one_pod(one: Holder, other: Holder) -> bool:
     return one.pod == other.pod if one.pod else one == other
 
 
-def with_group_members(mates: GroupMembers, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
-    """Resources with the mates of what pods have Unhealthy; what a pod has itself stays as it is (K4)."""
+def with_group_members(members: GroupMembers, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
+    """Resources with the group members of what pods have Unhealthy; what a pod has itself stays as it is (K4)."""
     return tuple(
-        resource._replace(devices={device.id: device for device in _overlaid(resource, mates, usage)})
+        resource._replace(devices={device.id: device for device in _overlaid(resource, members, usage)})
         for resource in resources
     )
 
 
-def _overlaid(resource: Resource, mates: GroupMembers, usage: Usage) -> Iterator[Device]:
+def _overlaid(resource: Resource, members: GroupMembers, usage: Usage) -> Iterator[Device]:
     for device in resource.devices.values():
         if device.healthy and device.groups and usage.holder(resource.name, device.id) is None:
-            why = mates.in_the_way(resource, device)
+            why = members.in_the_way(resource, device)
             if why is not None:
                 yield device._replace(problem=Problem("mate-in-use", f"{device.id}: {why}"))
                 continue
         yield device
 
 
-def refuse_split(mates: GroupMembers, resource: Resource, ids: Sequence[str]) -> None:
+def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str]) -> None:
     """See that no device goes to a pod while another pod has one of its group.
 
     Raises:
@@ -158,7 +158,7 @@ def refuse_split(mates: GroupMembers, resource: Resource, ids: Sequence[str]) ->
     """
     beside = frozenset(ids)
     for device in ids:
-        why = mates.in_the_way(resource, resource.devices[device], beside)
+        why = members.in_the_way(resource, resource.devices[device], beside)
         if why is not None:
             raise GroupSplit(
                 f"{resource.name}: {device} can't be given away: {why}",

@@ -9,7 +9,7 @@ from functools import partial
 from launcherkit.model.function import PciFunction
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.binding.reconciler import BindingReconciler, Machine
+from launcherkit_plugin.binding.reconciler import BindingReconciler, ReconcilerParts
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.modules import modprobe, no_modprobe
@@ -42,7 +42,7 @@ def binder_of(
         reporter, metrics: take what was done.
     """
     this_machine = os.path.realpath(root) == "/"
-    machine = Machine(
+    machine = ReconcilerParts(
         host,
         root,
         proc,

@@ -29,7 +29,7 @@ class CheckFree(Protocol):
 
         Raises:
             DeviceHeld: a pod or a process has one of them.
-            HoldersUnknown: it can't be told, and ``sure`` is asked for.
+            HoldersUnknown: it is unknown, and ``sure`` is asked for.
         """
         ...
 

@@ -93,7 +93,7 @@ def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
         if function.iommu_group is not None:
             near.update(host.groups.get(function.iommu_group, ()))
         if not function.is_vf:
-            near.update(mate.address for mate in host.slot_functions(function.address) if not mate.is_vf)
+            near.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
     return near
 
 

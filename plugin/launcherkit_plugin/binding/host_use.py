@@ -19,7 +19,7 @@ _PROC_BYTES = 1 << 24
 _IFF_UP = 1
 
 
-class Use(NamedTuple):
+class HostUse(NamedTuple):
     """What a function is used for."""
 
     text: str
@@ -28,7 +28,7 @@ class Use(NamedTuple):
     """Guests may have a part of it; nobody can take that away, however much they want to."""
 
 
-def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[Use, ...]]:
+def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[HostUse, ...]]:
     """What each function is used for; nothing for one that is idle.
 
     Args:
@@ -40,7 +40,7 @@ def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[Pci
         return {address: tuple(_uses(tree, proc, address)) for address in dict.fromkeys(addresses)}
 
 
-def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[Use]:
+def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[HostUse]:
     """What can't be read may be in use (T2)."""
     looks: tuple[tuple[Callable[[], Iterator[str]], bool], ...] = (
         (lambda: _networks(tree, address), False),
@@ -50,9 +50,9 @@ def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[Use]:
     for look, by_guests in looks:
         try:
             for text in look():
-                yield Use(text, by_guests)
+                yield HostUse(text, by_guests)
         except UnreadableFile as problem:
-            yield Use(f"whether it is can't be told: {problem.message}", by_guests)
+            yield HostUse(f"whether it is can't be told: {problem.message}", by_guests)
 
 
 def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:

@@ -179,7 +179,7 @@ class Ledger:
 
 
 def boot_id(proc: str) -> str:
-    """Which boot of the machine this is; empty where that can't be told, as in a tree that was made by hand."""
+    """Which boot of the machine this is; empty where that is unknown, as in a tree that was made by hand."""
     try:
         with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(64).strip()

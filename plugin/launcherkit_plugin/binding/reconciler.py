@@ -13,10 +13,10 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
+from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
 from launcherkit_plugin.binding.held import Holders
 from launcherkit_plugin.binding.host_use import read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.binding.plan import VFIO_PCI, check_free, plan_groups
 from launcherkit_plugin.binding.wanted import Task, tasks, unwanted, wanted_functions
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded, group_key
@@ -35,11 +35,11 @@ LONGEST_PAUSE_SECONDS = 300.0
 """What fails is tried again after a pause that doubles; sooner where a driver has changed meanwhile."""
 
 LATE_SECONDS = 30.0
-"""After which a group on its way is told of as late. A large GPU takes some ten seconds; a step that takes longer than
+"""After which a group on its way is reported as late. A large GPU takes some ten seconds; a step that takes longer than
 `launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
 
 
-class Machine(NamedTuple):
+class ReconcilerParts(NamedTuple):
     """What is bound, and what tells who has it."""
 
     host: Host
@@ -63,7 +63,7 @@ class _Done(NamedTuple):
 
 
 class BindingReconciler:
-    """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.Binder`.
+    """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.BindingProblems`.
 
     Args:
         match: the rule that a function falls under, if any.
@@ -76,7 +76,7 @@ class BindingReconciler:
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        machine: Machine,
+        machine: ReconcilerParts,
         guarded: Guarded,
         reporter: Reporter,
         metrics: Metrics,

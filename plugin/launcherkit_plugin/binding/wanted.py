@@ -10,8 +10,8 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit_plugin.binding.group import members_to_bind
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.binding.plan import members_to_bind
 from launcherkit_plugin.model.config import PciRule
 
 
@@ -42,8 +42,8 @@ def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | N
             continue
         found.add(address)
         if rule.siblings == "slot" and not function.is_vf:
-            mates = host.slot_functions(address)
-            found.update(mate.address for mate in mates if may_come_along(mate, host) and mate.model != function.model)
+            beside = host.slot_functions(address)
+            found.update(each.address for each in beside if may_come_along(each, host) and each.model != function.model)
     return frozenset(found)
 
 
@@ -54,7 +54,7 @@ def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
         function = host.functions[address]
         group = (address,) if function.iommu_group is None else host.groups.get(function.iommu_group, (address,))
         members = members_to_bind(group, host)
-        if not all(bound_to_vfio(mate, host.details.get(mate.address)) for mate in members):
+        if not all(bound_to_vfio(member, host.details.get(member.address)) for member in members):
             asked.setdefault(members, []).append(address)
     return [
         Task(tuple(addresses), tuple((member.address, member.driver) for member in members))

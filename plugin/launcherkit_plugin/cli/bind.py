@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.binding.host_use import read_uses
-from launcherkit_plugin.binding.plan import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.cli.binding_inputs import (
-    Parts,
+    BindingParts,
     add_change_arguments,
     collected,
     open_parts,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _plans(addresses: Iterable[PciAddress], parts: Parts, *, force: bool) -> tuple[GroupPlan, ...]:
+def _plans(addresses: Iterable[PciAddress], parts: BindingParts, *, force: bool) -> tuple[GroupPlan, ...]:
     """What is to be done, checked before anything of it is."""
     addresses = tuple(addresses)
     facts = parts.host.facts(addresses)

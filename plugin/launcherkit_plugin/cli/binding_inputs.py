@@ -1,4 +1,4 @@
-"""What bind, unbind and status are told on the command line, and the parts that they use."""
+"""The arguments that bind, unbind and status share, and the parts that they work with."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class Parts(NamedTuple):
+class BindingParts(NamedTuple):
     """What the commands work with."""
 
     root: str
@@ -72,7 +72,7 @@ class Parts(NamedTuple):
     open_nodes: Callable[[], OpenNodes]
 
 
-def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
+def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts:
     """Put together what the arguments say.
 
     Raises:
@@ -81,10 +81,10 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
     proc = proc_of(args)
     host = Host.from_sysfs(args.host)
 
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def usage() -> Usage:
-        return usage_of(args, env, told)
+        return usage_of(args, env, reported)
 
     def open_nodes() -> OpenNodes:
         return read_open_nodes(proc)
@@ -92,15 +92,17 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> Parts:
     sysfs = Sysfs(args.host, getattr(args, "step_timeout", STEP_SECONDS))
     ledger = Ledger(args.ledger, boot_id(proc))
     holders = Holders(host, usage, open_nodes, unknown_is_free=getattr(args, "force", False))
-    return Parts(args.host, proc, host, sysfs, ledger, holders, Binder(sysfs, ledger, holders), usage, open_nodes)
+    return BindingParts(
+        args.host, proc, host, sysfs, ledger, holders, Binder(sysfs, ledger, holders), usage, open_nodes
+    )
 
 
-def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | None = None) -> Usage:
+def usage_of(args: argparse.Namespace, env: Mapping[str, str], reported: set[str] | None = None) -> Usage:
     """Who has what, by the kubelet that the arguments name.
 
-    Why nothing is known is told on stderr, and kept in ``told``, so that it is told once.
+    Why nothing is known is reported on stderr, once: ``reported`` has the messages so far.
     """
-    told = set() if told is None else told
+    reported = set() if reported is None else reported
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
         return _NOBODY
     problems: list[LauncherkitError] = []
@@ -108,8 +110,8 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], told: set[str] | 
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
     usage = asyncio.run(read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append))
     for problem in problems:
-        if not usage.known and problem.message not in told:
-            told.add(problem.message)
+        if not usage.known and problem.message not in reported:
+            reported.add(problem.message)
             tell("note", problem.message, env)
     return usage
 
@@ -133,7 +135,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
     return list(dict.fromkeys(found))
 
 
-def prepare(parts: Parts, env: Mapping[str, str], *, dry_run: bool) -> None:
+def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> None:
     """See that something may be changed, and bring to an end what an earlier command could not.
 
     Raises:

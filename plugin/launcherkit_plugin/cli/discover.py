@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.sources.host import open_host
-from launcherkit_plugin.cli.listing import document, hints, left_out, table
+from launcherkit_plugin.cli.listing import document, left_out, notes, table
 from launcherkit_plugin.cli.options import text_from
-from launcherkit_plugin.daemon.wiring import Parts, assemble
+from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     # Looking leaves no CDI files behind.
     config = _config(args, env)._replace(cdi=None)
     host = open_host(args.host)
-    parts = Parts(
+    parts = ProviderParts(
         host,
         root=args.host,
         dev_root="",
@@ -97,8 +97,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         text = json.dumps(document(args.host, resources, left), indent=2) + "\n"
     else:
         text = table(resources, wide=args.output == "wide")
-        for hint in hints(facts, left, resources):
-            tell("note", hint, env)
+        for note in notes(facts, left, resources):
+            tell("note", note, env)
     write_stdout(text.encode("utf-8", "backslashreplace"))
     setup.check(resources)
     return 0

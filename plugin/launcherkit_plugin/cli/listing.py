@@ -68,7 +68,7 @@ def _why(function: PciFunction, host: HostFacts) -> str:
     return f"bound to {function.driver}, not to a VFIO driver" if function.driver else "bound to no driver"
 
 
-def hints(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource]) -> Iterator[str]:
+def notes(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource]) -> Iterator[str]:
     """Why a person may see less than was hoped for, a line each."""
     yield from (str(entry) for entry in left if entry.gpu)
     for resource in resources:

@@ -49,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         default=text_from("--dev-root", env) or "",
         help="what the kubelet finds before the paths of device nodes on its side (default: nothing)",
     )
+    _add_endpoint_arguments(parser, env)
+    parser.add_argument(
+        "--features-dir",
+        metavar="DIR",
+        default=text_from("--features-dir", env) or FEATURES,
+        help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
+    )
+    add_place_arguments(parser, env)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def _add_endpoint_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     parser.add_argument(
         "--metrics-address",
         metavar="ADDRESS",
@@ -79,18 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         default=text_from("--cluster-socket", env),
         help="where `launcherkit-plugin cluster` connects, for Events and KubeVirt's configuration (default: nowhere)",
     )
-    parser.add_argument(
-        "--features-dir",
-        metavar="DIR",
-        default=text_from("--features-dir", env) or FEATURES,
-        help=f"where Node Feature Discovery looks for labels, if it is there (default: {FEATURES})",
-    )
-    add_place_arguments(parser, env)
-    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Serve; returns when told to end."""
+    """Serve; returns when it is to end."""
     if args.config is None and args.auto is None:
         args.usage_error(
             "nothing to advertise was named: give --config FILE, or --auto nvidia, gpu or all to do without one; "
@@ -110,9 +114,9 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
 
     first = None
     if args.config is not None:
-        from launcherkit_plugin.config.child import read_config_apart
+        from launcherkit_plugin.config.child import read_config_in_child
 
-        first = asyncio.create_task(read_config_apart(args.config, args.auto))
+        first = asyncio.create_task(read_config_in_child(args.config, args.auto))
         await asyncio.sleep(0)
 
     from launcherkit_plugin.daemon.serve import Options, serve
@@ -140,7 +144,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         if first is not None:
             # asyncio can't abandon a process that is just being started: its end is waited for for ever then.
             await asyncio.wait({first})
-            first.cancelled() or first.exception()  # told already, or no longer of interest
+            first.cancelled() or first.exception()  # reported already, or no longer of interest
 
 
 def _check_config(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -15,10 +15,10 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.held import holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
-from launcherkit_plugin.binding.plan import not_on_host
-from launcherkit_plugin.cli.binding_inputs import Parts, open_parts, read_addresses
+from launcherkit_plugin.cli.binding_inputs import BindingParts, open_parts, read_addresses
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
 from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _look(addresses: Sequence[PciAddress], parts: Parts) -> list[_Line]:
+def _look(addresses: Sequence[PciAddress], parts: BindingParts) -> list[_Line]:
     records = parts.ledger.records()
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
     wanted = list(addresses) or sorted({*recorded, *_with_vfio(parts.host.scan(details=False))})

@@ -12,10 +12,10 @@ from launcherkit.process.edge import tell
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.binding.plan import not_on_host
 from launcherkit_plugin.cli.binding_inputs import (
-    Parts,
+    BindingParts,
     add_change_arguments,
     collected,
     open_parts,
@@ -74,8 +74,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _records(addresses: Sequence[PciAddress], facts: HostFacts, parts: Parts, env: Mapping[str, str]) -> list[Record]:
-    """The records of these functions, each once; a function that has its own driver needs none, and that is told."""
+def _records(
+    addresses: Sequence[PciAddress], facts: HostFacts, parts: BindingParts, env: Mapping[str, str]
+) -> list[Record]:
+    """The records of these functions, each once. A function that has its own driver needs none; that is reported."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}
     for address in addresses:

@@ -101,7 +101,7 @@ class Api:
             for line in _lines(response.stream(amt=_CHUNK_BYTES, decode_content=True), path):
                 event = _parsed(line)
                 if event.get("type") == "ERROR":
-                    raise _told_in(event)
+                    raise _problem_in(event)
                 yield event
         except (HTTPError, OSError) as problem:
             raise ApiProblem(0, f"{path}: {problem}") from problem
@@ -166,8 +166,8 @@ def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
             raise ApiProblem(0, f"{path}: a change of more than {OBJECT_BYTES} bytes")
 
 
-def _told_in(event: Json) -> ApiProblem:
-    """The problem that a server tells of in a watch."""
+def _problem_in(event: Json) -> ApiProblem:
+    """The problem that a server reports in a watch."""
     status = event.get("object")
     code, message = (status.get("code"), status.get("message")) if isinstance(status, dict) else (0, "")
     return ApiProblem(code if isinstance(code, int) else 0, shown(message))

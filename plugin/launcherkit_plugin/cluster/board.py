@@ -1,4 +1,4 @@
-"""What the daemon is told by the cluster's process, from any thread, over whatever connection there is."""
+"""What the daemon hears from the cluster's process, from any thread, over whatever connection there is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcherkit_plugin.cluster.protocol import HELLO, line_of
 
 
 class Board:
-    """The values as they are now: told when they change, and all of them to a daemon that has started anew."""
+    """The values as they are now: sent when they change, and all of them to a daemon that has started anew."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Board:
             self._daemon = None
 
     def value(self, name: str, value: object) -> None:
-        """What something is now; a value that is told already is not told again."""
+        """What something is now; a value that was sent already is not sent again."""
         with self._lock:
             if name not in self._values or self._values[name] != value:
                 self._values[name] = value

@@ -18,7 +18,8 @@ from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem
 from launcherkit_plugin.cluster.board import Board
 from launcherkit_plugin.cluster.correlator import Event
-from launcherkit_plugin.cluster.facts import (
+from launcherkit_plugin.cluster.follow import follow
+from launcherkit_plugin.cluster.objects import (
     KUBEVIRT_PATH,
     NODES_PATH,
     PODS_PATH,
@@ -26,7 +27,6 @@ from launcherkit_plugin.cluster.facts import (
     living_pods,
     node_labels,
 )
-from launcherkit_plugin.cluster.follow import follow
 from launcherkit_plugin.cluster.protocol import LINE_BYTES, Message, check_hello, parse
 from launcherkit_plugin.cluster.teller import Teller
 from launcherkit_plugin.telemetry.log import Log
@@ -150,7 +150,7 @@ def watch_configuration(api: Api, board: Board) -> None:
 
 
 def watch_labels(api: Api, node: str, board: Board) -> None:
-    """The labels of the node, by which KubeVirt's configuration tells nodes apart."""
+    """The labels of the node, by which KubeVirt's configuration selects nodes."""
     for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
         board.value("labels", node_labels(objects.values()))
 

@@ -1,4 +1,4 @@
-"""Which Events are told, and which are told already: a node that flaps must not fill the cluster's memory.
+"""Which Events are reported, and which have been already: a node that flaps must not fill the cluster's memory.
 
 As Kubernetes' own components do it: the same Event again raises the count of the first; of many that differ in their
 message alone one goes on for all; and there is a budget.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcherkit_plugin.cluster import EventType
 
 _AGAIN_SECONDS = 600.0
-"""An Event is the same one for so long after it was last told."""
+"""An Event is the same one for so long after it was last reported."""
 _SIMILAR = 10
 _BURST = 25
 _REFILL_SECONDS = 20.0
@@ -30,8 +30,8 @@ class Event(NamedTuple):
     message: str
 
 
-class Told(NamedTuple):
-    """An Event that is to be told: a new one where ``times`` is 1, else the one of that number once more."""
+class Occurrence(NamedTuple):
+    """An Event that is to be reported: a new one where ``times`` is 1, else the one of that number once more."""
 
     number: int
     event: Event
@@ -44,7 +44,7 @@ class Correlator:
     """Takes Events in the order of time."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Event, tuple[Told, float]] = OrderedDict()
+        self._known: OrderedDict[Event, tuple[Occurrence, float]] = OrderedDict()
         self._similar: OrderedDict[tuple[str, str], tuple[set[str], float]] = OrderedDict()
         self._budget = float(_BURST)
         self._at: float | None = None
@@ -52,27 +52,27 @@ class Correlator:
         self.dropped = 0
         """Events that were over the budget."""
 
-    def take(self, event: Event, now: float) -> Told | None:
-        """What is to be told of an Event, None where it is over the budget."""
+    def take(self, event: Event, now: float) -> Occurrence | None:
+        """What is to be reported of an Event; None where it is over the budget."""
         if not self._paid(now):
             self.dropped += 1
             return None
         event = event._replace(message=event.message[:_MESSAGE_CHARACTERS])
         key, event = self._combined(event, now)
-        told, last = self._known.pop(key, (None, now))
-        if told is None or now - last > _AGAIN_SECONDS:
+        occurrence, last = self._known.pop(key, (None, now))
+        if occurrence is None or now - last > _AGAIN_SECONDS:
             self._number += 1
-            told = Told(self._number, event, 0, now)
-        told = told._replace(event=event, times=told.times + 1)
-        self._known[key] = told, now
+            occurrence = Occurrence(self._number, event, 0, now)
+        occurrence = occurrence._replace(event=event, times=occurrence.times + 1)
+        self._known[key] = occurrence, now
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
-        return told
+        return occurrence
 
-    def forget(self, told: Told) -> None:
-        """It could not be told, or is not there any more: the next one like it is a new one."""
+    def forget(self, occurrence: Occurrence) -> None:
+        """It could not be reported, or is not there any more: the next one like it is a new one."""
         for key, (known, _) in list(self._known.items()):
-            if known.number == told.number:
+            if known.number == occurrence.number:
                 del self._known[key]
 
     def _paid(self, now: float) -> bool:

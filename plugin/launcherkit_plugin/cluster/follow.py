@@ -16,7 +16,7 @@ Objects: TypeAlias = dict[str, Json]
 """The objects of a kind at a moment, by UID."""
 
 
-class Server(Protocol):
+class WatchServer(Protocol):
     """As much of `Api` as is needed."""
 
     def get(self, path: str, **query: str) -> Json: ...
@@ -24,7 +24,7 @@ class Server(Protocol):
     def watch(self, path: str, **query: str) -> Iterator[Json]: ...
 
 
-def follow(server: Server, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
+def follow(server: WatchServer, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
     """The objects at a path, and again after every change; listed anew where the server has forgotten what changed.
 
     Args:

@@ -25,7 +25,7 @@ from launcherkit_plugin.cluster.protocol import (
     parse,
     settings,
 )
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Log
 
@@ -45,7 +45,7 @@ class ClusterSocket:
     Where nothing listens Events go nowhere, and nothing is ever known.
     """
 
-    def __init__(self, log: Log, wakeups: Wakeups) -> None:
+    def __init__(self, log: Log, wakeups: WakeupQueue) -> None:
         self._log = log
         self._wakeups = wakeups
         self.listens = False

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from launcherkit_plugin.cluster.api import ApiProblem, Json
-from launcherkit_plugin.cluster.correlator import Correlator, Event, Told
-from launcherkit_plugin.cluster.facts import EVENTS_PATH, event_object
+from launcherkit_plugin.cluster.correlator import Correlator, Event, Occurrence
+from launcherkit_plugin.cluster.objects import EVENTS_PATH, event_object
 from launcherkit_plugin.telemetry.log import Log
 
 _NOT_FOUND = 404
 _NAME_CHARACTERS = 253
 
 
-class Server(Protocol):
+class EventServer(Protocol):
     """As much of `Api` as is needed."""
 
     def post(self, path: str, body: Json) -> Json: ...
@@ -24,7 +24,7 @@ class Server(Protocol):
 
 
 class Teller:
-    """Tells the API server of Events, each once and then by its count; an Event that can't be told is logged and lost.
+    """Posts Events to the API server, each once and then by its count; one that can't be posted is logged and lost.
 
     Args:
         server: where.
@@ -33,7 +33,7 @@ class Teller:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, server: Server, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
+    def __init__(self, server: EventServer, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
         self._server = server
         self._node = node
         self._run = run
@@ -44,23 +44,23 @@ class Teller:
     def tell(self, event: Event) -> None:
         """Post it, or raise the count of one that is posted."""
         dropped = self._correlator.dropped
-        told = self._correlator.take(event, self._clock())
-        if told is None:
+        occurrence = self._correlator.take(event, self._clock())
+        if occurrence is None:
             if dropped == 0:
                 self._log("warning", "more Events than the cluster should have to keep: some are left out")
             return
         try:
-            self._post(told)
+            self._post(occurrence)
         except ApiProblem as problem:
-            self._correlator.forget(told)
+            self._correlator.forget(occurrence)
             self._log("warning", f"an Event can't be told: {problem}", reason=event.reason)
 
-    def _post(self, told: Told) -> None:
-        name = f"{self._node[: _NAME_CHARACTERS - len(self._run) - 12]}.{self._run}.{told.number}"
+    def _post(self, occurrence: Occurrence) -> None:
+        name = f"{self._node[: _NAME_CHARACTERS - len(self._run) - 12]}.{self._run}.{occurrence.number}"
         when = _spelled(self._clock())
-        event = told.event
-        if told.times > 1:
-            change = {"count": told.times, "lastTimestamp": when, "message": event.message}
+        event = occurrence.event
+        if occurrence.times > 1:
+            change = {"count": occurrence.times, "lastTimestamp": when, "message": event.message}
             try:
                 self._server.patch(f"{EVENTS_PATH}/{name}", change)
                 return
@@ -68,7 +68,7 @@ class Teller:
                 if problem.status != _NOT_FOUND:  # the server keeps Events for an hour
                     raise
         body = event_object(self._node, name, event.type, event.reason, event.message, when)
-        self._server.post(EVENTS_PATH, body | {"count": told.times, "firstTimestamp": _spelled(told.first)})
+        self._server.post(EVENTS_PATH, body | {"count": occurrence.times, "firstTimestamp": _spelled(occurrence.first)})
 
 
 def _spelled(seconds: float) -> str:

@@ -19,7 +19,7 @@ PATIENCE = 60.0
 """Seconds. It takes a fifth of one; a node that is starting up may be slow."""
 
 
-async def read_config_apart(
+async def read_config_in_child(
     path: str,
     auto: Auto | None = None,
     kubevirt: Mapping[str, Any] | None = None,

@@ -112,7 +112,7 @@ Id = Annotated[int, _text(parse_id), _schema(f"^{_ID}$", "10de")]
 Pair = Annotated[tuple[int, int], _text(parse_pair), _schema(f"^{_ID}:{_ID}$", "10de:2204")]
 ClassPrefix = Annotated[str, _text(parse_class), _schema("^(0[xX])?([0-9a-fA-F]{2}){1,3}$", "03", "0302")]
 AddressGlob = Annotated[str, _text(parse_address_glob), _schema("^[0-9a-fA-F:.*?!\\[\\]-]+$", "0000:e1:00.*")]
-VariablePrefix = Annotated[str, _text(parse_prefix), _schema("^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
+EnvironmentPrefix = Annotated[str, _text(parse_prefix), _schema("^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
 ResourceName = Annotated[
     str, _text(check_resource_name), _schema("^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "nvidia.com/GA102_GEFORCE_RTX_3090")
 ]

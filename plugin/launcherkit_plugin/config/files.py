@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Version(NamedTuple):
+class FileVersion(NamedTuple):
     """Which file is behind a path at the moment. Kubelets swap a link above a ConfigMap's files, editors rename."""
 
     real: str
@@ -16,18 +16,18 @@ class Version(NamedTuple):
     changed_ns: int
 
 
-def versions(paths: Iterable[str]) -> dict[str, Version | None]:
+def versions(paths: Iterable[str]) -> dict[str, FileVersion | None]:
     """What is behind each path, None where nothing is. Compare with an earlier one."""
     return {path: _version(path) for path in paths}
 
 
-def _version(path: str) -> Version | None:
+def _version(path: str) -> FileVersion | None:
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
     except OSError:
         return None
-    return Version(real, status.st_ino, status.st_size, status.st_mtime_ns)
+    return FileVersion(real, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def folders(paths: Iterable[str]) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def _check_says_something(config: Config, path: str) -> None:
 
 
 def _check_names(config: Config, path: str) -> None:
-    """Whether the names that people gave are apart (K6); those that are found on the host come later."""
+    """Whether the names that people gave are distinct (K6); those that are found on the host come later."""
     rules: list[PciRule | MdevRule | VgpuVfRule] = [*config.pci, *config.vgpu.mdevs, *config.vgpu.vfs]
     named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in rules if rule.name is not None]
     errors = Collector()

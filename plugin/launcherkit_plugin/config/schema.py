@@ -13,12 +13,12 @@ from launcherkit_plugin.config.fields import (
     AliasKey,
     ClassPrefix,
     Domain,
+    EnvironmentPrefix,
     Glob,
     Id,
     Pair,
     ResourceName,
     ShortName,
-    VariablePrefix,
 )
 from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
 from launcherkit_plugin.model.config import (
@@ -27,7 +27,7 @@ from launcherkit_plugin.model.config import (
     LayoutEntry,
     MdevRule,
     Mode,
-    Nodes,
+    NodeChoice,
     PciRule,
     Selector,
     VgpuVfRule,
@@ -72,7 +72,7 @@ class WrittenSelector(Written):
 class WrittenEnvironment(Written):
     """The variable that a container gets."""
 
-    prefix: VariablePrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
     list_siblings: bool = Field(
         False, alias="listSiblings", description="Name the siblings in it too, for readers that know no sysfs."
     )
@@ -124,7 +124,7 @@ class _WrittenVgpuResource(Written):
 class WrittenMdevResource(_WrittenVgpuResource):
     """Mediated devices that are advertised under one name, or each type under its own."""
 
-    prefix: VariablePrefix = Field("MDEV_PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="What the variable's name begins with.")
 
     def value(self) -> MdevRule:
         return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
@@ -133,7 +133,7 @@ class WrittenMdevResource(_WrittenVgpuResource):
 class WrittenVfResource(_WrittenVgpuResource):
     """Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own."""
 
-    prefix: VariablePrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
 
     def value(self) -> VgpuVfRule:
         return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
@@ -220,7 +220,9 @@ class WrittenConfig(Written):
     pci_ids: str | None = Field(
         None, alias="pciIds", min_length=1, description="A table pci.ids, in the place of the one that is installed."
     )
-    nodes: Nodes = Field("auto", description="Which device nodes a container gets: of groups, VFIO's own, or both.")
+    nodes: NodeChoice = Field(
+        "auto", description="Which device nodes a container gets: of groups, VFIO's own, or both."
+    )
     cdi: WrittenCdi | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two looks at the host."

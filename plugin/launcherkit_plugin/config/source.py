@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.config.files import Version, folders, versions
+from launcherkit_plugin.config.files import FileVersion, folders, versions
 from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.model.config import Config
 
@@ -14,7 +14,7 @@ Read: TypeAlias = Callable[[Mapping[str, Any] | None, Mapping[str, str]], Awaita
 """Reads it, with KubeVirt's settings in the cluster and the node's labels, as far as they are known."""
 
 
-class Source:
+class ConfigSource:
     """A configuration that may change. `first` comes before all else."""
 
     def __init__(self, path: str | None, read: Read) -> None:
@@ -27,7 +27,7 @@ class Source:
         self._read = read
         self._files: tuple[str, ...] = () if path is None else (path,)
         self._settings: tuple[Mapping[str, Any] | None, Mapping[str, str]] = None, {}
-        self._seen: tuple[object, dict[str, Version | None]] | None = None
+        self._seen: tuple[object, dict[str, FileVersion | None]] | None = None
         self._config: Config | None = None
 
     @property
@@ -53,7 +53,7 @@ class Source:
         Raises:
             LauncherkitError: what is wrong with it; the old one stays in force.
         """
-        if self._seen == self._sight():
+        if self._seen == self._fingerprint():
             return None
         before = self._config
         reading = await self._take()
@@ -64,17 +64,17 @@ class Source:
         self._seen = self._config = None
 
     async def _take(self) -> Reading:
-        self._seen = self._sight()
+        self._seen = self._fingerprint()
         try:
             reading = await self._read(*self._settings)
         except LauncherkitError:
-            self._seen = None  # what is wrong may be in a file that it refers to, which nobody has told of
+            self._seen = None  # what is wrong may be in a file that it refers to, of whose change nobody has heard
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files
-            self._seen = self._sight()
+            self._seen = self._fingerprint()
         self._config = reading.config
         return reading
 
-    def _sight(self) -> tuple[object, dict[str, Version | None]]:
+    def _fingerprint(self) -> tuple[object, dict[str, FileVersion | None]]:
         return self._settings, versions(self._files)

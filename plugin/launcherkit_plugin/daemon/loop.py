@@ -17,7 +17,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.look import Looks, Progress, with_stalled
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import Usage
@@ -54,7 +54,7 @@ class Setup(NamedTuple):
         return any(each.wants(function) for each in wanting)
 
 
-class Health(Protocol):
+class HealthRecorder(Protocol):
     """See `launcherkit_plugin.telemetry.health.Health`."""
 
     def turned(self) -> None: ...
@@ -62,8 +62,8 @@ class Health(Protocol):
     def waiting(self, for_what: str) -> None: ...
 
 
-class World(NamedTuple):
-    """What the daemon needs of the world."""
+class DaemonParts(NamedTuple):
+    """What the daemon works with."""
 
     scan: Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
     """The facts, by which functions are wanted and whether vGPUs are. It blocks."""
@@ -78,19 +78,19 @@ class World(NamedTuple):
     log: Log
     metrics: Metrics
     events: Recorder
-    health: Health
+    health: HealthRecorder
 
 
 class Daemon:
     """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`."""
 
-    def __init__(self, world: World, setup: Setup, allocator: Allocator, hints: Wakeups) -> None:
-        self._world = world
+    def __init__(self, parts: DaemonParts, setup: Setup, allocator: Allocator, wakeups: WakeupQueue) -> None:
+        self._parts = parts
         self._setup = setup
         self._allocator = allocator
-        self._hints = hints
+        self._wakeups = wakeups
         self._facts: HostFacts | None = None
-        self._told: dict[str, Resource] = {}
+        self._reported: dict[str, Resource] = {}
         self._learned = False
         self._due = 0.0
         self._begun: set[asyncio.Task[bool]] = set()
@@ -98,14 +98,14 @@ class Daemon:
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
         """What was in force before a new configuration, until a whole turn with that has gone well."""
         self._wrong: dict[str, str] = {}
-        """What is wrong at the moment, by what it is about: each is told once."""
+        """What is wrong at the moment, by what it is about: each is reported once."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
         """Whether something on the host may change by itself when something is given away."""
 
     async def run(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is told, and tried again.
+        """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is reported, and tried again.
 
         Raises:
             LauncherkitError: the host can't be read at all, or two resources are in each other's way.
@@ -120,31 +120,31 @@ class Daemon:
 
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
         await self._turn(advertiser)
-        self._due = self._world.clock() + self._setup.rescan_seconds
-        while news := await self._next_news(stop):
+        self._due = self._parts.clock() + self._setup.rescan_seconds
+        while wakeups := await self._next_wakeups(stop):
             try:
-                if Wakeup.CONFIG in news or Wakeup.TIME in news:
+                if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
-                if news == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
-                    self._list(self._facts, advertiser)  # nothing but the mates of what was given has changed
+                if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
+                    self._list(self._facts, advertiser)  # nothing but the group members of what was given has changed
                 else:
                     await self._turn(advertiser)
                 self._take_for_good()
             except LauncherkitError as error:
                 if not self._put_back(error):
-                    log_error(self._world.log, error)
+                    log_error(self._parts.log, error)
             except Exception as bug:
-                self._world.log("error", f"internal error: {type(bug).__name__}: {bug}")
+                self._parts.log("error", f"internal error: {type(bug).__name__}: {bug}")
 
-    async def _next_news(self, stop: asyncio.Event) -> frozenset[Wakeup]:
+    async def _next_wakeups(self, stop: asyncio.Event) -> frozenset[Wakeup]:
         """What there is to look for; nothing where it is time to end."""
         while not stop.is_set():
-            self._world.health.turned()
-            left = self._due - self._world.clock()
-            if left <= 0:  # whatever else there is: hints may come again and again
-                self._due = self._world.clock() + self._setup.rescan_seconds
+            self._parts.health.turned()
+            left = self._due - self._parts.clock()
+            if left <= 0:  # whatever else there is: wakeups may come again and again
+                self._due = self._parts.clock() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
-            waiting = asyncio.create_task(self._hints.wait(min(left, BREATH_SECONDS)))
+            waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
             await _first_of(waiting, stop)
             if waiting.done() and waiting.result():
                 return waiting.result()
@@ -152,8 +152,8 @@ class Daemon:
         return frozenset()
 
     async def _turn(self, advertiser: Advertiser) -> None:
-        read_at = self._world.clock()
-        facts, used = await asyncio.gather(self._look(), self._world.read_usage())
+        read_at = self._parts.clock()
+        facts, used = await asyncio.gather(self._look(), self._parts.read_usage())
         if not self._learned:
             self._setup.learn(facts)
             self._learned = True
@@ -164,10 +164,10 @@ class Daemon:
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
     async def _look(self) -> HostFacts:
-        began = self._world.clock()
+        began = self._parts.clock()
         wanted = self._setup.wants
-        facts = await self._world.looks.look(lambda progress: self._world.scan(wanted, self._setup.vgpu, progress))
-        self._world.metrics.scanned(self._world.clock() - began)
+        facts = await self._parts.looks.look(lambda progress: self._parts.scan(wanted, self._setup.vgpu, progress))
+        self._parts.metrics.scanned(self._parts.clock() - began)
         return facts
 
     async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
@@ -182,31 +182,31 @@ class Daemon:
         for task in late:
             self._begun.add(task)
             task.add_done_callback(self._ended)
-        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is told
+        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is reported
         return any(changed)
 
     def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
         try:
-            return reconciler.reconcile(facts, usage, self._world.clock())
+            return reconciler.reconcile(facts, usage, self._parts.clock())
         except LauncherkitError as error:
-            log_error(self._world.log, error)
+            log_error(self._parts.log, error)
         except Exception as bug:  # of one kind of device; the others go on
-            self._world.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
         return ()
 
     def _has_changed(self, task: asyncio.Task[bool]) -> bool:
         try:
             return task.result()
         except LauncherkitError as error:
-            log_error(self._world.log, error)
+            log_error(self._parts.log, error)
         except Exception as bug:
-            self._world.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
         return False
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and self._has_changed(task):
-            self._hints.give(Wakeup.HOST)
+            self._wakeups.give(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> None:
         """What there is."""
@@ -220,18 +220,18 @@ class Daemon:
         self._list(facts, advertiser)
 
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> None:
-        """The same with the mates of what pods have Unhealthy (K3)."""
+        """The same with the group members of what pods have Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(listed.values())
         self._tell(facts, listed)
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            found = provider.resources(facts, usage, self._world.clock())
-            stalled = self._world.looks.stalled
+            found = provider.resources(facts, usage, self._parts.clock())
+            stalled = self._parts.looks.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
         except Exception as bug:  # of one kind of device: what it had stays, and the others go on
-            self._world.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
+            self._parts.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
             return self._found.get(provider, ())
 
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
@@ -242,33 +242,33 @@ class Daemon:
             if self._facts is None or self._before is not None:
                 raise
             if self._is_new("names", error):
-                log_error(self._world.log, error)
-            return [offer for offer in offered if offer.resource.name in self._told]
+                log_error(self._parts.log, error)
+            return [offer for offer in offered if offer.resource.name in self._reported]
         self._is_new("names", None)
         return offered
 
     def _tell(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
-        world = self._world
-        for change in changes(self._told, listed):
+        parts = self._parts
+        for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
-                continue  # a start is no news of devices that are well
-            world.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
-            world.events.event(change.type, change.reason, change.text)
-        if listed != self._told:
-            world.metrics.devices(list(listed.values()))
-        self._told = listed
-        world.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
+                continue  # a start is no change of devices that are well
+            parts.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
+            parts.events.event(change.type, change.reason, change.text)
+        if listed != self._reported:
+            parts.metrics.devices(list(listed.values()))
+        self._reported = listed
+        parts.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
-            world.publish(facts, list(listed.values()))
+            parts.publish(facts, list(listed.values()))
             self._is_new("labels", None)
         except LauncherkitError as error:
             if self._is_new("labels", error):
-                log_error(world.log, error)
+                log_error(parts.log, error)
 
     async def _reload(self) -> None:
         """Take the new configuration if it is one, and keep the old one if it is wrong."""
         try:
-            setup = await self._world.reload()
+            setup = await self._parts.reload()
         except LauncherkitError as error:
             self._refuse(error)
             return
@@ -276,7 +276,7 @@ class Daemon:
             return
         self._before = self._setup, self._found
         self._setup, self._learned, self._found = setup, False, {}
-        self._due = min(self._due, self._world.clock() + setup.rescan_seconds)
+        self._due = min(self._due, self._parts.clock() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
         """A turn has gone well; with a new configuration that is the proof of it."""
@@ -284,9 +284,9 @@ class Daemon:
             return
         self._before = None
         self._is_new("configuration", None)
-        self._world.metrics.reloaded("done")
-        self._world.log("info", "the configuration has changed; the new one is in force")
-        self._world.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
+        self._parts.metrics.reloaded("done")
+        self._parts.log("info", "the configuration has changed; the new one is in force")
+        self._parts.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
 
     def _put_back(self, error: LauncherkitError) -> bool:
         """Back to the configuration before, where a new one shows only on the host that it is wrong."""
@@ -295,14 +295,14 @@ class Daemon:
         (self._setup, self._found), self._before = self._before, None
         self._learned = True
         self._refuse(error)
-        self._hints.give(Wakeup.HOST)
+        self._wakeups.give(Wakeup.HOST)
         return True
 
     def _refuse(self, error: LauncherkitError) -> None:
         if self._is_new("configuration", error):
-            self._world.metrics.reloaded("refused")
-            log_error(self._world.log, error)
-            self._world.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
+            self._parts.metrics.reloaded("refused")
+            log_error(self._parts.log, error)
+            self._parts.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
 
     def _is_new(self, about: str, error: LauncherkitError | None) -> bool:
         """Whether something else is wrong than at the last time; None: nothing is any more."""
@@ -312,12 +312,12 @@ class Daemon:
         return error is not None and error.message != before
 
 
-class Hinting:
-    """Answers the kubelet, and has the mates of what was given away looked at soon."""
+class WakingAllocator:
+    """Answers the kubelet, and has the group members of what was given away looked at soon."""
 
-    def __init__(self, allocator: Allocator, hints: Wakeups) -> None:
+    def __init__(self, allocator: Allocator, wakeups: WakeupQueue) -> None:
         self._allocator = allocator
-        self._hints = hints
+        self._wakeups = wakeups
         self.prefer = allocator.prefer
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -333,7 +333,7 @@ class Hinting:
 
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         grants = await self._allocator.allocate(resource, containers)
-        self._hints.give(Wakeup.GIVEN)
+        self._wakeups.give(Wakeup.GIVEN)
         return grants
 
 

@@ -23,17 +23,17 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
-from launcherkit_plugin.config.child import read_config_apart
+from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.config.source import Source
-from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
-from launcherkit_plugin.daemon.wiring import Parts, assemble
+from launcherkit_plugin.config.source import ConfigSource
+from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
+from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
 from launcherkit_plugin.host.pods import pod_states
 from launcherkit_plugin.host.scan import NodeReader
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
@@ -51,7 +51,7 @@ from launcherkit_plugin.telemetry.waits import Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
-"""From a hint to a look: a card that comes or goes is a dozen of them."""
+"""From a wakeup to a look: a card that comes or goes is a dozen of them."""
 CLUSTER_SECONDS = 30.0
 """For KubeVirt's settings in the cluster, where the configuration wants them."""
 QUIET_SECONDS = 600.0
@@ -102,8 +102,8 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
         loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     started = asyncio.Event()
     serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
-    for told in (stop, hurry):
-        waiting = asyncio.create_task(told.wait())
+    for signalled in (stop, hurry):
+        waiting = asyncio.create_task(signalled.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if not started.is_set():
@@ -119,73 +119,37 @@ async def _serve(
 ) -> None:
     clock = time.monotonic
     health = Health(clock, patience=QUIET_SECONDS)
-    hints = Wakeups(SETTLE_SECONDS)
+    wakeups = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         metrics = await _metrics(options, health, log, opened)
-        cluster = ClusterSocket(log, hints)
+        cluster = ClusterSocket(log, wakeups)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        guarded = Guarded(Waits(log, metrics, cluster, partial(hints.give, Wakeup.HOST)))
-        parts = Parts(
-            host=Host.from_sysfs(options.host),
-            root=options.host,
-            dev_root=options.dev_root,
-            clock=clock,
-            sleep=time.sleep,
-            log=log,
-            metrics=metrics,
-            events=cluster,
-            stopped=Stopped(),
-            guarded=guarded,
-            ledger=options.ledger,
-            proc=options.proc,
-        )
+        parts = _provider_parts(options, log, metrics, cluster, wakeups)
         allocator = Allocator(Reservations(), clock)
-        around = Surroundings(options.plugins, Hinting(allocator, hints), log, metrics, options.dev_root)
+        around = Surroundings(options.plugins, WakingAllocator(allocator, wakeups), log, metrics, options.dev_root)
         advertiser = Advertiser(around, clock, lambda names: health.waiting(_waiting_for(names)))
         opened.push_async_callback(advertiser.close)
-        seen = opened.enter_context(watching(partial(hints.give, Wakeup.HOST)))
+        seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
-        source = Source(options.config, read)
+        source = ConfigSource(options.config, read)
 
         def watch() -> None:
-            seen.folders(_watched(options, source, advertiser, hints))
-
-        def in_force(reading: Reading) -> Setup:
-            for note in reading.notes:
-                log("info", note.text, topic=note.topic)
-            watch()
-            return assemble(reading.config, parts)
-
-        async def reload() -> Setup | None:
-            source.tell(*cluster.facts)
-            reading = await source.again()
-            if reading is None:
-                return None
-            if reading.cluster and _waits_for(cluster, log):  # its word is a wakeup; until then the old one stays
-                source.forget()
-                return None
-            return in_force(reading)
+            seen.folders(_watched(options, source, advertiser, wakeups))
 
         def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
             seen.renew()
             labels.write(features(facts, resources))
 
         watch()
-        reading = await source.first()
-        if reading.cluster:
-            cluster.want_kubevirt()
-            try:
-                source.tell(*await cluster.first(CLUSTER_SECONDS))
-            except NoCluster as silent:
-                log_error(log, silent)  # what the file says by itself doesn't wait for the cluster
-            reading = await source.again() or reading
-        world = World(
+        configuration = _Configuration(source, cluster, log, watch, parts)
+        reading = await configuration.first()
+        daemon_parts = DaemonParts(
             scan=partial(_scan, parts.host, NodeReader()),
-            looks=Looks(guarded),
+            looks=Looks(parts.guarded),
             read_usage=_UsageReader(options, env, log).read,
-            reload=reload,
+            reload=configuration.reload,
             publish=publish,
             clock=clock,
             log=log,
@@ -194,15 +158,80 @@ async def _serve(
             health=health,
         )
         if options.node_hook is not None:
-            await opened.enter_async_context(_node_hook(options.node_hook, allocator, world, parts, hints))
+            await opened.enter_async_context(
+                _node_hook(options.node_hook, allocator, daemon_parts, wakeups, parts.stopped)
+            )
         started.set()
-        await Daemon(world, in_force(reading), allocator, hints).run(advertiser, stop)
+        await Daemon(daemon_parts, configuration.in_force(reading), allocator, wakeups).run(advertiser, stop)
         log("info", "ending")
+
+
+def _provider_parts(
+    options: Options, log: Log, metrics: Metrics, cluster: ClusterSocket, wakeups: WakeupQueue
+) -> ProviderParts:
+    return ProviderParts(
+        host=Host.from_sysfs(options.host),
+        root=options.host,
+        dev_root=options.dev_root,
+        clock=time.monotonic,
+        sleep=time.sleep,
+        log=log,
+        metrics=metrics,
+        events=cluster,
+        stopped=Stopped(),
+        guarded=Guarded(Waits(log, metrics, cluster, partial(wakeups.give, Wakeup.HOST))),
+        ledger=options.ledger,
+        proc=options.proc,
+    )
+
+
+class _Configuration:
+    """The configuration, by its file and the cluster, and what the daemon makes of it."""
+
+    def __init__(
+        self, source: ConfigSource, cluster: ClusterSocket, log: Log, watch: Callable[[], None], parts: ProviderParts
+    ) -> None:
+        """``watch`` is called whenever one comes into force: its files may be others."""
+        self._source = source
+        self._cluster = cluster
+        self._log = log
+        self._watch = watch
+        self._parts = parts
+
+    async def first(self) -> Reading:
+        """What it says at the start. Where it wants the cluster's settings, they are waited for."""
+        reading = await self._source.first()
+        if not reading.cluster:
+            return reading
+        self._cluster.want_kubevirt()
+        try:
+            self._source.tell(*await self._cluster.first(CLUSTER_SECONDS))
+        except NoCluster as silent:
+            log_error(self._log, silent)  # what the file says by itself doesn't wait for the cluster
+        return await self._source.again() or reading
+
+    async def reload(self) -> Setup | None:
+        """What it says now; None where nothing else is to come into force."""
+        self._source.tell(*self._cluster.facts)
+        reading = await self._source.again()
+        if reading is None:
+            return None
+        if reading.cluster and _waits_for(self._cluster, self._log):
+            self._source.forget()  # the cluster's word is a wakeup; until then the old one stays
+            return None
+        return self.in_force(reading)
+
+    def in_force(self, reading: Reading) -> Setup:
+        """What the daemon works with from now on."""
+        for note in reading.notes:
+            self._log("info", note.text, topic=note.topic)
+        self._watch()
+        return assemble(reading.config, self._parts)
 
 
 def _waits_for(cluster: ClusterSocket, log: Log) -> bool:
     """Whether a configuration that wants the cluster's settings has to wait for them. Where nothing is to speak to a
-    cluster that is told, and what the configuration says by itself holds.
+    cluster that is reported, and what the configuration says by itself holds.
     """
     cluster.want_kubevirt()
     if not cluster.listens:
@@ -224,7 +253,7 @@ class _Reader:
         if self._first is not None:
             first, self._first = self._first, None
             return await asyncio.shield(first)  # whoever has begun it waits for its end
-        return await read_config_apart(path, auto, kubevirt, labels)
+        return await read_config_in_child(path, auto, kubevirt, labels)
 
 
 def _scan(
@@ -237,17 +266,19 @@ def _waiting_for(names: Sequence[str]) -> str:
     return f"not registered with the kubelet: {', '.join(names)}" if names else ""
 
 
-def _watched(options: Options, source: Source, advertiser: Advertiser, hints: Wakeups) -> dict[str, Callable[[], None]]:
+def _watched(
+    options: Options, source: ConfigSource, advertiser: Advertiser, wakeups: WakeupQueue
+) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
         options.plugins: advertiser.look,
-        **dict.fromkeys((dev, f"{dev}/devices"), partial(hints.give, Wakeup.HOST)),
-        **dict.fromkeys(source.folders, partial(hints.give, Wakeup.CONFIG)),
+        **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.give, Wakeup.HOST)),
+        **dict.fromkeys(source.folders, partial(wakeups.give, Wakeup.CONFIG)),
     }
 
 
 class _UsageReader:
-    """Reads who has what. Why that can't be known is told once, and not for a kubelet that is just being restarted."""
+    """Reads who has what. Why that is unknown is reported once, and not for a kubelet that is just being restarted."""
 
     def __init__(self, options: Options, env: Mapping[str, str], log: Log) -> None:
         self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
@@ -271,12 +302,12 @@ class _UsageReader:
 
 
 def _node_hook(
-    path: str, allocator: Allocator, world: World, parts: Parts, hints: Wakeups
+    path: str, allocator: Allocator, parts: DaemonParts, wakeups: WakeupQueue, stopped: Stopped
 ) -> AbstractAsyncContextManager[None]:
-    from launcherkit_plugin.nodehook.service import Node, serving_node_hook
+    from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
 
-    wake = partial(hints.give, Wakeup.PODS)
-    return serving_node_hook(path, Node(allocator, world.read_usage, parts.stopped, wake, parts.log))
+    wake = partial(wakeups.give, Wakeup.PODS)
+    return serving_node_hook(path, NodeHookParts(allocator, parts.read_usage, stopped, wake, parts.log))
 
 
 async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:

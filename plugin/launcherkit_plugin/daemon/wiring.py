@@ -32,7 +32,7 @@ REMOVAL_SECONDS = 2.0
 """For how long a vGPU that was told to go is watched. The next look sees it, too, and a pod may want that card."""
 
 
-class Parts(NamedTuple):
+class ProviderParts(NamedTuple):
     """What providers are made of, beside the configuration."""
 
     host: Host
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     """The host's proc file system."""
 
 
-def assemble(config: Config, parts: Parts) -> Setup:
+def assemble(config: Config, parts: ProviderParts) -> Setup:
     """The providers that a configuration asks for."""
     namer = Namer(config)
     match = compile_rules(config.pci)
@@ -91,9 +91,9 @@ def _no_vgpus(vgpu: VgpuConfig) -> bool:
     return not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread)
 
 
-def _vgpu_parts(config: Config, namer: Namer, parts: Parts) -> VgpuParts:
+def _vgpu_parts(config: Config, namer: Namer, parts: ProviderParts) -> VgpuParts:
     from launcherkit_plugin.host.kernel_files import DiskFiles
-    from launcherkit_plugin.vgpu.granted import Nodes
+    from launcherkit_plugin.vgpu.granted import GrantedNodes
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import Handed, vgpu_parts
     from launcherkit_plugin.vgpu.writer import Changes
@@ -105,12 +105,12 @@ def _vgpu_parts(config: Config, namer: Namer, parts: Parts) -> VgpuParts:
         metrics=parts.metrics,
         recorder=parts.events,
     )
-    mdevs, vfs = (Nodes(_cdi_file(config, part, parts), cdi_only=_only_cdi(config)) for part in ("mdev", "vf"))
+    mdevs, vfs = (GrantedNodes(_cdi_file(config, part, parts), cdi_only=_only_cdi(config)) for part in ("mdev", "vf"))
     handed = Handed(mdevs, vfs, iommufd=config.nodes == "cdev")
     return vgpu_parts(config.vgpu, namer.vgpu, changes, parts.guarded, handed=handed, stopped=parts.stopped)
 
 
-def _cdi_file(config: Config, part: str, parts: Parts) -> CdiFile | None:
+def _cdi_file(config: Config, part: str, parts: ProviderParts) -> CdiFile | None:
     return None if config.cdi is None else CdiFile(config.cdi.folder, part, parts.dev_root)
 
 
@@ -118,7 +118,9 @@ def _only_cdi(config: Config) -> bool:
     return config.cdi is not None and config.cdi.only
 
 
-def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], parts: Parts) -> BindingReconciler | None:
+def _binder(
+    config: Config, match: Callable[[PciFunction], PciRule | None], parts: ProviderParts
+) -> BindingReconciler | None:
     """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
     binds = any(rule.bind for rule in config.pci)
     if not binds and not _has_records(parts.ledger):

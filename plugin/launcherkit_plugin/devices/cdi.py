@@ -69,7 +69,7 @@ class CdiFile:
         self._write()
 
     def add(self, nodes: Mapping[str, Sequence[str]]) -> None:
-        """Devices as they have just been found to be, before a runtime is told to look for them.
+        """Devices as they have just been found to be, before a runtime is made to look for them.
 
         Raises:
             CdiNotWritten: names the file and the reason; it is as it was.

@@ -26,38 +26,38 @@ class Fingerprint(NamedTuple):
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
     """What the facts say of some functions, of those in their slots and of all members of the groups of these."""
     known = [host.functions[address] for address in addresses if address in host.functions]
-    near = {mate.address: mate for function in known for mate in host.slot_functions(function.address)}
-    groups = {function.iommu_group for function in near.values()}
+    nearby = {each.address: each for function in known for each in host.slot_functions(function.address)}
+    groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
-    near |= {mate: host.functions[mate] for mates in members.values() for mate in mates if mate in host.functions}
+    nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
     return Fingerprint(
         tuple(
             (f"{root}/sys/bus/pci/devices/{address}/driver", function.driver)
-            for address, function in sorted(near.items())
+            for address, function in sorted(nearby.items())
         ),
         (
             *(
-                (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, mates)))
-                for group, mates in members.items()
+                (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, addresses)))
+                for group, addresses in members.items()
             ),
             *(
                 (f"{root}/sys/bus/pci/devices/{address}/vfio-dev", frozenset({detail.vfio_dev}))
-                for address in sorted(near)
+                for address in sorted(nearby)
                 if (detail := host.details.get(address)) is not None and detail.vfio_dev is not None
             ),
         ),
     )
 
 
-def is_still_so(sight: Fingerprint) -> bool:
+def is_still_so(fingerprint: Fingerprint) -> bool:
     """Whether a new look would see the same."""
-    for path, entries in sight.members:
+    for path, entries in fingerprint.members:
         try:
             if entries != set(os.listdir(path)):
                 return False
         except OSError:
             return False
-    for path, driver in sight.drivers:
+    for path, driver in fingerprint.drivers:
         try:
             target: str | None = os.readlink(path)
         except FileNotFoundError:

@@ -144,7 +144,7 @@ def _domain(vendor: int | None, config: Config) -> str:
 
 
 class Namer:
-    """Gives names as they are needed, looks for a model's in the table once, and sees to it that they are apart.
+    """Gives names as they are needed, looks for a model's in the table once, and keeps them distinct.
 
     Who has which name is gathered from one `check` to the next: what has been unplugged is in nobody's way.
     """

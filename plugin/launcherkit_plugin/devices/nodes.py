@@ -8,7 +8,7 @@ from typing import NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
-from launcherkit_plugin.model.config import Nodes
+from launcherkit_plugin.model.config import NodeChoice
 
 
 class NodeSets(NamedTuple):
@@ -30,7 +30,7 @@ def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
     return NodeSets(_complete([CONTAINER_NODE, *map(group_node, groups)], host), cdevs, has_iommufd)
 
 
-def chosen_nodes(sets: Sequence[NodeSets], choice: Nodes) -> tuple[str, ...] | None:
+def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...] | None:
     """The nodes for these together, each once; None where one that is chosen is missing.
 
     ``auto`` and the single kinds never give a mix: a reader could take the one kind for one device and the other for
@@ -50,7 +50,7 @@ def chosen_nodes(sets: Sequence[NodeSets], choice: Nodes) -> tuple[str, ...] | N
     return None
 
 
-def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: Nodes) -> str:
+def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: NodeChoice) -> str:
     """The node that a person would look for first."""
     present = host.nodes or frozenset()
     wanted: list[str] = []

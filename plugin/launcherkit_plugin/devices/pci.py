@@ -24,7 +24,7 @@ from launcherkit_plugin.devices.egm import egm_nodes, has_egm
 from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
 from launcherkit_plugin.devices.nodes import NodeSets, chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.host.guarded import Guarded, group_key
-from launcherkit_plugin.model.config import Nodes, PciRule
+from launcherkit_plugin.model.config import NodeChoice, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy
 from launcherkit_plugin.model.usage import Usage
@@ -37,7 +37,7 @@ READ_SECONDS = 5.0
 """For how long the kubelet waits for a device to be read anew."""
 
 
-class Binder(Protocol):
+class BindingProblems(Protocol):
     """Who binds what rules with ``bind`` say (K8)."""
 
     def problem(self, address: PciAddress) -> Problem | None:
@@ -63,10 +63,10 @@ class PciProvider:
         host: Host,
         *,
         root: str = "/",
-        nodes: Nodes = "auto",
+        nodes: NodeChoice = "auto",
         cdi: CdiFile | None = None,
         cdi_only: bool = False,
-        binder: Binder | None = None,
+        binder: BindingProblems | None = None,
         guarded: Guarded | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
     ) -> None:
@@ -155,16 +155,16 @@ class PciProvider:
             slots.setdefault(key, []).append((function, rule))
         chosen = [
             (function, rule)
-            for mates in slots.values()
-            for best in [min(mates, key=lambda mate: (primary_rank(mate[0]), mate[0].address))]
-            for function, rule in mates
+            for in_slot in slots.values()
+            for best in [min(in_slot, key=lambda each: (primary_rank(each[0]), each[0].address))]
+            for function, rule in in_slot
             if function.model == best[0].model
         ]
         yield from sorted(chosen, key=lambda pair: pair[0].address)
 
     def _device(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
-        groups = (host.functions[mate].iommu_group for mate in plan.functions if mate in host.functions)
+        groups = (host.functions[each].iommu_group for each in plan.functions if each in host.functions)
         return Device(
             str(function.address),
             function.numa_node,
@@ -232,7 +232,7 @@ class PciProvider:
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
-            # What is missing is told by a new look.
+            # What is missing is found by a new look.
             chosen = await self._look_again(resource, ids)
             nodes = self._chosen_nodes(chosen)
         if nodes is None:
@@ -325,11 +325,11 @@ def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
     for function, _, name in named:
         if not function.is_vf:
             slots.setdefault(function.address.slot, []).append((function, name))
-    for mates in slots.values():
-        if len(mates) > 1:
-            best = min(primary_rank(function) for function, _ in mates)
-            first = {name for function, name in mates if primary_rank(function) == best}
-            found |= {name for function, name in mates if primary_rank(function) > best and name not in first}
+    for in_slot in slots.values():
+        if len(in_slot) > 1:
+            best = min(primary_rank(function) for function, _ in in_slot)
+            first = {name for function, name in in_slot if primary_rank(function) == best}
+            found |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
     return found
 
 

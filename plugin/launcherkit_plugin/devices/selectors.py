@@ -27,7 +27,7 @@ class _Compiled(NamedTuple):
 
 def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callable[[PciFunction], PciRule | None]:
     """A function that finds the first rule which a PCI function falls under. What its class calls a bridge falls under
-    none, unless ``bridges`` is said; others are told by their header, which not every look reads."""
+    none, unless ``bridges`` is said; others are recognised by their header, which not every look reads."""
     compiled = [
         (rule, [_compile(selector) for selector in rule.select], [_compile(selector) for selector in rule.exclude])
         for rule in rules

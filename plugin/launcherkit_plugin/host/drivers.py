@@ -31,30 +31,30 @@ class Sysfs:
         root: str = "/",
         seconds: float = STEP_SECONDS,
         *,
-        hands: Callable[[Sequence[int]], Worker] = ProcessWorker,
+        make_worker: Callable[[Sequence[int]], Worker] = ProcessWorker,
     ) -> None:
         """Use the files below a root.
 
         Args:
             root: where ``sys/`` is.
             seconds: the longest that one step may take.
-            hands: makes what does the steps, from open files that it is to keep.
+            make_worker: makes what does the steps, from open files that it is to keep.
         """
         self._bus = os.path.join(root, "sys/bus/pci")
         self._seconds = seconds
-        self._hands = hands
-        self._hand: Worker | None = None
+        self._make_worker = make_worker
+        self._worker: Worker | None = None
 
     @contextmanager
     def holding(self, locks: Sequence[int]) -> Iterator[None]:
         """Have what does the steps keep these open files: a step that is left behind keeps the locks."""
-        assert self._hand is None
-        self._hand = self._hands(locks)
+        assert self._worker is None
+        self._worker = self._make_worker(locks)
         try:
             yield
         finally:
-            self._hand.close()
-            self._hand = None
+            self._worker.close()
+            self._worker = None
 
     def exists(self, address: PciAddress) -> bool:
         """Whether the function is there."""
@@ -64,7 +64,7 @@ class Sysfs:
         """The driver that has the function. A link: reading it waits for nobody.
 
         Raises:
-            StepFailed: it can't be told (T2).
+            StepFailed: it is unknown (T2).
         """
         path = f"{self._bus}/devices/{address}/driver"
         try:
@@ -85,7 +85,7 @@ class Sysfs:
     def override(self, address: PciAddress) -> str | None:
         """The driver that alone may take the function. May wait: the kernel takes the device's lock to tell it."""
         path = f"{self._bus}/devices/{address}/driver_override"
-        return text(self._step(f"reading {path}", lambda hand: hand.read(path, self._seconds)))
+        return text(self._step(f"reading {path}", lambda worker: worker.read(path, self._seconds)))
 
     def set_override(self, address: PciAddress, name: str | None) -> None:
         """Let one driver alone take the function, or again any that knows it. May wait."""
@@ -106,12 +106,12 @@ class Sysfs:
     def _put(self, name: str, content: str) -> None:
         path = f"{self._bus}/{name}"
         what = f"writing {content.strip() or 'an empty line'} to {path}"
-        self._step(what, lambda hand: hand.write(path, content, self._seconds))
+        self._step(what, lambda worker: worker.write(path, content, self._seconds))
 
     def _step(self, what: str, do: Callable[[Worker], T]) -> T:
-        assert self._hand is not None
+        assert self._worker is not None
         try:
-            return do(self._hand)
+            return do(self._worker)
         except OSError as problem:
             raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem)) from problem
         except Late as late:

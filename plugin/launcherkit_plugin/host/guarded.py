@@ -27,7 +27,7 @@ def group_key(address: PciAddress, group: int | None) -> str:
 
 
 class Reports(Protocol):
-    """Is told of waits."""
+    """Takes the reports of waits."""
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
         """Work for a key is late; so many pieces are, this one included."""

@@ -1,7 +1,7 @@
 """Which processes have VFIO's device nodes open, by ``/proc``.
 
-Files are told by their names: a node that a container runtime has made in a container's own ``/dev`` is called as on
-the host.
+Files are recognised by their names: a node that a container runtime has made in a container's own ``/dev`` is
+called as on the host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first PID namespace has this number on every Linux (PROC_PID_INIT_INO)."""
 
 
-class Process(NamedTuple):
+class HolderProcess(NamedTuple):
     """Somebody who has a node open."""
 
     pid: int
@@ -27,7 +27,7 @@ class Process(NamedTuple):
 class OpenNodes(NamedTuple):
     """What was found."""
 
-    holders: Mapping[str, tuple[Process, ...]]
+    holders: Mapping[str, tuple[HolderProcess, ...]]
     """By node, as ``/dev/vfio/44`` or ``/dev/vfio/devices/vfio3``."""
     unseen: str = ""
     """Why there may be more: a process that could not be looked into, or that can't be seen at all. Empty: there are no
@@ -39,7 +39,7 @@ class OpenNodes(NamedTuple):
         return not self.unseen
 
     def is_open(self, nodes: Iterable[str]) -> bool | None:
-        """Whether a process has one of these nodes open; None where that can't be told."""
+        """Whether a process has one of these nodes open; None where that is unknown."""
         if any(self.holders.get(node) for node in nodes):
             return True
         return False if self.complete else None
@@ -53,7 +53,7 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
     Args:
         proc: where the host's proc file system is mounted.
     """
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[HolderProcess]] = {}
     unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
     try:
         processes = pids(proc)
@@ -65,10 +65,10 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
-            unseen = unseen or f"{Process(pid, _name(proc, pid))} can't be looked into"
+            unseen = unseen or f"{HolderProcess(pid, _name(proc, pid))} can't be looked into"
             continue
         for node in nodes:
-            found.setdefault(node, []).append(Process(pid, _name(proc, pid)))
+            found.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
     return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
 
 
@@ -84,7 +84,7 @@ def pids(proc: str) -> list[int]:
     """The processes that there are.
 
     Raises:
-        OSError: that can't be told.
+        OSError: that is unknown.
     """
     return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
 

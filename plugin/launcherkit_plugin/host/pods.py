@@ -15,7 +15,7 @@ _CGROUP_BYTES = 4096
 
 
 def pod_states(uids: Collection[str], kubelet_dir: str, proc: str) -> dict[str, bool]:
-    """Which pods are there (True) and which have ended (False); one of which neither can be told is left out.
+    """Which pods are there (True) and which have ended (False); one of which neither is known is left out.
 
     A pod has ended when the kubelet's folder ``pods`` has nothing of it any more, or when no process is in its cgroup;
     the kubelet keeps the folder for as long as the API server knows the pod, so where processes can be seen they count.

@@ -14,7 +14,7 @@ SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev", "iommu", "drivers"})
 
 
 def open_uevents() -> socket.socket | None:
-    """A socket that is readable when there is news; None where the kernel gives none, as in some sandboxes."""
+    """A socket that is readable when uevents have come; None where the kernel sends none, as in some sandboxes."""
     try:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT)
     except OSError:
@@ -29,7 +29,7 @@ def open_uevents() -> socket.socket | None:
 
 
 def read_uevents(source: socket.socket) -> bool:
-    """Whether any of the news that has come is about devices of ours; lost news may have been."""
+    """Whether any of the uevents that have come is about devices of ours; lost ones may have been."""
     concerns_us = False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Wakeups that it is worth while to look, gathered until somebody does."""
+"""Reasons to look at the host, gathered until somebody does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 
 class Wakeup(Enum):
-    """What a hint is about."""
+    """What has changed, or may have."""
 
     HOST = auto()
     """Devices, drivers or nodes."""
@@ -21,21 +21,21 @@ class Wakeup(Enum):
     """Nothing was heard for long enough."""
 
 
-class Wakeups:
-    """May be given hints at any time, in the loop's thread."""
+class WakeupQueue:
+    """May be given wakeups at any time, in the loop's thread."""
 
     def __init__(self, settle: float) -> None:
-        """``settle``: seconds from the first hint to the end of `wait`; what comes in between is told with it."""
+        """``settle``: seconds from the first wakeup to the end of `wait`, which returns all that came in between."""
         self._settle = settle
         self._waiting: set[Wakeup] = set()
         self._some = asyncio.Event()
 
-    def give(self, news: Wakeup) -> None:
-        self._waiting.add(news)
+    def give(self, wakeup: Wakeup) -> None:
+        self._waiting.add(wakeup)
         self._some.set()
 
     async def wait(self, seconds: float) -> frozenset[Wakeup]:
-        """The hints that have come; none after so many seconds without."""
+        """The wakeups that have come; none after so many seconds without one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._some.wait()

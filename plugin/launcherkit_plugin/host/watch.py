@@ -1,4 +1,4 @@
-"""Calls back when folders have changed, or when the kernel has news of devices, in a running event loop."""
+"""Calls back when folders have changed, or when the kernel sends uevents of devices, in a running event loop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Watching:
         self.renew()
 
     def renew(self) -> None:
-        """Watch what has come since, and call back for it. For what no event has told of; cheap."""
+        """Watch what has come since, and call back for it. For changes that made no event; cheap."""
         self._call(self._rearm())
 
     def read(self) -> None:
         """Something is there to be read."""
         assert self._inotify is not None
         changed = self._inotify.read()
-        told = {folder for folder, at in self._at.items() if at in changed}
-        self._call(told | self._rearm())
+        changed_folders = {folder for folder, at in self._at.items() if at in changed}
+        self._call(changed_folders | self._rearm())
 
     def _rearm(self) -> set[str]:
         """The folders for which something else is watched now than before: what has come in between made no event."""
@@ -63,7 +63,7 @@ def watching(uevents: Callable[[], None]) -> Iterator[Watching]:
     """Watch in the running loop while the block runs; where the kernel tells nothing, nothing is called.
 
     Args:
-        uevents: called when there is news of devices.
+        uevents: called when uevents of devices have come.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -154,6 +154,6 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
-    """End it if it can be ended, and bury it when it has."""
+    """End it if it can be ended, and reap it when it has ended."""
     process.kill()
     threading.Thread(target=process.wait, name=f"waits for {process.pid}", daemon=True).start()

@@ -26,7 +26,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 """Between tries that fail."""
 
 UNWATCHED_SECONDS = 10.0
-"""A kubelet that has been told of a resource, and does not watch it for so long, has forgotten it."""
+"""A kubelet that knows a resource, and does not watch it for so long, has forgotten it."""
 
 
 class Advertised:
@@ -46,15 +46,15 @@ class Advertised:
         self._since = 0.0
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._failing = False
-        self._told: str | None = None
+        self._reported: str | None = None
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet has been told of it, as far as we know."""
+        """Whether the kubelet knows it, as far as we know."""
         return self._known_to is not None
 
     def update(self, resource: Resource) -> None:
-        """What it is from now on; the kubelet is told at once where it sees a difference."""
+        """What it is from now on; the kubelet hears of it at once where it sees a difference."""
         if resource != self._resource:
             self._resource = resource
             self._server.update(resource)
@@ -72,18 +72,18 @@ class Advertised:
             try:
                 await self._tend(seen)
                 self._succeeds()
-                self._told = None
+                self._reported = None
             except LauncherkitError as error:
-                self._tell(error.message, lambda error=error: self._log_error(error))  # type: ignore[misc]
+                self._report(error.message, lambda error=error: self._log_error(error))  # type: ignore[misc]
                 pause = self._next_pause()
             except Exception as bug:  # one resource's trouble is not the others'
                 text = f"internal error: {type(bug).__name__}: {bug}"
-                self._tell(text, lambda text=text: self._around.log("error", text, resource=self._server.name))  # type: ignore[misc]
+                self._report(text, lambda text=text: self._around.log("error", text, resource=self._server.name))  # type: ignore[misc]
                 pause = self._next_pause()
             await self._rest(pause, seen)
 
     async def end(self, *, gone: bool) -> None:
-        """Stop serving. Where the resource is ``gone``, and won't be back, the kubelet is told of no devices first."""
+        """Stop serving. Where the resource is ``gone``, and won't be back, an empty list of devices is sent first."""
         if gone:
             self._server.update(self._resource._replace(devices={}))
         await self._server.stop()
@@ -118,7 +118,7 @@ class Advertised:
         self._around.log("info", f"registered {server.name}, devices: {len(self._resource.devices)}")
 
     def _left(self) -> None:
-        """The kubelet has closed its stream, or has died: it has to be told again."""
+        """The kubelet has closed its stream, or has died: the resource has to be registered again."""
         self._is_known_to(None)
         self._wake.set()
 
@@ -149,11 +149,11 @@ class Advertised:
                         self._succeeds()
                         return
 
-    def _tell(self, text: str, tell: Callable[[], None]) -> None:
+    def _report(self, text: str, report: Callable[[], None]) -> None:
         """Say what is wrong, once for as long as it is the same."""
-        if text != self._told:
-            self._told = text
-            tell()
+        if text != self._reported:
+            self._reported = text
+            report()
 
     def _log_error(self, error: LauncherkitError) -> None:
         if isinstance(error, NoKubelet):
@@ -168,15 +168,15 @@ class Advertiser:
     Args:
         around: what they share.
         clock: seconds, monotonic.
-        told: called with the names of the resources that the kubelet doesn't know of, when that may have changed.
+        changed: called with the names of the resources that the kubelet doesn't know of, when that may have changed.
     """
 
     def __init__(
-        self, around: Surroundings, clock: Callable[[], float], told: Callable[[Sequence[str]], object] = len
+        self, around: Surroundings, clock: Callable[[], float], changed: Callable[[Sequence[str]], object] = len
     ) -> None:
         self._around = around
         self._clock = clock
-        self._told = told
+        self._changed = changed
         self._kept: dict[str, tuple[Advertised, asyncio.Task[None]]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
 
@@ -191,9 +191,9 @@ class Advertiser:
             if name in self._kept:
                 self._kept[name][0].update(resource)
             else:
-                one = Advertised(resource, self._around, self._clock, self._tell)
+                one = Advertised(resource, self._around, self._clock, self._notify)
                 self._kept[name] = one, asyncio.create_task(self._keep(one, self._ending.get(name)))
-        self._tell()
+        self._notify()
 
     def look(self) -> None:
         """Something has changed in the folder of the sockets."""
@@ -204,8 +204,8 @@ class Advertiser:
         """The resources of which the kubelet doesn't know."""
         return sorted(name for name, (one, _) in self._kept.items() if not one.registered)
 
-    def _tell(self) -> None:
-        self._told(self.unregistered())
+    def _notify(self) -> None:
+        self._changed(self.unregistered())
 
     async def close(self) -> None:
         """Stop serving all of them; calls under way are finished."""

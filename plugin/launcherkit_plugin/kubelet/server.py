@@ -21,7 +21,7 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
 from launcherkit_plugin.telemetry.log import Log, log_error
-from launcherkit_plugin.telemetry.metrics import Metrics, Outcome
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Metrics
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 """The method whose calls last as long as the kubelet knows the resource."""
@@ -31,7 +31,7 @@ DRAIN_SECONDS = 10.0
 """For how long calls under way may go on when the server ends."""
 
 
-class Answers(Protocol):
+class KubeletAnswers(Protocol):
     """What the kubelet's questions are answered by; `launcherkit_plugin.allocation.allocator.Allocator`."""
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
@@ -46,7 +46,7 @@ class Surroundings(NamedTuple):
 
     folder: str
     """Of the device plugins' sockets."""
-    answers: Answers
+    answers: KubeletAnswers
     log: Log
     metrics: Metrics
     dev_root: str = ""
@@ -115,7 +115,7 @@ class _Devices:
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
         self._now = now
         self.most = len(now.devices)
-        """The most devices that the kubelet has been told of: what it asks for may be those of an earlier list."""
+        """The most devices that were sent to the kubelet: what it asks for may be those of an earlier list."""
         self._changed = asyncio.Event()
         self._open = False
         self._when_left = when_left
@@ -189,7 +189,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
 
     async def Allocate(self, stream: Stream[wire.AllocateRequest, wire.AllocateResponse]) -> None:
         request = await receive(stream, wire.AllocateRequest, REQUEST_BYTES)
-        outcome: Outcome = "failed"
+        outcome: ActionOutcome = "failed"
         began = perf_counter()
         try:
             answer = await self._guard("Allocate", self._allocate, request)
@@ -219,7 +219,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
         await self._around.answers.check(self._resource, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
-        """What went wrong is logged, and told to the kubelet."""
+        """What went wrong is logged, and returned to the kubelet."""
         try:
             return await work(*arguments)
         except LauncherkitError as error:

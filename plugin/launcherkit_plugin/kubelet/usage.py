@@ -20,7 +20,7 @@ from launcherkit_plugin.model.errors import UsageUnreadable
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 
 PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
-"""Of pods by UID: True for those that are there, False for those that have ended, nothing where it can't be told."""
+"""Of pods by UID: True for those that are there, False for those that have ended, nothing where it is unknown."""
 
 SETTLE_SECONDS = 60.0
 """For how long after the kubelet's start, or after an allocation, what the checkpoint alone has counts as held."""
@@ -50,7 +50,7 @@ async def read_usage(
         settle: seconds, see `SETTLE_SECONDS`.
         clock: seconds since the epoch, as the file system has them.
         states: tells which pods are there, by their UIDs.
-        tell: is told why a source can't be read.
+        tell: called with why a source can't be read.
     """
     saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
     try:

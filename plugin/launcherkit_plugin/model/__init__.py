@@ -1,1 +1,1 @@
-"""Frozen values that the rooms of the plugin hand to each other: no I/O."""
+"""Frozen values that the rooms of the plugin pass to each other: no I/O."""

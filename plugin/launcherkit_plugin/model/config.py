@@ -10,7 +10,7 @@ Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
 """What is advertised without a rule: NVIDIA's display and 3D controllers; every display controller and accelerator;
 everything. Only what is bound to a VFIO driver, ever."""
 
-Nodes: TypeAlias = Literal["auto", "group", "cdev", "both"]
+NodeChoice: TypeAlias = Literal["auto", "group", "cdev", "both"]
 """Which device nodes a container gets (V2): ``auto`` gives those of the groups where they are there, else VFIO's
 character devices; ``both`` gives both where the node has iommufd, else those of the groups."""
 
@@ -128,7 +128,7 @@ class Config(NamedTuple):
     """Vendor to the domain of automatic names, over those that are built in."""
     pci_ids: str | None = None
     """The table that names are found in, in the place of the one that is installed."""
-    nodes: Nodes = "auto"
+    nodes: NodeChoice = "auto"
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0
     """The longest time between two looks at the host."""

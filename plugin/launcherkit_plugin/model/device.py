@@ -1,4 +1,4 @@
-"""What the kubelet is told of: resources, their devices, and why a device can't be had."""
+"""What is advertised to the kubelet: resources, their devices, and why a device can't be had."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias

@@ -5,14 +5,14 @@ from typing import Literal, TypeAlias
 
 from launcherkit.model.value import NamedTuple
 
-Source: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
+UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 
 
 class Holder(NamedTuple):
     """A container that has a device. The checkpoint knows the pod by its UID alone."""
 
     pod: str
-    """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not told us of yet."""
+    """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not named yet."""
     container: str = ""
 
     def __str__(self) -> str:
@@ -22,7 +22,7 @@ class Holder(NamedTuple):
 class Usage(NamedTuple):
     """Holders by resource and device ID, from one source; with ``none`` nothing is known, and nothing is taken away."""
 
-    source: Source
+    source: UsageSource
     held: Mapping[str, Mapping[str, Holder]]
     doubtful: Mapping[str, Mapping[str, Holder]] = {}
     """What pods may have of which nobody can tell whether they have ended: nothing of it is taken away (T2)."""

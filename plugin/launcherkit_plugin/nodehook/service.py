@@ -32,7 +32,7 @@ MOST_VMS = 4096
 """So many VMs are remembered; a node runs far fewer."""
 
 
-class Answers(Protocol):
+class HookAllocator(Protocol):
     """`launcherkit_plugin.allocation.allocator.Allocator`."""
 
     @property
@@ -43,10 +43,10 @@ class Answers(Protocol):
     def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
 
 
-class Node(NamedTuple):
+class NodeHookParts(NamedTuple):
     """What the hook works with."""
 
-    answers: Answers
+    answers: HookAllocator
     read_usage: Callable[[], Awaitable[Usage]]
     """Who has what, at this moment."""
     stopped: Stopped
@@ -58,7 +58,7 @@ class Node(NamedTuple):
 class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
     """Answers virt-handler. What it can't be sure of it leaves to the loop and the grace time."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeHookParts) -> None:
         self._node = node
         self._started: dict[str, Had] = {}
         """By the VM's UID: its successor of the same name may have a pod already when it is said to have stopped."""
@@ -117,7 +117,7 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
 
 
 @asynccontextmanager
-async def serving_node_hook(path: str, node: Node) -> AsyncIterator[None]:
+async def serving_node_hook(path: str, node: NodeHookParts) -> AsyncIterator[None]:
     """Serve on a socket, which must not be there or must be a dead one's.
 
     Raises:

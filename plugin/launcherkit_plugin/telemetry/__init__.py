@@ -1,1 +1,1 @@
-"""What people and monitoring are told: log, metrics, probes, Events, labels."""
+"""What is reported to people and to monitoring: log, metrics, probes, Events, labels."""

@@ -10,7 +10,7 @@ EventType: TypeAlias = Literal["Normal", "Warning"]
 
 
 class Recorder(Protocol):
-    """Tells the cluster what happened on the node. Never waits, raises nothing; what can't be told is dropped."""
+    """Reports to the cluster what happened on the node. Never waits, raises nothing; what can't be sent is dropped."""
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
         """Record an Event on the Node. ``reason`` is one CamelCase word; ``message`` says it to people."""

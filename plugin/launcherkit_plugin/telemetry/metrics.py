@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from launcherkit_plugin.model.device import Resource
 
-Outcome: TypeAlias = Literal["done", "refused", "failed"]
+ActionOutcome: TypeAlias = Literal["done", "refused", "failed"]
 """Refused: we said no, or were told so, for a reason that has a code. Failed: what should work did not."""
 
 Binding: TypeAlias = Literal["bind", "unbind"]
@@ -18,10 +18,10 @@ VgpuChange: TypeAlias = Literal["create", "remove"]
 class Metrics(Protocol):
     """Told of what happens. Cheap, raises nothing, and may be called from any thread."""
 
-    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+    def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         """An Allocate was answered."""
 
-    def registered(self, resource: str, outcome: Outcome) -> None:
+    def registered(self, resource: str, outcome: ActionOutcome) -> None:
         """A resource was registered with the kubelet, or not."""
 
     def scanned(self, seconds: float) -> None:
@@ -30,16 +30,16 @@ class Metrics(Protocol):
     def devices(self, resources: Sequence[Resource]) -> None:
         """What is advertised from now on."""
 
-    def bound(self, action: Binding, outcome: Outcome) -> None:
+    def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         """A group was bound to VFIO, or given back."""
 
-    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+    def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         """A vGPU was made or removed."""
 
     def held_groups(self, number: int) -> None:
         """So many IOMMU groups have a device that a pod holds."""
 
-    def reloaded(self, outcome: Outcome) -> None:
+    def reloaded(self, outcome: ActionOutcome) -> None:
         """The configuration was read again."""
 
     def hangs(self, number: int) -> None:
@@ -52,10 +52,10 @@ class Metrics(Protocol):
 class NoMetrics:
     """`Metrics` that keep nothing."""
 
-    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+    def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         pass
 
-    def registered(self, resource: str, outcome: Outcome) -> None:
+    def registered(self, resource: str, outcome: ActionOutcome) -> None:
         pass
 
     def scanned(self, seconds: float) -> None:
@@ -64,16 +64,16 @@ class NoMetrics:
     def devices(self, resources: Sequence[Resource]) -> None:
         pass
 
-    def bound(self, action: Binding, outcome: Outcome) -> None:
+    def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         pass
 
-    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+    def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         pass
 
     def held_groups(self, number: int) -> None:
         pass
 
-    def reloaded(self, outcome: Outcome) -> None:
+    def reloaded(self, outcome: ActionOutcome) -> None:
         pass
 
     def hangs(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What Node Feature Discovery is told of a node, by a file that its worker makes labels of.
+"""What Node Feature Discovery gets to know of a node, from a file that its worker makes labels of.
 
 One label for each fact, so that a pod's node affinity can ask for it: ``launcherkit.io/iommu=true``. The counts by
 resource have namespaces of their own, for a resource's name may be as long as a label's.

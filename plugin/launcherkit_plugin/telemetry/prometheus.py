@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.telemetry.metrics import Binding, Outcome, VgpuChange
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, VgpuChange
 
 PREFIX = "launcherkit_plugin"
 
@@ -78,11 +78,11 @@ class PrometheusMetrics:
             f"{PREFIX}_late_operations", "Work on the host that did not come back in time.", registry=registry
         )
 
-    def allocated(self, resource: str, seconds: float, outcome: Outcome) -> None:
+    def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         self._allocations.labels(resource, outcome).inc()
         self._allocate_seconds.labels(resource).observe(seconds)
 
-    def registered(self, resource: str, outcome: Outcome) -> None:
+    def registered(self, resource: str, outcome: ActionOutcome) -> None:
         self._registrations.labels(resource, outcome).inc()
 
     def scanned(self, seconds: float) -> None:
@@ -91,16 +91,16 @@ class PrometheusMetrics:
     def devices(self, resources: Sequence[Resource]) -> None:
         self._advertised.resources = tuple(resources)
 
-    def bound(self, action: Binding, outcome: Outcome) -> None:
+    def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         self._bindings.labels(action, outcome).inc()
 
-    def vgpu(self, action: VgpuChange, outcome: Outcome) -> None:
+    def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         self._vgpu_changes.labels(action, outcome).inc()
 
     def held_groups(self, number: int) -> None:
         self._held_groups.set(number)
 
-    def reloaded(self, outcome: Outcome) -> None:
+    def reloaded(self, outcome: ActionOutcome) -> None:
         self._reloads.labels(outcome).inc()
 
     def hangs(self, number: int) -> None:

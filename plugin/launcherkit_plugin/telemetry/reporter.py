@@ -1,4 +1,4 @@
-"""Tells the log and the node's Events what happened; what goes on being wrong is told once, until it changes."""
+"""Reports to the log and to the node's Events what happened; a lasting problem is reported once, until it changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcherkit_plugin.telemetry.log import Log, log_error, silent
 
 
 class Reporter:
-    """May be told from any thread.
+    """May be called from any thread.
 
     Args:
         log: takes everything.
@@ -33,7 +33,7 @@ class Reporter:
         Args:
             about: what; `well` of the same ends it.
             error: goes to the log.
-            reason: of the Event; none is told without.
+            reason: of the Event; without one there is no Event.
             text: of the Event, where it isn't the error's message.
         """
         if self._wrong.get(about) == error.message:
@@ -49,7 +49,7 @@ class Reporter:
         self._wrong.pop(about, None)
 
     def forget(self) -> None:
-        """What was told is told again if it goes on: something has changed."""
+        """What was reported is reported again if it goes on: something has changed."""
         self._wrong.clear()
 
     def _event(self, type: EventType, reason: str, text: str) -> None:  # noqa: A002

@@ -13,7 +13,7 @@ class Waits:
     """A `launcherkit_plugin.host.guarded.Reports`.
 
     Args:
-        log, metrics, events: are told.
+        log, metrics, events: where waits are reported.
         ended: called when late work has come back: there is something to look at.
     """
 

@@ -19,8 +19,8 @@ from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
 from launcherkit_plugin.vgpu.lifecycle import kept_devices
+from launcherkit_plugin.vgpu.mdev_slots import slot_of
 from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LATE_SECONDS, LONGEST_PAUSE_SECONDS, result_of
-from launcherkit_plugin.vgpu.slots import slot_of
 from launcherkit_plugin.vgpu.writer import Changes
 
 
@@ -57,7 +57,7 @@ def apply_layout(
         look: reads the host.
         changes: makes and removes.
         may_go: why a vGPU must stay.
-        done: is told of each step that was taken.
+        done: called with each step that was taken.
 
     Raises:
         BadLayout: a card or type isn't there.

@@ -8,7 +8,7 @@ from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
 from launcherkit_plugin.model.device import Grant, Resource
 
 
-class Nodes:
+class GrantedNodes:
     """Device nodes for containers, and for their runtime where CDI is used.
 
     Args:

@@ -15,7 +15,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout
 from launcherkit_plugin.vgpu.cards import Card, cards, is_meant, is_type
-from launcherkit_plugin.vgpu.slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import Slot
 
 MayGo: TypeAlias = Callable[["Instance"], str | None]
 """Why a vGPU must stay, or None."""

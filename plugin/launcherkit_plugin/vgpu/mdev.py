@@ -18,10 +18,10 @@ from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import cards
 from launcherkit_plugin.vgpu.lifecycle import held_devices
+from launcherkit_plugin.vgpu.mdev_slots import Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.places import Place, capacity, device_of, places, slot_devices
 from launcherkit_plugin.vgpu.pool import Candidate, Present
 from launcherkit_plugin.vgpu.rules import NameOf, resource_name, rule_for
-from launcherkit_plugin.vgpu.slots import Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.writer import Changes
 
 _MOST_STRAYS = 1024
@@ -44,7 +44,7 @@ class MdevTarget(NamedTuple):
 
 
 class MdevKind:
-    """See `launcherkit_plugin.vgpu.pool.Kind`.
+    """See `launcherkit_plugin.vgpu.pool.VgpuKind`.
 
     Args:
         rules: the first that a type falls under counts.
@@ -69,7 +69,7 @@ class MdevKind:
     # What there is
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[MdevTarget]]:
-        """See `Kind.candidates`."""
+        """See `VgpuKind.candidates`."""
         held = held_devices(usage)
         rooms: dict[tuple[str, str], int] = {}
         for place in places(host):
@@ -100,7 +100,7 @@ class MdevKind:
     def present(
         self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], MdevTarget]
     ) -> Present[MdevTarget]:
-        """See `Kind.present`: those go that were made for pods."""
+        """See `VgpuKind.present`: those go that were made for pods."""
         owners = {parent.name: card.name for card in cards(host) for parent in card.parents}
         ours: dict[str, MdevTarget] = {}
         for uuid, mdev in host.mdevs.items():
@@ -142,7 +142,7 @@ class MdevKind:
     # In a thread
 
     def ensure(self, target: MdevTarget) -> bool:
-        """See `Kind.ensure`; makes a slot's mdev where it isn't there (G2)."""
+        """See `VgpuKind.ensure`; makes a slot's mdev where it isn't there (G2)."""
         if target.slot is not None:
             return self._changes.make(*target.key, target.slot.uuid, target.what)
         mdev = self._changes.maker.mdev(target.device)
@@ -154,12 +154,12 @@ class MdevKind:
         return False
 
     def remove(self, target: MdevTarget) -> bool:
-        """See `Kind.remove`."""
+        """See `VgpuKind.remove`."""
         mdev = self._changes.maker.mdev(target.device)
         return mdev is not None and self._changes.remove(mdev)
 
     def nodes(self, target: MdevTarget) -> tuple[str, ...]:
-        """See `Kind.nodes`."""
+        """See `VgpuKind.nodes`."""
         address = MdevAddress(target.device)
         with self._changes.maker.files.tree() as tree:
             facts = read_needed(tree, (), [address])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import Card, cards
-from launcherkit_plugin.vgpu.slots import MOST, Slot, slot_of
+from launcherkit_plugin.vgpu.mdev_slots import MOST, Slot, slot_of
 
 _MOST_INSTANCES = re.compile(r"\bmax_instance\s*=\s*(\d{1,4})\b")
 

@@ -21,7 +21,7 @@ from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.vgpu.granted import Nodes
+from launcherkit_plugin.vgpu.granted import GrantedNodes
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
 from launcherkit_plugin.vgpu.rules import variable
 from launcherkit_plugin.vgpu.writer import Changes, with_room
@@ -30,7 +30,7 @@ ALLOCATE_SECONDS = 10.0
 """For how long the kubelet waits for a card on which vGPUs are made; some drivers take seconds."""
 
 LATE_SECONDS = 15.0
-"""After which changes that nobody waits for are told of as late."""
+"""After which changes that nobody waits for are reported as late."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
 """What failed is not tried, nor offered, again at once: the next pod would fail there too."""
@@ -80,7 +80,7 @@ class Present(NamedTuple, Generic[T]):
     """The device nodes of what there is, by ID."""
 
 
-class Kind(Protocol[T]):
+class VgpuKind(Protocol[T]):
     """What differs between mdevs and VFs. Methods that say so block, and are called in a thread."""
 
     @property
@@ -139,20 +139,20 @@ class Pool(Generic[T]):
 
     def __init__(
         self,
-        kind: Kind[T],
+        kind: VgpuKind[T],
         changes: Changes,
         guarded: Guarded,
         *,
         grace_seconds: float = 60.0,
         stopped: Stopped | None = None,
-        nodes: Nodes | None = None,
+        nodes: GrantedNodes | None = None,
     ) -> None:
         self._kind = kind
         self._changes = changes
         self._guarded = guarded
         self._grace = grace_seconds
         self._stopped = stopped or Stopped()
-        self._handed = nodes or Nodes()
+        self._handed = nodes or GrantedNodes()
         self._clock = changes.maker.clock
         self._targets: Mapping[tuple[str, str], T] = {}
         self._idle: Mapping[str, float] = {}
@@ -291,7 +291,7 @@ class Pool(Generic[T]):
 
     def _remove_all(self, targets: Sequence[T]) -> None:
         for target in targets:
-            with suppress(LauncherkitError):  # told; what stays is removed after the grace time
+            with suppress(LauncherkitError):  # reported; what stays is removed after the grace time
                 self._kind.remove(target)
 
     def _ensure(self, target: T) -> bool:
@@ -327,7 +327,7 @@ class Pool(Generic[T]):
                 break  # a driver that doesn't let go of one will not of the next
         for target in missing:
             rooms = [partial(self._remove, other) for other in spare if other.device != target.device]
-            with suppress(LauncherkitError):  # told; a later call tries again
+            with suppress(LauncherkitError):  # reported; a later call tries again
                 changed |= with_room(partial(self._ensure, target), rooms)
         return changed
 

@@ -8,7 +8,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import VgpuConfig
 from launcherkit_plugin.vgpu.apply import LayoutKeeper
-from launcherkit_plugin.vgpu.granted import Nodes
+from launcherkit_plugin.vgpu.granted import GrantedNodes
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev import MdevKind
 from launcherkit_plugin.vgpu.pool import Pool
@@ -20,8 +20,8 @@ from launcherkit_plugin.vgpu.writer import Changes
 class Handed(NamedTuple):
     """How containers get the nodes of mdevs and of VFs."""
 
-    mdevs: Nodes
-    vfs: Nodes
+    mdevs: GrantedNodes
+    vfs: GrantedNodes
     iommufd: bool = False
 
 
@@ -52,7 +52,7 @@ def vgpu_parts(
         stopped: whose VM has ended, where a node hook tells.
     """
     keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
-    mdev_nodes, vf_nodes, iommufd = handed or Handed(Nodes(), Nodes())
+    mdev_nodes, vf_nodes, iommufd = handed or Handed(GrantedNodes(), GrantedNodes())
     grace = config.grace_seconds
     pools: list[Provider] = []
     reconcilers: list[Reconciler] = []

@@ -14,7 +14,7 @@ from launcherkit_plugin.host.open_nodes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, free_on, instances_on, is_vf, kinds_of
-from launcherkit_plugin.vgpu.slots import slot_of
+from launcherkit_plugin.vgpu.mdev_slots import slot_of
 
 
 def is_wanted(function: PciFunction) -> bool:
@@ -22,7 +22,7 @@ def is_wanted(function: PciFunction) -> bool:
     return function.is_vf and is_vgpu_class(function)
 
 
-class Use(NamedTuple):
+class VgpuUse(NamedTuple):
     """Who has a vGPU."""
 
     users: tuple[str, ...]
@@ -31,7 +31,7 @@ class Use(NamedTuple):
     """Whether there can be no others."""
 
 
-def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> Use:
+def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> VgpuUse:
     """Who has a vGPU, by the kubelet's word and by the processes that have it open."""
     holders = [
         str(holder)
@@ -40,7 +40,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
         if device == instance.device
     ]
     processes = [str(process) for node in nodes_of(instance, host) for process in opened.holders.get(node, ())]
-    return Use(tuple(dict.fromkeys([*holders, *processes])), usage.known and opened.complete)
+    return VgpuUse(tuple(dict.fromkeys([*holders, *processes])), usage.known and opened.complete)
 
 
 def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> str | None:
@@ -73,7 +73,7 @@ def made_for(instance: Instance) -> str | None:
     return None if slot is None else slot.purpose
 
 
-class Kind(NamedTuple):
+class CardType(NamedTuple):
     """A type of a card."""
 
     type_id: str
@@ -82,11 +82,11 @@ class Kind(NamedTuple):
     room: int
 
 
-def kinds(card: Card, host: HostFacts) -> list[Kind]:
+def kinds(card: Card, host: HostFacts) -> list[CardType]:
     """The types of a card, with how many there are and how many more there could be."""
     there = instances_on(card, host)
     return [
-        Kind(type_id, name, sum(each.type_id == type_id for each in there), len(free_on(card, type_id, name, host)))
+        CardType(type_id, name, sum(each.type_id == type_id for each in there), len(free_on(card, type_id, name, host)))
         for type_id, name in sorted(kinds_of(card, host).items())
     ]
 

@@ -43,7 +43,7 @@ class CandidateVf(NamedTuple):
 
 
 class VfKind:
-    """See `launcherkit_plugin.vgpu.pool.Kind`.
+    """See `launcherkit_plugin.vgpu.pool.VgpuKind`.
 
     In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. A type that a
     dynamic rule permits and nobody uses is taken back, whoever set it (G4).
@@ -86,7 +86,7 @@ class VfKind:
     # What there is
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[CandidateVf]]:
-        """See `Kind.candidates`."""
+        """See `VgpuKind.candidates`."""
         for (name, _), found in self._look(host, usage).items():
             device = self._device(found, self._problem(found, host), host)
             yield Candidate(name, found.rule, device, found, found.state.current_type != 0)
@@ -183,7 +183,7 @@ class VfKind:
         usage: Usage,
         targets: Mapping[tuple[str, str], CandidateVf],  # noqa: ARG002  # of kinds that remember
     ) -> Present[CandidateVf]:
-        """See `Kind.present`."""
+        """See `VgpuKind.present`."""
         known = self._look(host, usage)
         ours = {found.device: found for found in (*known.values(), *self._nameless(host)) if self._is_ours(found, host)}
         lost = [found for (name, device), found in sorted(known.items()) if usage.holder(name, device) and _lost(found)]
@@ -211,7 +211,7 @@ class VfKind:
     # In a thread
 
     def ensure(self, target: CandidateVf) -> bool:
-        """See `Kind.ensure`: sets one of the types."""
+        """See `VgpuKind.ensure`: sets one of the types."""
         state = self._changes.maker.vf(target.vf)
         if state is not None and state.current_type and state.current_type in target.types:
             return False
@@ -226,13 +226,13 @@ class VfKind:
         return self._changes.set_type(target.vf, number, self._what(target.card, number))
 
     def remove(self, target: CandidateVf) -> bool:
-        """See `Kind.remove`: takes the type back."""
+        """See `VgpuKind.remove`: takes the type back."""
         state = self._changes.maker.vf(target.vf)
         number = target.state.current_type if state is None else state.current_type
         return self._changes.clear_type(target.vf, self._what(target.card, number))
 
     def nodes(self, target: CandidateVf) -> tuple[str, ...]:
-        """See `Kind.nodes`."""
+        """See `VgpuKind.nodes`."""
         vf = target.vf
         with self._changes.maker.files.tree() as tree:
             facts = read_needed(tree, [vf], ())

@@ -1,4 +1,4 @@
-"""Changes to vGPUs, each told to the log, the metrics and the node's Events; and the last look before one goes."""
+"""Changes to vGPUs, each reported to the log, the metrics and the node's Events; and the last look before one goes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
 
 Opened: TypeAlias = Callable[[Iterable[str]], bool | None]
-"""Whether a process has one of some device nodes open; None where that can't be told."""
+"""Whether a process has one of some device nodes open; None where that is unknown."""
 
 
 class Changes:
@@ -55,7 +55,7 @@ class Changes:
         """`Maker.remove`, unless a process has it open.
 
         Raises:
-            VgpuInUse: it is open, or that can't be told.
+            VgpuInUse: it is open, or that is unknown.
             VgpuNotRemoved: see `Maker.remove`.
         """
         what = f"{mdev.type_name or mdev.type_id} on {mdev.parent}, mdev {mdev.uuid}"
@@ -107,7 +107,7 @@ class Changes:
         return changed
 
     def try_to(self, change: Callable[[], bool | None]) -> bool | None:
-        """What a change gives; None where it failed, which is told: the daemon lives with it, and tries again."""
+        """What a change gives; None where it failed, which is reported: the daemon lives with it, and tries again."""
         try:
             return change()
         except LauncherkitError as error:

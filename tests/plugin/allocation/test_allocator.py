@@ -140,7 +140,7 @@ def test_a_card_and_its_audio_go_to_one_container_in_either_order() -> None:
 
 
 def test_a_group_is_not_split_between_two_pods_after_its_pod_has_ended() -> None:
-    """Whoever is given one of two mates first has the group, though the kubelet's last word names the old pod."""
+    """Whoever gets one of two group members first has the group, though the kubelet's last word names the old pod."""
     desk = Desk()
     desk.saw({"gpu": {"a": "default/old", "b": "default/old"}})
     desk.allocate("b")
@@ -172,7 +172,7 @@ def test_the_companion_of_what_was_given_last_comes_first() -> None:
 
 
 def test_a_preference_never_leads_into_the_group_of_another_pod() -> None:
-    """The kubelet may not have heard yet that the mates of what it gave away are Unhealthy."""
+    """The kubelet may not have heard yet that the group members of what it gave away are Unhealthy."""
     cards = resource("gpu", *(device(f"{number:02}", number // 2) for number in range(8)))
     desk = Desk(None, cards)
     free = sorted(cards.devices)

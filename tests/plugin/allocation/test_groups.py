@@ -31,7 +31,7 @@ def fresh(_name: str, _device: str) -> float | None:
     return 0.0
 
 
-def mates(
+def members(
     resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
 ) -> GroupMembers:
     return GroupMembers({each.name: each for each in resources}, footprints_of(resources), used, fresh_since, host)
@@ -42,7 +42,7 @@ def unhealthy(
 ) -> dict[str, str]:
     return {
         each.id: each.problem.text
-        for found in with_group_members(mates(resources, used, fresh_since, host), resources, used)
+        for found in with_group_members(members(resources, used, fresh_since, host), resources, used)
         for each in found.devices.values()
         if each.problem is not None
     }
@@ -57,7 +57,7 @@ def refused(
 ) -> bool:
     """Whether the first resource's devices can't go to a pod that has none yet."""
     try:
-        refuse_split(mates(resources, used, fresh_since, host), resources[0], ids)
+        refuse_split(members(resources, used, fresh_since, host), resources[0], ids)
     except GroupSplit:
         return True
     return False
@@ -86,7 +86,7 @@ def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
 def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
     used = usage({"gpu": {"a": "default/vm"}})
     with pytest.raises(GroupSplit, match=r"gpu: b can't be given away: pod default/vm has a, .* IOMMU group 1"):
-        refuse_split(mates([GPUS], used), GPUS, ["c", "b"])
+        refuse_split(members([GPUS], used), GPUS, ["c", "b"])
 
 
 def test_a_whole_group_goes_to_one_container() -> None:
@@ -157,6 +157,6 @@ def test_a_companion_is_of_the_same_card_not_of_another_in_the_group() -> None:
 
 def test_a_companion_tells_when_its_card_was_given_away() -> None:
     used = usage({"gpu": {"c": ""}})
-    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
-    assert mates([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None
-    assert mates([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None
+    assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
+    assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None
+    assert members([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None

@@ -77,7 +77,7 @@ class Machine:
             if self.held:
                 raise DeviceHeld("held", "wait")
 
-        sysfs = Sysfs(str(self.kernel.tree.root), hands=self.kernel.hand)
+        sysfs = Sysfs(str(self.kernel.tree.root), make_worker=self.kernel.hand)
         return Binder(sysfs, self.ledger, check_free)
 
     def bind(self) -> list[Changed]:

@@ -46,7 +46,7 @@ class Node:
         (root / "proc/1/mountinfo").touch()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
         self.hold({})
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, hands=self.kernel.hand))
+        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
     def hold(self, devices: dict[str, list[str]]) -> None:
         """Let a pod have devices, by resource."""

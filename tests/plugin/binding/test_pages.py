@@ -37,7 +37,7 @@ class Node:
         (root / "proc/1/ns").mkdir(parents=True)
         (root / "proc/1/fd").mkdir()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, hands=self.kernel.hand))
+        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
     def run(self, command: str) -> None:
         """Run it for the card."""

@@ -14,15 +14,15 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.policy import Siblings
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger
-from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, Machine
+from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, ReconcilerParts
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.modules import no_modprobe
-from launcherkit_plugin.host.open_nodes import OpenNodes, Process
+from launcherkit_plugin.host.open_nodes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.log import Level
-from launcherkit_plugin.telemetry.metrics import Binding, NoMetrics, Outcome
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, NoMetrics
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
@@ -35,9 +35,9 @@ class Counted(NoMetrics):
     """Keeps what was counted."""
 
     def __init__(self) -> None:
-        self.bindings: list[tuple[Binding, Outcome]] = []
+        self.bindings: list[tuple[Binding, ActionOutcome]] = []
 
-    def bound(self, action: Binding, outcome: Outcome) -> None:
+    def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         self.bindings.append((action, outcome))
 
 
@@ -71,8 +71,8 @@ class Node:
         """The daemon ends, and another one starts."""
         self.guarded = Guarded()
         root = str(self.tree.root)
-        sysfs = partial(Sysfs, root, hands=self.kernel.hand)
-        machine = Machine(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
+        sysfs = partial(Sysfs, root, make_worker=self.kernel.hand)
+        machine = ReconcilerParts(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
         self.reconciler = BindingReconciler(
             self._match, machine, self.guarded, Reporter(self._tell, self), self.metrics
         )
@@ -161,7 +161,7 @@ def test_what_somebody_has_is_given_back_when_he_has_it_no_more(node: Node) -> N
     node.usage = NO_USAGE
     node.turn(1000)
     node.usage = NOBODY
-    node.open = OpenNodes({"/dev/vfio/44": (Process(7, "qemu"),)})
+    node.open = OpenNodes({"/dev/vfio/44": (HolderProcess(7, "qemu"),)})
     node.turn(1000)
     node.open = OpenNodes({}, "this is a container")
     node.turn(1000)

@@ -14,7 +14,7 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.cli import vgpu
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.host.open_nodes import OpenNodes, Process
+from launcherkit_plugin.host.open_nodes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.maker import Maker
@@ -34,7 +34,7 @@ class Desk:
         self.kernel.card(CARD)
         self.kernel.card_of_vfs(SRIOV, 4, (A2_4Q, A2_8Q), mib=16384)
         self.usage = Usage("pod-resources", {})
-        self.opened: Mapping[str, tuple[Process, ...]] = {}
+        self.opened: Mapping[str, tuple[HolderProcess, ...]] = {}
         self.unseen = ""
         self._capfd = capfd
 
@@ -81,7 +81,7 @@ def test_list_shows_types_with_their_room_and_vgpus_with_their_users(desk: Desk)
     desk.types("create", "--parent", CARD, "--type", "GRID T4-1Q", "--count", "2")
     first, second = desk.kernel.mdevs
     desk.usage = Usage("pod-resources", {"nvidia.com/X": {first: Holder("default/vm", "compute")}})
-    desk.opened = {desk.kernel.node(second): (Process(7, "qemu"),)}
+    desk.opened = {desk.kernel.node(second): (HolderProcess(7, "qemu"),)}
     _, out = desk.types("list")
     rows = [line.split() for line in out.splitlines()]
     assert [CARD, "nvidia-222", "GRID", "T4-1Q", "2", "2"] in rows
@@ -192,7 +192,7 @@ def test_apply_spreads_types_over_the_other_cards(desk: Desk, layout: Callable[.
 def test_apply_refuses_what_is_in_use(desk: Desk, layout: Callable[..., str]) -> None:
     desk.types("create", "--parent", CARD, "--type", "GRID T4-1Q")
     (uuid,) = desk.kernel.mdevs
-    desk.opened = {desk.kernel.node(uuid): (Process(7, "qemu"),)}
+    desk.opened = {desk.kernel.node(uuid): (HolderProcess(7, "qemu"),)}
     file = layout({"parent": CARD, "type": "GRID T4-2Q", "count": 1})
     for more in ([], ["--dry-run"]):
         assert "is in use by qemu (PID 7)" in desk.refused(VgpuInUse, "apply", file, *more)

@@ -21,7 +21,7 @@ import pytest
 from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSocket, Facts
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Level
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
@@ -57,7 +57,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.wakeups = Wakeups(0.01)
+        self.wakeups = WakeupQueue(0.01)
         self.socket = ClusterSocket(self.log, self.wakeups)
 
     def log(self, level: Level, text: str, **fields: object) -> None:

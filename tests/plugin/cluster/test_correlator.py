@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit_plugin.cluster.correlator import COMBINED, Correlator, Event, Told
+from launcherkit_plugin.cluster.correlator import COMBINED, Correlator, Event, Occurrence
 
 GONE = Event("Warning", "DeviceUnhealthy", "0000:e1:00.0 is gone")
 EVENTS = st.builds(
@@ -13,7 +13,7 @@ EVENTS = st.builds(
 )
 
 
-def told(correlator: Correlator, event: Event, now: float) -> Told:
+def told(correlator: Correlator, event: Event, now: float) -> Occurrence:
     taken = correlator.take(event, now)
     assert taken is not None
     return taken

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launcherkit.errors import SeveralErrors, UnreadableFile
 from launcherkit.model.note import Note
 from launcherkit_plugin.config.answer import answer_of, decode_answer
-from launcherkit_plugin.config.child import read_config_apart
+from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.files import folders, versions
 from launcherkit_plugin.config.plain import dump, load
 from launcherkit_plugin.config.reading import read_config
@@ -117,7 +117,7 @@ def test_json_of_another_shape_is_no_reading(document: object) -> None:
 
 def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
     kubevirt = {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-1"], "enabled": False}}
-    apart = asyncio.run(read_config_apart(path, "gpu", kubevirt, {"zone": "a"}))
+    apart = asyncio.run(read_config_in_child(path, "gpu", kubevirt, {"zone": "a"}))
     assert apart == read_config(path, "gpu", kubevirt, {"zone": "a"})
     assert apart.cluster
     assert apart.config.vgpu.spread == ("nvidia-1",)
@@ -132,7 +132,7 @@ def test_notes_and_files_come_over(path: str) -> None:
 def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
     Path(path).write_text("auto: x\nbogus: 1")
     with pytest.raises(SeveralErrors) as raised:
-        asyncio.run(read_config_apart(path))
+        asyncio.run(read_config_in_child(path))
     first, second = raised.value.leaves()
     assert isinstance(first, BadPluginConfig)
     assert raised.value.exit_code == 78
@@ -150,7 +150,7 @@ def test_an_error_alone_comes_over_as_itself() -> None:
 
 def ends(path: str, program: str, patience: float = 60.0) -> str:
     with pytest.raises(ConfigNotRead) as raised:
-        asyncio.run(read_config_apart(path, command=(sys.executable, "-c", program), patience=patience))
+        asyncio.run(read_config_in_child(path, command=(sys.executable, "-c", program), patience=patience))
     assert raised.value.exit_code == 69
     return raised.value.message
 
@@ -201,7 +201,7 @@ def test_it_does_not_begin_where_that_one_has_ended_already() -> None:
 
 def test_a_program_that_is_not_there_is_told(path: str) -> None:
     with pytest.raises(ConfigNotRead, match="No such file"):
-        asyncio.run(read_config_apart(path, command=("/no/such/program",)))
+        asyncio.run(read_config_in_child(path, command=("/no/such/program",)))
 
 
 def test_an_answer_that_is_none_is_told(path: str) -> None:
@@ -210,9 +210,9 @@ def test_an_answer_that_is_none_is_told(path: str) -> None:
 
 def test_this_process_needs_neither_pydantic_nor_yaml(path: str) -> None:
     program = (
-        "import asyncio, sys; from launcherkit_plugin.config.child import read_config_apart\n"
+        "import asyncio, sys; from launcherkit_plugin.config.child import read_config_in_child\n"
         "from launcherkit_plugin.config.files import versions\n"
-        "asyncio.run(read_config_apart(sys.argv[1]))\n"
+        "asyncio.run(read_config_in_child(sys.argv[1]))\n"
         "sys.exit(' '.join({'pydantic', 'yaml', 'kubernetes', 'jinja2'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)

@@ -11,7 +11,7 @@ import pytest
 
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.config.source import Source
+from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 
@@ -40,13 +40,13 @@ def reader(tmp_path: Path) -> Reader:
     return Reader(path)
 
 
-def source_of(reader: Reader) -> Source:
-    source = Source(str(reader.path), reader)
+def source_of(reader: Reader) -> ConfigSource:
+    source = ConfigSource(str(reader.path), reader)
     asyncio.run(source.first())
     return source
 
 
-def again(source: Source) -> float | None:
+def again(source: ConfigSource) -> float | None:
     reading = asyncio.run(source.again())
     return None if reading is None else reading.config.rescan_seconds
 
@@ -104,7 +104,7 @@ def test_one_that_is_wrong_or_could_not_be_read_is_read_again(reader: Reader, fa
 
 
 def test_without_a_file_nothing_ever_changes(reader: Reader) -> None:
-    source = Source(None, reader)
+    source = ConfigSource(None, reader)
     assert asyncio.run(source.first()).config.rescan_seconds == 30
     assert again(source) is None
     assert source.folders == ()

@@ -19,10 +19,10 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, Hinting, Setup, World
+from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.look import Looks, Progress
-from launcherkit_plugin.host.wakeups import Wakeup, Wakeups
+from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.model.device import Device, Grant, Resource
@@ -104,12 +104,12 @@ class Stage:
         self.published: list[Resource] = []
         self.rounds = 0
         self.stop = loop.call(asyncio.Event)
-        self.hints = loop.call(Wakeups, 0.01)
+        self.wakeups = loop.call(WakeupQueue, 0.01)
         allocator = loop.call(Allocator, Reservations(), time.monotonic)
         self.allocator = allocator
-        around = Surroundings(str(folder), Hinting(allocator, self.hints), self.log, NoMetrics())
+        around = Surroundings(str(folder), WakingAllocator(allocator, self.wakeups), self.log, NoMetrics())
         self.advertiser = loop.call(Advertiser, around, time.monotonic)
-        world = World(
+        world = DaemonParts(
             scan=self._scan,
             looks=Looks(Guarded(), stall=0.05),
             read_usage=self._usage,
@@ -121,7 +121,7 @@ class Stage:
             events=self.events,
             health=self,
         )
-        self.daemon = loop.call(Daemon, world, self.setup(*providers, rescan=rescan), allocator, self.hints)
+        self.daemon = loop.call(Daemon, world, self.setup(*providers, rescan=rescan), allocator, self.wakeups)
         self.running: Future[None] | None = None
 
     def setup(self, *providers: Shelf, rescan: float = LONG) -> Setup:
@@ -146,20 +146,20 @@ class Stage:
     async def _reload(self) -> Setup | None:
         return self.next_setup()
 
-    def hint(self, news: Wakeup = Wakeup.HOST) -> None:
-        self.loop.call(self.hints.give, news)
+    def wake(self, wakeup: Wakeup = Wakeup.HOST) -> None:
+        self.loop.call(self.wakeups.give, wakeup)
 
     def look(self) -> None:
         """A hint, and the beginning of the look that it brings."""
         before = self.scans
-        self.hint()
+        self.wake()
         until(lambda: self.scans > before)
 
     def turn(self) -> None:
         """A hint, and the whole turn that it brings."""
         until(lambda: self.rounds)
         before = self.rounds
-        self.hint()
+        self.wake()
         until(lambda: self.rounds > before)
 
     def start(self) -> None:
@@ -213,7 +213,7 @@ def test_a_hint_brings_a_new_look(kubelet: Kubelet) -> None:
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME, {"a": True})
         shelf.has = [resource("a", "b", sick=["a"])]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": False, "b": True})
 
 
@@ -268,7 +268,7 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         stage.scan = hang
         stage.look()
         shelf.has = [resource("a", sick=["a"])]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": False})
         stage.turn()
         threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]
@@ -288,12 +288,12 @@ def test_the_mate_of_a_device_that_was_given_away_is_unhealthy_until_its_pod_has
         stage.usage = Usage("pod-resources", {NAME: {"a": Holder("default/vm")}})
         stage.turn()
         stage.usage = Usage("pod-resources", {})
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True, "c": True})
 
 
 def test_of_many_pods_at_once_none_is_refused_while_a_group_is_free(kubelet: Kubelet) -> None:
-    """The kubelet asks for the next pod before it has heard that the mates of the last one's card are Unhealthy."""
+    """The kubelet asks for the next pod before it has heard that group members of the last one's card are Unhealthy."""
     cards = grouped(NAME, **{f"{number:02}": number // 2 for number in range(8)})
     one_at_a_time = threading.Lock()  # as in the kubelet
     outcomes: list[str] = []
@@ -322,7 +322,7 @@ def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet:
         kubelet.wait_for(NAME)
         stage.usage = Usage("pod-resources", {})
         kubelet.call_allocate(NAME, ["a"])
-        stage.hint()
+        stage.wake()
         until(lambda: (holder := shelf.reconciled[-1].holder(NAME, "a")) is not None and not holder.pod)
 
 
@@ -386,7 +386,7 @@ def test_a_new_configuration_is_in_force_at_once(kubelet: Kubelet) -> None:
         kubelet.wait_for(NAME)
         setups = [stage.setup(Shelf(resource("b", name=OTHER)))]
         stage.next_setup = lambda: setups.pop() if setups else None
-        stage.hint(Wakeup.CONFIG)
+        stage.wake(Wakeup.CONFIG)
         kubelet.wait_for(OTHER, {"b": True})
         kubelet.wait(lambda: NAME not in kubelet.resources())
         assert ("Normal", "ConfigurationChanged", "the new configuration is in force") in stage.events.told
@@ -401,11 +401,11 @@ def test_a_wrong_one_is_told_and_the_old_one_kept(kubelet: Kubelet) -> None:
             raise BadPluginConfig("plugin.yaml, resources: no list", "See the schema.")
 
         stage.next_setup = wrong
-        stage.hint(Wakeup.CONFIG)
+        stage.wake(Wakeup.CONFIG)
         event = ("Warning", "ConfigurationRefused", "the old one is kept: plugin.yaml, resources: no list")
         until(lambda: event in stage.events.told)
         shelf.has = [resource("a", "b")]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True})
 
 
@@ -428,7 +428,7 @@ def test_a_card_that_clashes_later_takes_nothing_away(kubelet: Kubelet) -> None:
         stage.start()
         kubelet.wait_for(NAME)
         shelf.has = [resource("a", sick=["a"]), resource("b", name=OTHER)]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": False})
         assert kubelet.resources() == {NAME}
         assert any("LK702: two resources have one socket" in line for line in stage.log.lines)
@@ -442,11 +442,11 @@ def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubel
         kubelet.wait_for(NAME, {"a": True})
         setups = [stage.setup(Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD")))]
         stage.next_setup = lambda: setups.pop() if setups else None
-        stage.hint(Wakeup.CONFIG)
+        stage.wake(Wakeup.CONFIG)
         event = ("Warning", "ConfigurationRefused", "the old one is kept: two resources have one socket")
         until(lambda: event in stage.events.told)
         shelf.has = [resource("a", sick=["a"])]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": False})
         assert kubelet.resources() == {NAME}
 
@@ -457,7 +457,7 @@ def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Ku
         before = stage.scans
 
         def looked_meanwhile() -> bool:
-            stage.hint(Wakeup.GIVEN)
+            stage.wake(Wakeup.GIVEN)
             return stage.scans > before
 
         until(looked_meanwhile)
@@ -472,7 +472,7 @@ def test_what_becomes_of_devices_is_told_to_the_cluster_and_a_start_is_not(kubel
         kubelet.wait_for(NAME)
         assert stage.events.told == []
         shelf.has = [resource("a", sick=["a"])]
-        stage.hint()
+        stage.wake()
         until(lambda: len(stage.events.told) == 2)
         assert stage.events.told == [
             ("Warning", "DeviceUnhealthy", f"{NAME}: {SICK.text}"),
@@ -503,7 +503,7 @@ def test_one_that_can_not_be_read_later_is_told_and_read_again(kubelet: Kubelet)
         until(lambda: "error: internal error: OSError: gone" in stage.log.lines)
         stage.scan = lambda: NO_FACTS
         shelf.has = [resource("a", "b")]
-        stage.hint()
+        stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True})
 
 

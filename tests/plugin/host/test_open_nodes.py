@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_plugin.host.open_nodes import Process, read_open_nodes
+from launcherkit_plugin.host.open_nodes import HolderProcess, read_open_nodes
 from tests.support.faults import failing
 
 
@@ -36,7 +36,7 @@ class Proc:
 def test_a_group_that_is_open_is_found_whatever_its_namespace_calls_it(tmp_path: Path, target: str) -> None:
     Proc(tmp_path).process(812, "qemu-system-x86", "/dev/vfio/vfio", "anon_inode:[vfio-device]", target)
     nodes = read_open_nodes(str(tmp_path))
-    assert nodes.holders == {"/dev/vfio/44": (Process(812, "qemu-system-x86"),)}
+    assert nodes.holders == {"/dev/vfio/44": (HolderProcess(812, "qemu-system-x86"),)}
     assert nodes.is_open(["/dev/vfio/44", "/dev/vfio/45"]) is True
     assert nodes.is_open(["/dev/vfio/45"]) is False
 

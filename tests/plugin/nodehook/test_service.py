@@ -18,7 +18,7 @@ from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMa
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
-from launcherkit_plugin.nodehook.service import Node, serving_node_hook
+from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
 from launcherkit_plugin.nodehook.vm import pod_of, read_vm
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -75,7 +75,7 @@ class Handler:
 
     def does(self, *calls: tuple[str, bytes]) -> None:
         async def all_of_them() -> None:
-            node = Node(self.answers, self.read, self.stopped, self.wake, silent)
+            node = NodeHookParts(self.answers, self.read, self.stopped, self.wake, silent)
             async with serving_node_hook(self.path, node):
                 channel = unix_channel(self.path)
                 try:
@@ -160,7 +160,7 @@ def test_a_document_that_is_no_vmi_is_refused(handler: Handler) -> None:
 
 def test_the_socket_is_for_owner_and_group_and_goes_at_the_end(handler: Handler) -> None:
     async def look() -> int:
-        node = Node(handler.answers, handler.read, handler.stopped, handler.wake, silent)
+        node = NodeHookParts(handler.answers, handler.read, handler.stopped, handler.wake, silent)
         async with serving_node_hook(handler.path, node):
             return Path(handler.path).stat().st_mode & 0o777
 

@@ -24,13 +24,13 @@ from launcherkit_plugin.model.errors import (
     WrongVgpu,
 )
 from launcherkit_plugin.model.usage import Holder, Usage
-from launcherkit_plugin.nodehook.service import Node, NodeHook
+from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts
 from launcherkit_plugin.nodehook.vm import read_vm
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
@@ -115,6 +115,6 @@ def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
     async def usage() -> Usage:
         return Usage("pod-resources", {ONE: {"u1": Holder(POD, "compute")}})
 
-    hook = NodeHook(Node(Answers(), usage, Stopped(), lambda: None, silent))
+    hook = NodeHook(NodeHookParts(Answers(), usage, Stopped(), lambda: None, silent))
     with told(VmLacksDevices):
         asyncio.run(hook.before_start(read_vm(vmi(devices=2))))

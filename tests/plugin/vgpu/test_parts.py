@@ -16,10 +16,10 @@ from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.vgpu.cards import cards, is_type
-from launcherkit_plugin.vgpu.granted import Nodes
+from launcherkit_plugin.vgpu.granted import GrantedNodes
 from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
+from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
 from launcherkit_plugin.vgpu.rules import rule_for, variable
-from launcherkit_plugin.vgpu.slots import MOST, Purpose, Slot, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12)
@@ -113,7 +113,7 @@ def test_a_stopped_vms_devices_are_free_until_they_are_another_pods() -> None:
 
 def test_the_container_runtime_finds_what_is_there_and_what_was_just_given(tmp_path: Path) -> None:
     file = CdiFile(str(tmp_path), "mdev")
-    nodes = Nodes(file, cdi_only=True)
+    nodes = GrantedNodes(file, cdi_only=True)
     resource = Resource("x/A", "X_A", {})
 
     def written() -> set[str]:

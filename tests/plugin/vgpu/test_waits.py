@@ -17,8 +17,8 @@ from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, V
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.providers import vgpu_parts
-from launcherkit_plugin.vgpu.slots import Slot
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Told, name_of

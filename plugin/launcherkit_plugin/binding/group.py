@@ -11,7 +11,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit_plugin.binding.host_use import Use
+from launcherkit_plugin.binding.host_use import HostUse
 from launcherkit_plugin.model.errors import BindRefused
 
 VFIO_PCI = "vfio-pci"
@@ -96,7 +96,7 @@ def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFu
     )
 
 
-def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[Use]], *, force: bool) -> None:
+def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[HostUse]], *, force: bool) -> None:
     """Refuse where the host itself needs what would be taken from it.
 
     Args:

@@ -52,14 +52,14 @@ def _name(item: Json) -> tuple[str, str]:
     return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
-def event_object(node: str, name: str, told_type: str, reason: str, message: str, when: str) -> Json:
+def event_object(node: str, name: str, event_type: str, reason: str, message: str, when: str) -> Json:
     """An Event on a node; ``uid`` is the node's name, by which ``kubectl describe node`` finds it."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": name, "namespace": "default"},
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
-        "type": told_type,
+        "type": event_type,
         "reason": reason,
         "message": message,
         "count": 1,
