@@ -8,32 +8,24 @@ where there is one, so that the exec hook without them stays quick.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, NodeCheck, Pairing, Policy, Siblings
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
+from launcherkit.sources.layer import (
+    ALIAS_PREFIX_RULE,
+    ANNOTATION,
+    Layer,
+    is_alias_prefix,
+    is_variable_prefix,
+    policy_of,
+)
 from launcherkit.sources.vmi import Vmi
 
-ANNOTATION = "launcherkit.io/policy"
 HOST = "LAUNCHERKIT_HOST"
 POLICY = "LAUNCHERKIT_POLICY"
-
-
-class Layer(TypedDict, total=False):
-    """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
-
-    siblings: Siblings
-    pairing: Pairing
-    managed: bool
-    node_check: NodeCheck
-    annotations: bool
-    extra_prefixes: tuple[str, ...]
-    sysfs_root: str
-    gpu: str
-    hostdevice: str
-    usb: str
 
 
 def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy_file: str | None) -> Policy:
@@ -69,14 +61,6 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
     from launcherkit.sources.policy_file import read_policy_annotation
 
     return narrow(policy, read_policy_annotation(annotation))
-
-
-def policy_of(layer: Layer) -> Policy:
-    """A policy from one layer and the defaults."""
-    fields: dict[str, Any] = dict(layer)
-    prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
-    policy = Policy(**fields)
-    return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
 
 
 def variables_layer(env: Mapping[str, str]) -> Layer:
@@ -115,14 +99,6 @@ def _alias_prefix(variable: str, text: str) -> str:
     return text
 
 
-ALIAS_PREFIX_RULE = "libvirt keeps aliases that begin with ua- and have letters, digits, - and _ alone."
-
-
-def is_alias_prefix(text: str) -> bool:
-    """Begins with ``ua-``, and nothing in it that an alias can't have."""
-    return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
-
-
 def _prefixes(variable: str, text: str) -> tuple[str, ...]:
     prefixes = tuple(filter(None, (prefix.strip().rstrip("_") for prefix in text.split(","))))
     for prefix in prefixes:
@@ -132,11 +108,6 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
                 "Name prefixes such as PCIDEVICE, with commas between.",
             )
     return prefixes
-
-
-def is_variable_prefix(text: str) -> bool:
-    """Upper case letters, digits and underscores, a letter first."""
-    return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()
 
 
 def _text(_variable: str, text: str) -> str:
