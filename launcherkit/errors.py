@@ -96,8 +96,13 @@ def shown_entry(text: str) -> str:
 class Collector:
     """Collects the errors of one document, so that all are told at once."""
 
-    def __init__(self) -> None:
-        self._errors: list[LauncherkitError] = []
+    def __init__(self, errors: Iterable[LauncherkitError] = ()) -> None:
+        self._errors = [*errors]
+
+    @property
+    def errors(self) -> tuple[LauncherkitError, ...]:
+        """What was collected, in order."""
+        return tuple(self._errors)
 
     def add(self, error: LauncherkitError) -> None:
         self._errors.append(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcherkit.errors import Collector, NoRoom, SlotTaken
+from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.note import Note
@@ -20,17 +20,18 @@ class Placement(NamedTuple):
 
     guests: dict[HostAddress, GuestPlace]
     controllers: tuple[Controller, ...]
+    notes: tuple[Note, ...] = ()
+    """What is left to libvirt although it has several functions."""
+    errors: tuple[LauncherkitError, ...] = ()
+    """`SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free."""
 
 
-def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, notes: list[Note]) -> Placement:
+def place_units(units: Sequence[Unit], domain: DomainFacts) -> Placement:
     """Give the functions of each physical device one guest slot.
 
     Args:
         units: in order.
         domain: the machine's topology and what is in use.
-        errors: takes `SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing
-            is free.
-        notes: takes what is left to libvirt although it has several functions.
     """
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
@@ -40,10 +41,11 @@ def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, n
     cards = [card for unit in units for card in _by_host_slot(unit.attachments) if _needs_a_place(card, domain)]
     if not cards:
         return Placement(_share_slots(guests), ())
+    errors, notes = Collector(), list[Note]()
     room = _Room(domain, foresee_buses(domain, _joining(cards, domain)))
     for card in cards:
         _place_card(card, domain, room, guests, errors, notes)
-    return Placement(_share_slots(guests), room.controllers())
+    return Placement(_share_slots(guests), room.controllers(), tuple(notes), errors.errors)
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
