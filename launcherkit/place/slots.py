@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
@@ -52,9 +52,8 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
     """The functions of one unit by physical card; with ``siblings: group`` there may be several. An mdev is one too."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
     for attachment in attachments:
-        source = attachment.source
-        if isinstance(source, PciAddress | MdevAddress):
-            cards.setdefault(source.slot if isinstance(source, PciAddress) else source, []).append(attachment)
+        if isinstance(attachment.source, PciAddress | MdevAddress):
+            cards.setdefault(card_of(attachment.source), []).append(attachment)
     return cards.values()
 
 
@@ -100,9 +99,8 @@ def _place_card(
         errors.add(_no_room(card, domain))
         return
     domain_, bus, slot, _ = base
-    functions = {
-        guests[attachment.source].function for attachment in fixed if guests[attachment.source][:3] == base[:3]
-    }
+    there = [guests[attachment.source] for attachment in fixed]
+    functions = {guest.function for guest in there if guest.function_0 == base.function_0}
     for source, number in _guest_numbers(card):
         if source in guests:
             continue
@@ -133,12 +131,12 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
-    mates: dict[tuple[int, ...], int] = {}
+    mates: dict[GuestAddress, int] = {}
     for guest in guests.values():
-        slot = guest[:3]
-        mates[slot] = mates.get(slot, 0) + 1
+        first = guest.function_0
+        mates[first] = mates.get(first, 0) + 1
     return {
-        source: GuestPlace(guest, guest.function == 0 if mates[guest[:3]] > 1 else None)
+        source: GuestPlace(guest, guest.function == 0 if mates[guest.function_0] > 1 else None)
         for source, guest in guests.items()
     }
 
