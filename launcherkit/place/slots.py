@@ -209,6 +209,7 @@ def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:
         f"the guest slot {slot} can't take {source} with its siblings: {why}",
         "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
         "siblings: none.",
+        device=str(source),
     )
 
 
@@ -217,4 +218,5 @@ def _no_room(card: Sequence[Attachment], domain: DomainFacts) -> NoRoom:
     return NoRoom(
         f"{domain.machine}: {where}, which {card[0].source} and its siblings need",
         "Take addresses or devices out of the domain; q35 has room for 255 buses where pc has 31 slots.",
+        device=str(card[0].source),
     )

@@ -269,6 +269,8 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
                     if host.recorded
                     else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
                     "Restart the plugin and the pod.",
+                    variable=allocation.variable,
+                    device=str(entry),
                 )
             )
 

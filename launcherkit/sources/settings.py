@@ -83,6 +83,7 @@ def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
             raise BadSetting(
                 f"{variable}={shown(text)} is none of {', '.join(choices)}",
                 f"Set {variable} to one of them, or unset it.",
+                variable=variable,
             )
         return text
 
@@ -95,7 +96,7 @@ def _yes_or_no(variable: str, text: str) -> bool:
 
 def _alias_prefix(variable: str, text: str) -> str:
     if not is_alias_prefix(text):
-        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE)
+        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE, variable=variable)
     return text
 
 
@@ -106,6 +107,7 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
             raise BadSetting(
                 f"{variable}: {shown(prefix)} is no prefix of a variable",
                 "Name prefixes such as PCIDEVICE, with commas between.",
+                variable=variable,
             )
     return prefixes
 
