@@ -87,7 +87,11 @@ def domain() -> str:
         for number in range(2)
     )
     ports = "\n".join('    <controller type="pci" model="pcie-root-port"></controller>' for _ in range(4))
-    return f"""<domain type="kvm" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
+    return _DOMAIN.format(ports=ports, interfaces=interfaces, disks=disks)
+
+
+_DOMAIN = """\
+<domain type="kvm" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
   <name>default_bench</name>
   <memory unit="b">8589934592</memory>
   <os>

@@ -6,8 +6,8 @@ Library code raises these and never exits; the process edge prints them and exit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Self, TypedDict, Unpack
 
 EX_USAGE = 2
 EX_DATAERR = 65
@@ -16,16 +16,59 @@ EX_SOFTWARE = 70
 EX_CONFIG = 78
 
 
+class Facts(TypedDict, total=False):
+    """What an error is about: see `LauncherkitError`."""
+
+    device: str
+    group: int
+    driver: str
+    variable: str
+    file: str
+
+
 class LauncherkitError(Exception):
-    """Base of all. ``message`` is one line; ``remedy`` says what to do, and may end in commands, a line each."""
+    """Base of all. ``message`` is one line; ``remedy`` says what to do, and may end in commands, a line each.
+
+    Args:
+        message: names the thing.
+        remedy: see above.
+        facts: what the message is about, each of them None where it is about none: ``device``, an address as text;
+            ``group``, the number of an IOMMU group; ``driver``, a kernel driver; ``variable`` of the environment;
+            ``file``, its path as it was given.
+    """
 
     code: ClassVar[str] = ""
     exit_code: ClassVar[int] = EX_DATAERR
 
-    def __init__(self, message: str, remedy: str) -> None:
+    def __init__(self, message: str, remedy: str, **facts: Unpack[Facts]) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.facts = facts
+        """Those that are known, in the order in which they were given."""
+
+    @property
+    def device(self) -> str | None:
+        return self.facts.get("device")
+
+    @property
+    def group(self) -> int | None:
+        return self.facts.get("group")
+
+    @property
+    def driver(self) -> str | None:
+        return self.facts.get("driver")
+
+    @property
+    def variable(self) -> str | None:
+        return self.facts.get("variable")
+
+    @property
+    def file(self) -> str | None:
+        return self.facts.get("file")
+
+    def __reduce__(self) -> tuple[Callable[..., LauncherkitError], tuple[object, ...]]:
+        return _unpickled, (type(self), self.args, self.__dict__)
 
     def leaves(self) -> Iterator[LauncherkitError]:
         """This error, or the errors that it stands for."""
@@ -35,6 +78,13 @@ class LauncherkitError(Exception):
     def codes(cls) -> dict[str, type[LauncherkitError]]:
         """Every code there is, sorted."""
         return {leaf.code: leaf for leaf in sorted(_leaves(cls), key=lambda leaf: leaf.code)}
+
+
+def _unpickled(cls: type[LauncherkitError], args: tuple[object, ...], fields: dict[str, object]) -> LauncherkitError:
+    """An error as it was, whatever its ``__init__`` takes."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 def _leaves(cls: type[LauncherkitError]) -> Iterator[type[LauncherkitError]]:
@@ -96,8 +146,13 @@ def shown_entry(text: str) -> str:
 class Collector:
     """Collects the errors of one document, so that all are told at once."""
 
-    def __init__(self) -> None:
-        self._errors: list[LauncherkitError] = []
+    def __init__(self, errors: Iterable[LauncherkitError] = ()) -> None:
+        self._errors = [*errors]
+
+    @property
+    def errors(self) -> tuple[LauncherkitError, ...]:
+        """What was collected, in order."""
+        return tuple(self._errors)
 
     def add(self, error: LauncherkitError) -> None:
         self._errors.append(error)

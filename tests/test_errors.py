@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
 import pytest
 
 import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
-from launcherkit.errors import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, Collector, LauncherkitError, SeveralErrors
+from launcherkit.errors import (
+    EX_CONFIG,
+    EX_DATAERR,
+    EX_UNAVAILABLE,
+    Collector,
+    GroupNotViable,
+    LauncherkitError,
+    SeveralErrors,
+)
+from launcherkit.golden.case import read_case
+from launcherkit.golden.invoke import Scratch, translate_case
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "errors"
@@ -110,3 +121,31 @@ def test_errors_of_one_input_are_told_together_and_one_alone_as_itself() -> None
     assert together.value.exit_code == EX_DATAERR
     assert "the one" in str(together.value)
     assert "the other" in str(together.value)
+
+
+@pytest.mark.parametrize("case", sorted(path.parent.name for path in GOLDENS.glob("*/expected.error")))
+def test_an_error_is_the_same_after_pickling(case: str, tmp_path: Path) -> None:
+    with pytest.raises(LauncherkitError) as raised:
+        translate_case(read_case(str(GOLDENS / case)), Scratch(str(tmp_path)))
+    error = raised.value
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.exit_code) == (str(error), error.exit_code)
+    for each, other in zip(error.leaves(), copy.leaves(), strict=True):
+        assert (each.code, each.message, each.remedy, each.facts) == (
+            other.code,
+            other.message,
+            other.remedy,
+            other.facts,
+        )
+
+
+def test_an_error_carries_what_it_is_about(tmp_path: Path) -> None:
+    with pytest.raises(GroupNotViable) as raised:
+        translate_case(read_case(str(GOLDENS / "error-group-not-viable")), Scratch(str(tmp_path)))
+    error = raised.value
+    assert error.device is not None
+    assert error.device in error.message
+    assert f"IOMMU group {error.group} " in error.message
+    assert error.message.endswith(f" {error.driver}")
+    assert (error.variable, error.file) == (None, None)

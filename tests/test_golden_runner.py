@@ -173,7 +173,7 @@ class TestCheck:
         assert '+      "kind": "pci",' in problems(directory)
 
     def test_a_document_that_a_second_run_changes_fails(self, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-        from launcherkit.cli import translate
+        from launcherkit.inputs import translate
 
         def appends_each_time(args: object, env: object) -> int:
             Path(args.output).write_bytes(Path(args.domain).read_bytes() + b"<!-- again -->\n")  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ class TestCheck:
     def test_a_bug_is_told_with_its_case_and_can_not_be_expected(
         self, cases: Cases, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from launcherkit.cli import translate
+        from launcherkit.inputs import translate
 
         def breaks(args: object, env: object) -> int:
             raise ZeroDivisionError("by zero")

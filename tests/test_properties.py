@@ -243,10 +243,10 @@ def test_functions_of_a_card_share_one_guest_slot(document: bytes, facts: HostFa
     slots: list[tuple[int, ...]] = []
     for device in result.plan.devices:
         places = [function.guest for function in device.functions if function.guest is not None]
-        assert len({place.address[:3] for place in places}) <= 1
+        assert len({place.address.function_0 for place in places}) <= 1
         assert len({place.address for place in places}) == len(places)
         if len(places) > 1:
-            slots.append(places[0].address[:3])
+            slots.append(places[0].address.function_0)
             assert [place.address.function for place in places if place.multifunction] == [0]
     assert len(set(slots)) == len(slots)
     attached = [function.source for device in result.plan.devices for function in device.functions]

@@ -16,7 +16,8 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import LOG_FORMAT, tell
 from launcherkit.rpc.refusal import refusal
-from launcherkit.sources.settings import Layer, host_of, resolve_policy
+from launcherkit.sources.layer import Layer
+from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 
 

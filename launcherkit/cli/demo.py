@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import launcherkit
 from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
-from launcherkit.cli.inputs import Inputs
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
+from launcherkit.inputs.arguments import Inputs
 from launcherkit.model.policy import Policy
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import text_from

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject
 from launcherkit.doctor.finding import Finding, is_bad
@@ -21,6 +20,7 @@ from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
 from launcherkit.errors import Collector, LauncherkitError, NoSysfs
+from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation

@@ -7,11 +7,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.errors import EX_USAGE, Collector, LauncherkitError
+from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation

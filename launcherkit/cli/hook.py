@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcherkit.cli.inputs import add_policy_arguments, policy_flags
 from launcherkit.errors import SidecarNotInstalled
+from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
 from launcherkit.process.options import text_from
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.adapters.libvirt_connection import SYSTEM
-from launcherkit.cli.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.errors import BadTemplateValue
+from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.process.options import text_from
 
 

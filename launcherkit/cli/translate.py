@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Mapping
+from launcherkit.inputs.translate import add_arguments, run
 
-from launcherkit.atomic import write_all_atomically
-from launcherkit.cli.inputs import add_input_arguments, read_inputs
-from launcherkit.diff import unified_diff
-from launcherkit.plan_json import plan_document
-from launcherkit.process.edge import tell_notes, write_stdout
-from launcherkit.process.options import switch_from, text_from
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
 Put the allocated devices, with their sibling functions, into a domain document. The new document goes to standard
@@ -23,38 +16,3 @@ examples:
     launcherkit translate --domain vm.xml --vmi vmi.json > vm-with-gpu.xml
   anywhere else, with what that container and its host looked like:
     launcherkit translate --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json --diff"""
-
-
-def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    """Declare the command's arguments."""
-    add_input_arguments(parser, env)
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--output",
-        "-o",
-        metavar="FILE",
-        default=text_from("--output", env),
-        help="write there, by rename, not to standard output",
-    )
-    group.add_argument("--plan", metavar="FILE", default=text_from("--plan", env), help="write the plan there as JSON")
-    group.add_argument(
-        "--diff", action="store_true", default=switch_from("--diff", env), help="print a unified diff, not the document"
-    )
-
-
-def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Translate and write; nothing is written where anything is wrong."""
-    inputs = read_inputs(args, env)
-    translation = inputs.translate()
-    result = translation.domain_xml
-    if args.diff:
-        result = unified_diff(inputs.domain_xml, result, inputs.domain_name)
-    to_stdout = args.output in (None, "-")
-    files = {} if to_stdout else {args.output: result}
-    if args.plan:
-        files[args.plan] = (json.dumps(plan_document(translation), indent=2) + "\n").encode()
-    write_all_atomically(files)
-    tell_notes(translation.notes, env)
-    if to_stdout:
-        write_stdout(result)
-    return 0

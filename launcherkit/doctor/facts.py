@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
@@ -14,7 +15,8 @@ from launcherkit.model.plan import TouchedGroup
 Version: TypeAlias = tuple[int, ...]
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Machine:
     """What the machine's files say beside its PCI functions; None or empty where they don't tell."""
 
     container: bool
@@ -33,7 +35,8 @@ class Machine(NamedTuple):
     """Physical address bits of the CPU."""
 
 
-class Process(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Process:
     """The process whose limits the VM will inherit: a running libvirt daemon, else this one."""
 
     name: str
@@ -46,7 +49,8 @@ class Process(NamedTuple):
     """It has CAP_IPC_LOCK."""
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Node:
     """A device node, as this user sees it."""
 
     mode: int
@@ -56,7 +60,8 @@ class Node(NamedTuple):
     """This user may read and write it, by its mode, its ACL and this user's capabilities."""
 
 
-class Resizable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Resizable:
     """A BAR that can be resized."""
 
     bar: int
@@ -64,7 +69,8 @@ class Resizable(NamedTuple):
     """Bytes."""
 
 
-class Gathered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gathered:
     """What only a look at the machine itself tells; a snapshot has nothing of it."""
 
     machine: Machine
@@ -75,7 +81,8 @@ class Gathered(NamedTuple):
     qemu: Version | None
 
 
-class Subject(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Subject:
     """Whom the checks are about: one VM's devices, or what the host sets aside for VMs."""
 
     of_vm: bool
@@ -99,7 +106,8 @@ class Subject(NamedTuple):
     """The domain itself says ``<iommufd enabled='yes'/>``."""
 
 
-class Patient(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Patient:
     """Everything together."""
 
     host: HostFacts

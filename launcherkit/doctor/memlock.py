@@ -13,7 +13,7 @@ libvirt's raising fails all the same: "cannot limit locked memory of process".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.doctor.facts import Patient, Process, not_here
 from launcherkit.doctor.finding import Finding
@@ -32,7 +32,8 @@ RAISE = (
 )
 
 
-class Need(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Need:
     """What libvirt will ask for, and how that comes about."""
 
     limit: int | None

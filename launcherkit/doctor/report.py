@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
@@ -38,7 +39,7 @@ def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
     for _, same in groupby(findings, key=lambda each: (each.check, each.status, each.seen, each.remedy)):
         alike = list(same)
         if len(alike) > 1 and alike[0].status == "ok":
-            yield alike[0]._replace(subject=f"{len(alike)} of them")
+            yield replace(alike[0], subject=f"{len(alike)} of them")
         else:
             yield from alike
 
@@ -65,7 +66,7 @@ def report_document(looked_at: str, findings: Sequence[Finding], *, bad: bool) -
         "lookedAt": looked_at,
         "passed": not bad,
         "counts": {status: count[status] for status in ("ok", "warn", "fail", "skipped")},
-        "findings": [finding._asdict() for finding in findings],
+        "findings": [asdict(finding) for finding in findings],
     }
 
 

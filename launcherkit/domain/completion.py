@@ -9,11 +9,10 @@ from lxml import etree
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.reader import guest_address
+from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, read_guest_address
 from launcherkit.domain.style import Style, lead_of
 from launcherkit.domain.tags import Places, attribute_value
-from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
-from launcherkit.model.request import kind_of
+from launcherkit.model.plan import GuestPlace, PlannedFunction
 
 
 class Completion:
@@ -26,9 +25,7 @@ class Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
-        managed = "yes" if function.managed else "no"
-        wanted = {"mode": "subsystem", "type": kind_of(function.source), "managed": managed}
-        wanted |= elements.shown_attributes(function.shown or Shown())
+        wanted = hostdev_attributes(function)
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
                 wanted.pop(name, None)
@@ -67,14 +64,8 @@ class Completion:
         if place is None:
             return []
         wanted: dict[str, str] = {}
-        if guest_address(address) is None:
-            domain, bus, slot, function = place.address
-            wanted = {
-                "domain": f"0x{domain:04x}",
-                "bus": f"0x{bus:02x}",
-                "slot": f"0x{slot:02x}",
-                "function": f"0x{function:x}",
-            }
+        if read_guest_address(address) is None:
+            wanted |= pci_attributes(place.address)
         if place.multifunction:
             wanted["multifunction"] = "on"
         elif place.multifunction is False and address.get("multifunction") == "on":

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcherkit.domain.escape import escaped
+from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, source_attributes
 from launcherkit.domain.style import Style
-from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import Controller
-from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
-from launcherkit.model.request import kind_of
+from launcherkit.model.plan import GuestPlace, PlannedFunction
 
 # Texts are made with ' around values and get the document's own quotes at the end: no value has either kind in it.
 
@@ -37,16 +36,12 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
     """A whole hostdev."""
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
-    source = function.source
-    managed = "yes" if function.managed else "no"
-    head = f" mode='subsystem' type='{kind_of(source)}' managed='{managed}'"
-    if function.shown is not None:
-        head += attributes(shown_attributes(function.shown))
+    head = attributes(hostdev_attributes(function).items())
     # Directly before the source: elsewhere libvirt's schema refuses it.
     backend = "" if function.iommufd is None else lead + driver(function.iommufd)
     place = "" if function.guest is None else lead + guest_address(function.guest)
     text = (
-        f"<hostdev{head}>{backend}{lead}<source>{deeper}<address {_source_attributes(source)}/>{lead}</source>"
+        f"<hostdev{head}>{backend}{lead}<source>{deeper}<address{attributes(source_attributes(function.source))}/>{lead}</source>"
         f"{lead}{alias(function.alias)}{place}{style.indent or ''}</hostdev>"
     )
     return quoted(text, style)
@@ -66,22 +61,4 @@ def alias(name: str) -> str:
 
 def guest_address(place: GuestPlace) -> str:
     multifunction = " multifunction='on'" if place.multifunction else ""
-    return f"<address type='pci' {_pci_attributes(place.address)}{multifunction}/>"
-
-
-def shown_attributes(shown: Shown) -> list[tuple[str, str]]:
-    """``model``, ``display`` and ``ramfb``, as far as they are decided (X3)."""
-    return [(name, value) for name, value in zip(Shown._fields, shown, strict=True) if value]
-
-
-def _source_attributes(source: HostAddress) -> str:
-    if isinstance(source, PciAddress):
-        return _pci_attributes(source)
-    if isinstance(source, UsbAddress):
-        return f"bus='{source.bus}' device='{source.device}'"
-    return f"uuid='{escaped(str(source))}'"
-
-
-def _pci_attributes(address: PciAddress | GuestAddress) -> str:
-    domain, bus, slot, function = address
-    return f"domain='0x{domain:04x}' bus='0x{bus:02x}' slot='0x{slot:02x}' function='0x{function:x}'"
+    return f"<address type='pci'{attributes(pci_attributes(place.address))}{multifunction}/>"

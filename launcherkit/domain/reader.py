@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeGuard
 
 from lxml import etree
 
+from launcherkit.domain.hostdev import (
+    Parts,
+    kind_of_element,
+    number,
+    parts_of,
+    read_hostdev,
+    read_pci_address,
+    yes_or_no,
+)
 from launcherkit.domain.unplaced import Device, find_unplaced
 from launcherkit.errors import BadHostdev, Collector
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology
-from launcherkit.model.request import Kind
 
 _PCIE_MACHINES = ("q35", "pc-q35", "virt", "sbsa")
 _PCI_MACHINES = ("pc", "pc-i440fx", "i440fx")
@@ -31,81 +38,30 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
     Raises:
         BadHostdev: a hostdev's source address is not an address; all of them together.
     """
-    errors = Collector()
-    controllers: list[Controller] = []
-    used: set[GuestAddress] = set()
-    aliases: set[str] = set()
-    hostdevs: list[ExistingHostdev] = []
-    number_of: dict[HostAddress | None, int] = {}
-    taken: set[PciAddress] = set()
-    has_graphics = video_ramfb = False
-    seen: list[Device] = []
+    reader = _Reader(name)
     for device in _devices(root):
-        tag = device.tag
-        guest = alias = None
-        placed = addressed = False
-        source = driver = None
-        for child in device:
-            # Where a child is there twice, which libvirt's schema refuses, the first counts.
-            if child.tag == "address" and not addressed:
-                addressed = True
-                guest = guest_address(child)
-                placed = guest is not None or child.get("type") != "pci"
-            elif child.tag == "alias" and alias is None:
-                alias = child.get("name")
-            elif child.tag == "source" and source is None:
-                source = child
-            elif child.tag == "driver" and driver is None:
-                driver = child
-        if guest is not None:
-            used.add(guest)
-        seen.append(Device(device, placed, len(hostdevs)))
-        if tag == "hostdev":
-            hostdev = _hostdev(device, source, alias, guest, placed, f"{name}, hostdev {len(hostdevs) + 1}", errors)
-            if hostdev is not None:
-                if driver is not None:
-                    hostdev = hostdev._replace(iommufd=_yes_or_no(driver.get("iommufd")))
-                hostdevs.append(hostdev)
-                first = number_of.setdefault(hostdev.source, len(hostdevs))
-                if first != len(hostdevs) and hostdev.source is not None:
-                    errors.add(_twice(hostdev.source, first, len(hostdevs), name))
-                continue
-        elif tag == "controller" and device.get("type") == "pci":
-            controllers.append(Controller(_number(device.get("index")), device.get("model", ""), guest))
-        elif tag == "graphics":
-            has_graphics = True
-        elif tag == "video":
-            video_ramfb = video_ramfb or any(model.get("type") == "ramfb" for model in device.iterchildren("model"))
-        elif source is not None:
-            taken.update(_host_addresses_of_other(device, source))
-        if alias is not None:
-            aliases.add(alias)
-    errors.raise_if_any()
+        reader.read(device)
+    reader.errors.raise_if_any()
     arch, machine = _machine(root)
-    topology = _topology(root.get("type"), arch, machine, controllers)
+    topology = _topology(root.get("type"), arch, machine, reader.controllers)
     return DomainFacts(
         topology=topology,
         machine=f"{arch}/{machine}",
-        controllers=tuple(controllers),
-        guest_addresses=frozenset(used),
-        has_graphics=has_graphics,
-        video_ramfb=video_ramfb,
-        aliases=frozenset(aliases),
-        hostdevs=tuple(hostdevs),
-        taken=frozenset(taken),
+        controllers=tuple(reader.controllers),
+        guest_addresses=frozenset(reader.used),
+        has_graphics=reader.has_graphics,
+        video_ramfb=reader.video_ramfb,
+        aliases=frozenset(reader.aliases),
+        hostdevs=tuple(reader.hostdevs),
+        taken=frozenset(reader.taken),
         iommufd=_domain_iommufd(root),
-        unplaced=find_unplaced(seen, arch, machine, used) if topology == "pcie" else (),
+        unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
     )
 
 
 def _domain_iommufd(root: etree._Element) -> bool | None:
     element = root.find("iommufd")
-    return None if element is None else _yes_or_no(element.get("enabled"))
-
-
-def _yes_or_no(text: str | None) -> bool | None:
-    """libvirt's ``virYesNo``; None for anything else."""
-    return {"yes": True, "no": False}.get(text or "")
+    return None if element is None else yes_or_no(element.get("enabled"))
 
 
 def hostdev_elements(root: etree._Element) -> list[etree._Element]:
@@ -113,7 +69,7 @@ def hostdev_elements(root: etree._Element) -> list[etree._Element]:
     return [
         device
         for device in _devices(root)
-        if device.tag == "hostdev" and _kind(device, device.find("source")) is not None
+        if device.tag == "hostdev" and kind_of_element(device, device.find("source")) is not None
     ]
 
 
@@ -122,45 +78,85 @@ def _devices(root: etree._Element) -> list[etree._Element]:
     return [device for devices in root.iterchildren("devices") for device in devices if isinstance(device.tag, str)]
 
 
-def _kind(hostdev: etree._Element, source: etree._Element | None) -> Kind | None:
-    """Which of our kinds a hostdev is; None for SCSI and the capabilities of containers, which are not ours."""
-    if (hostdev.get("mode") or "subsystem") != "subsystem":
-        return None
-    declared = hostdev.get("type")
-    if declared:
-        return declared if _is_kind(declared) else None
-    address = None if source is None else source.find("address")
-    if address is None:
-        return None
-    return "mdev" if address.get("uuid") else "usb" if address.get("device") else "pci"
+class _Reader:
+    """What the devices of a document tell, read one by one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.errors = Collector()
+        self.seen: list[Device] = []
+        self.used: set[GuestAddress] = set()
+        self.controllers: list[Controller] = []
+        self.has_graphics = self.video_ramfb = False
+        self.aliases: set[str] = set()
+        self.hostdevs: list[ExistingHostdev] = []
+        self.taken: set[PciAddress] = set()
+        self._number_of: dict[HostAddress, int] = {}
+
+    def read(self, device: etree._Element) -> None:
+        """Take in one device, by the reader of its kind."""
+        parts = parts_of(device)
+        if parts.guest is not None:
+            self.used.add(parts.guest)
+        self.seen.append(Device(device, parts.placed, len(self.hostdevs)))
+        if device.tag == "hostdev" and self._read_hostdev(device, parts):
+            return
+        if parts.alias is not None:
+            self.aliases.add(parts.alias)
+        read = _READERS.get(str(device.tag))
+        if read is not None:
+            read(self, device, parts)
+
+    def _read_hostdev(self, device: etree._Element, parts: Parts) -> bool:
+        """Whether it is one of ours; the others are devices like any."""
+        count = len(self.hostdevs) + 1
+        hostdev = read_hostdev(device, parts, f"{self._name}, hostdev {count}", self.errors)
+        if hostdev is None:
+            return False
+        self.hostdevs.append(hostdev)
+        if hostdev.source is not None:
+            first = self._number_of.setdefault(hostdev.source, count)
+            if first != count:
+                self.errors.add(_twice(hostdev.source, first, count, self._name))
+        return True
+
+    def controller(self, device: etree._Element, parts: Parts) -> None:
+        if device.get("type") == "pci":
+            self.controllers.append(Controller(number(device.get("index")), device.get("model", ""), parts.guest))
+
+    def graphics(self, _device: etree._Element, _parts: Parts) -> None:
+        self.has_graphics = True
+
+    def video(self, device: etree._Element, _parts: Parts) -> None:
+        self.video_ramfb |= any(model.get("type") == "ramfb" for model in device.iterchildren("model"))
+
+    def interface(self, device: etree._Element, parts: Parts) -> None:
+        """An SR-IOV interface uses a function of the host."""
+        if device.get("type") == "hostdev" and parts.source is not None:
+            self._take(parts.source)
+
+    def disk(self, device: etree._Element, parts: Parts) -> None:
+        """So does an NVMe disk, or what backs a disk."""
+        if parts.source is not None:
+            for source in device.iter("source"):
+                if source.get("type") == "pci":
+                    self._take(source)
+
+    def _take(self, source: etree._Element) -> None:
+        address = source.find("address")
+        if address is not None:
+            with suppress(ValueError):
+                self.taken.add(read_pci_address(address))
 
 
-def _is_kind(text: str) -> TypeGuard[Kind]:
-    return text in ("pci", "mdev", "usb")
-
-
-def _hostdev(
-    device: etree._Element,
-    source: etree._Element | None,
-    alias: str | None,
-    guest: GuestAddress | None,
-    placed: bool,
-    name: str,
-    errors: Collector,
-) -> ExistingHostdev | None:
-    kind = _kind(device, source)
-    if kind is None:
-        return None
-    return ExistingHostdev(
-        kind=kind,
-        source=_source_address(kind, source, name, errors),
-        alias=alias,
-        guest=guest,
-        placed=placed,
-        managed=device.get("managed") or None,  # KubeVirt has written empty ones, which libvirt refuses
-        display=device.get("display") or None,
-        ramfb=device.get("ramfb") or None,
-    )
+_READERS: dict[str, Callable[[_Reader, etree._Element, Parts], None]] = {
+    "controller": _Reader.controller,
+    "graphics": _Reader.graphics,
+    "video": _Reader.video,
+    "interface": _Reader.interface,
+    "disk": _Reader.disk,
+}
+"""What is read of a device other than a hostdev, by its tag."""
 
 
 def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostdev:
@@ -169,93 +165,6 @@ def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostde
         f"{name}, hostdev {second}: hostdev {first} has the source {source} already",
         "Take one of them out; a device can be attached once.",
     )
-
-
-def _source_address(kind: Kind, source: etree._Element | None, name: str, errors: Collector) -> HostAddress | None:
-    address = None if source is None else source.find("address")
-    if kind == "usb" and address is not None and address.get("device") is None:
-        return None  # named by its port, as newer libvirt can
-    if address is None:
-        if kind == "usb":
-            return None if source is None else _usb_model(source)
-        errors.add(BadHostdev(f"{name}: it has no <source><address/></source>", _REMEDY))
-        return None
-    try:
-        if kind == "mdev":
-            return MdevAddress.parse(address.get("uuid", ""))
-        if kind == "usb":
-            return UsbAddress(_limited(address, "bus", 999), _limited(address, "device", 999))
-        return _pci_source(address)
-    except ValueError as problem:
-        shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
-        errors.add(BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY))
-        return None
-
-
-_REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
-
-
-def _usb_model(source: etree._Element) -> UsbModel | None:
-    vendor, product = source.find("vendor"), source.find("product")
-    if vendor is None or product is None:
-        return None
-    return UsbModel(f"{vendor.get('id', '')}:{product.get('id', '')}")
-
-
-def _pci_source(address: etree._Element) -> PciAddress:
-    return PciAddress(
-        _limited(address, "domain", 0xFFFFFFFF),
-        _limited(address, "bus", 0xFF),
-        _limited(address, "slot", 0x1F),
-        _limited(address, "function", 7),
-    )
-
-
-def _limited(address: etree._Element, key: str, highest: int) -> int:
-    text = address.get(key, "0")
-    value = _number(text)
-    if value is None or value > highest:
-        raise ValueError(f"{key} is not a number from 0 to {highest:#x}")
-    return value
-
-
-def _number(text: str | None) -> int | None:
-    """A number as libvirt reads it: C's strtoul with base 0, so ``010`` is 8."""
-    digits = (text or "").lstrip(" \t\n\r").removeprefix("+")
-    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" and len(digits) > 1 else 10
-    digits = digits[2:] if base == 16 else digits
-    if not digits.isascii() or not digits.isalnum() or len(digits.lstrip("0")) > 16:
-        return None
-    try:
-        return int(digits, base)
-    except ValueError:
-        return None
-
-
-def guest_address(address: etree._Element) -> GuestAddress | None:
-    """The PCI address in the guest; None for one of another type, and for 0000:00:00.0, which to libvirt is none."""
-    if address.get("type") != "pci":
-        return None
-    get = address.get
-    numbers = [_number(get(name, "0")) for name in ("domain", "bus", "slot", "function")]
-    if None in numbers or not any(numbers):
-        return None
-    return GuestAddress._make(number or 0 for number in numbers)
-
-
-def _host_addresses_of_other(device: etree._Element, source: etree._Element) -> Iterator[PciAddress]:
-    """The host functions that a device other than a hostdev uses: an SR-IOV interface; an NVMe disk or its backing."""
-    if device.tag == "interface" and device.get("type") == "hostdev":
-        sources = [source]
-    elif device.tag == "disk":
-        sources = [each for each in device.iter("source") if each.get("type") == "pci"]
-    else:
-        return
-    for each in sources:
-        address = each.find("address")
-        if address is not None:
-            with suppress(ValueError):
-                yield _pci_source(address)
 
 
 def _machine(root: etree._Element) -> tuple[str, str]:

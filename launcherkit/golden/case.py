@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -76,7 +77,8 @@ class WrittenCase(_Written):
     libvirt: LibvirtTier | None = None
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Case:
     """A case that was read; its directory is absolute."""
 
     directory: str

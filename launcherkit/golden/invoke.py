@@ -11,9 +11,9 @@ import os
 import zlib
 from typing import Any, NoReturn
 
-from launcherkit.cli import translate
 from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
+from launcherkit.inputs import translate
 from launcherkit.process.options import variable_of
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document

@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import tempfile
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from launcherkit.diff import unified_diff
 from launcherkit.errors import LauncherkitError
@@ -23,7 +24,8 @@ _BUG = "internal error, a bug in launcherkit"
 _IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # for a directory of our own
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """What a case gives now: a document and a plan, or errors."""
 
     case: Case | None
@@ -38,7 +40,8 @@ class Outcome(NamedTuple):
     """Something went wrong that is no error of ours; it can't be expected."""
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """One way in which a case is not as expected."""
 
     what: str
@@ -47,7 +50,8 @@ class Difference(NamedTuple):
     """What shows it, of any number of lines."""
 
 
-class CaseResult(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CaseResult:
     """What became of a case."""
 
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile
@@ -24,7 +24,8 @@ from launcherkit.golden.run import (
 )
 
 
-class Update(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Update:
     """What was done to a case."""
 
     result: CaseResult

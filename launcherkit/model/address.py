@@ -1,6 +1,8 @@
 """Where a device is: PCI addresses (BDF), mdev UUIDs and USB addresses.
 
-Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse.
+Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse. Addresses of two types
+are never equal, whatever their fields: function 0000:01:00.0 of the host is not the guest's. Tuples are ordered and
+hashed as they are (a named tuple keeps its hash where it has an ``__eq__`` of its own).
 """
 
 from typing import Self, TypeAlias
@@ -25,7 +27,7 @@ class PciSlot(NamedTuple):
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}"
 
 
-class PciAddress(NamedTuple):
+class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """The address of one PCI function; ``domain`` may have 32 bits (VMD)."""
 
     domain: int
@@ -35,6 +37,12 @@ class PciAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is PciAddress and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     @property
     def slot(self) -> PciSlot:
@@ -71,13 +79,19 @@ class PciAddress(NamedTuple):
         return cls(int(domain, 16), int(bus, 16), int(device, 16), int(function))
 
 
-class MdevAddress(NamedTuple):
+class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """The UUID of a mediated device, in lower case."""
 
     uuid: str
 
     def __str__(self) -> str:
         return self.uuid
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is MdevAddress and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -119,7 +133,7 @@ class UsbAddress(NamedTuple):
         return cls(int(bus), int(device))
 
 
-class UsbModel(NamedTuple):
+class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """A USB device that a document names by what it is, ``vendor:product``; never found in a variable."""
 
     ids: str
@@ -127,11 +141,22 @@ class UsbModel(NamedTuple):
     def __str__(self) -> str:
         return self.ids
 
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is UsbModel and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
 
 HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
 
-class GuestAddress(NamedTuple):
+def card_of(address: HostAddress) -> HostAddress | PciSlot:
+    """What the functions of one card share: their slot; any other device is one of its own."""
+    return address.slot if isinstance(address, PciAddress) else address
+
+
+class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """A PCI address inside the guest."""
 
     domain: int
@@ -141,3 +166,14 @@ class GuestAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is GuestAddress and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    @property
+    def function_0(self) -> Self:
+        """The first function of its slot, by which a slot is known."""
+        return self._replace(function=0)

@@ -67,11 +67,8 @@ class HostFacts(NamedTuple):
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""
         get, (domain, bus, device, _) = self.functions.get, address
-        # Plain tuples are equal to addresses and cost a third to make; this runs for every device of a VM.
         return [
-            function
-            for number in range(8)
-            if (function := get((domain, bus, device, number))) is not None  # type: ignore[call-overload]
+            function for number in range(8) if (function := get(PciAddress(domain, bus, device, number))) is not None
         ]
 
 

@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller
 from launcherkit.model.request import Kind, Section
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 
 Role: TypeAlias = Literal["primary", "sibling"]
 Origin: TypeAlias = Literal["vmi", "environment", "domain"]
@@ -136,19 +136,23 @@ class TouchedGroup(NamedTuple):
     members: tuple[GroupMember, ...]
 
 
+@documented(
+    devices="What the guest gets, in the order of the requests; a `PlannedDevice` each.",
+    controllers="PCI controllers that are added (P2).",
+    groups="IOMMU groups that VFIO will hold, by number, with all their members.",
+    nodes="Paths of the device nodes that QEMU will open (V2).",
+    left_alone="Primaries that the environment holds beyond the requests (C4).",
+    iommufd="Whether a PCI function goes through iommufd, its node among those that QEMU opens (V2).",
+)
 class Plan(NamedTuple):
     """All that is going to be done, in the order of the requests."""
 
     devices: tuple[PlannedDevice, ...]
     controllers: tuple[Controller, ...]
-    """PCI controllers that are added (P2)."""
     groups: tuple[TouchedGroup, ...]
     nodes: tuple[str, ...]
-    """Device nodes that QEMU will open (V2)."""
     left_alone: tuple[HostAddress, ...]
-    """Primaries that the environment holds beyond the requests (C4)."""
     iommufd: bool
-    """A PCI function goes through iommufd, and its node is among those that QEMU opens (V2)."""
 
     @property
     def root_ports(self) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """What the operator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+from launcherkit.errors import BadPolicy, shown
 from launcherkit.model.value import NamedTuple
 
 Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]
@@ -21,9 +22,7 @@ class AliasPrefixes(NamedTuple):
     usb: str = "ua-usb-host-"
 
 
-class Policy(NamedTuple):
-    """Decisions of the operator, each with its default."""
-
+class _Decisions(NamedTuple):
     siblings: Siblings = "slot"
     """Which sibling functions come along (S1)."""
     pairing: Pairing = "class"
@@ -39,3 +38,39 @@ class Policy(NamedTuple):
     """Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."""
     annotations: bool = True
     """Whether a VMI's annotation may narrow the rest (T1)."""
+
+
+class Policy(_Decisions):
+    """Decisions of the operator, each with its default.
+
+    Raises:
+        BadPolicy: a value is none of those that a decision has. ``managed="no"`` would count as yes.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # to whom the signature is that of the fields
+
+        def __new__(cls, *values: Any, **named: Any) -> Self:
+            policy = super().__new__(cls, *values, **named)
+            for field, choices in _CHOICES.items():
+                value = getattr(policy, field)
+                if not any(value is choice or (value == choice and isinstance(value, str)) for choice in choices):
+                    raise BadPolicy(
+                        f"policy, {field}: {shown(value)} is none of {', '.join(map(str, choices))}",
+                        "Give one of them, or leave it out for the default.",
+                    )
+            return policy
+
+        @classmethod
+        def _make(cls, values: Any) -> Self:
+            return cls(*values)
+
+
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "siblings": SIBLINGS,
+    "pairing": PAIRING,
+    "managed": (True, False),
+    "node_check": NODE_CHECK,
+    "annotations": (True, False),
+}

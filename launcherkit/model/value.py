@@ -6,7 +6,8 @@ a short process (docs/decisions/0001-values-are-named-tuples.md). This makes the
 """
 
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 
 class _Probe:
@@ -37,3 +38,17 @@ else:
             return (type.__new__(_Maker, "NamedTuple", (), {}),)
 
     NamedTuple = _Marker()
+
+
+_T = TypeVar("_T")
+
+
+def documented(**fields: str) -> Callable[[type[_T]], type[_T]]:
+    """Say in ``help()`` what each field of a named tuple is, for those that callers see."""
+
+    def document(cls: type[_T]) -> type[_T]:
+        for name, text in fields.items():
+            getattr(cls, name).__doc__ = text
+        return cls
+
+    return document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcherkit.errors import Collector, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot
+from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
@@ -20,17 +20,18 @@ class Placement(NamedTuple):
 
     guests: dict[HostAddress, GuestPlace]
     controllers: tuple[Controller, ...]
+    notes: tuple[Note, ...] = ()
+    """What is left to libvirt although it has several functions."""
+    errors: tuple[LauncherkitError, ...] = ()
+    """`SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free."""
 
 
-def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, notes: list[Note]) -> Placement:
+def place_units(units: Sequence[Unit], domain: DomainFacts) -> Placement:
     """Give the functions of each physical device one guest slot.
 
     Args:
         units: in order.
         domain: the machine's topology and what is in use.
-        errors: takes `SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing
-            is free.
-        notes: takes what is left to libvirt although it has several functions.
     """
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
@@ -40,19 +41,19 @@ def place_units(units: Sequence[Unit], domain: DomainFacts, errors: Collector, n
     cards = [card for unit in units for card in _by_host_slot(unit.attachments) if _needs_a_place(card, domain)]
     if not cards:
         return Placement(_share_slots(guests), ())
+    errors, notes = Collector(), list[Note]()
     room = _Room(domain, foresee_buses(domain, _joining(cards, domain)))
     for card in cards:
         _place_card(card, domain, room, guests, errors, notes)
-    return Placement(_share_slots(guests), room.controllers())
+    return Placement(_share_slots(guests), room.controllers(), tuple(notes), errors.errors)
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
     """The functions of one unit by physical card; with ``siblings: group`` there may be several. An mdev is one too."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
     for attachment in attachments:
-        source = attachment.source
-        if isinstance(source, PciAddress | MdevAddress):
-            cards.setdefault(source.slot if isinstance(source, PciAddress) else source, []).append(attachment)
+        if isinstance(attachment.source, PciAddress | MdevAddress):
+            cards.setdefault(card_of(attachment.source), []).append(attachment)
     return cards.values()
 
 
@@ -98,9 +99,8 @@ def _place_card(
         errors.add(_no_room(card, domain))
         return
     domain_, bus, slot, _ = base
-    functions = {
-        guests[attachment.source].function for attachment in fixed if guests[attachment.source][:3] == base[:3]
-    }
+    there = [guests[attachment.source] for attachment in fixed]
+    functions = {guest.function for guest in there if guest.function_0 == base.function_0}
     for source, number in _guest_numbers(card):
         if source in guests:
             continue
@@ -131,12 +131,12 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
-    mates: dict[tuple[int, ...], int] = {}
+    mates: dict[GuestAddress, int] = {}
     for guest in guests.values():
-        slot = guest[:3]
-        mates[slot] = mates.get(slot, 0) + 1
+        first = guest.function_0
+        mates[first] = mates.get(first, 0) + 1
     return {
-        source: GuestPlace(guest, guest.function == 0 if mates[guest[:3]] > 1 else None)
+        source: GuestPlace(guest, guest.function == 0 if mates[guest.function_0] > 1 else None)
         for source, guest in guests.items()
     }
 
@@ -209,6 +209,7 @@ def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:
         f"the guest slot {slot} can't take {source} with its siblings: {why}",
         "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
         "siblings: none.",
+        device=str(source),
     )
 
 
@@ -217,4 +218,5 @@ def _no_room(card: Sequence[Attachment], domain: DomainFacts) -> NoRoom:
     return NoRoom(
         f"{domain.machine}: {where}, which {card[0].source} and its siblings need",
         "Take addresses or devices out of the domain; q35 has room for 255 buses where pc has 31 slots.",
+        device=str(card[0].source),
     )

@@ -69,7 +69,7 @@ def tell(level: str, text: str, env: Mapping[str, str], **more: str) -> None:
 def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
     for error, following in zip(errors, (*errors[1:], None), strict=True):
         if env.get(LOG_FORMAT) == "json":
-            _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy})
+            _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})
             continue
         _print(f"error[{error.code}]: {_one_line(error.message)}")
         if following is None or following.remedy != error.remedy:  # errors of one kind have one help
@@ -84,7 +84,7 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
-def _line(entry: Mapping[str, str]) -> None:
+def _line(entry: Mapping[str, object]) -> None:
     import json
 
     _print(json.dumps(entry))

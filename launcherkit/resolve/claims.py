@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from launcherkit.errors import Collector, NotOnHost, TooFewDevices, UnreadableFile
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, Mdev
@@ -207,12 +207,12 @@ class _Pools:
 
 
 def _primaries(variable: str, entries: Sequence[HostAddress], host: HostFacts, notes: list[Note]) -> list[HostAddress]:
-    slots: dict[HostAddress | tuple[int, int, int], list[PciAddress]] = {}
+    slots: dict[PciAddress | PciSlot, list[PciAddress]] = {}
     for entry in entries:
         if isinstance(entry, PciAddress):
             function = host.functions.get(entry)
             # A VF is always its own device; its slot holds other VFs, not its siblings.
-            slots.setdefault(entry if function and function.is_vf else entry[:3], []).append(entry)
+            slots.setdefault(entry if function and function.is_vf else entry.slot, []).append(entry)
     primaries: set[HostAddress] = set()
     for mates in slots.values():
         primaries.update(mates if len(mates) == 1 else _best(mates, host))
@@ -269,6 +269,8 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
                     if host.recorded
                     else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
                     "Restart the plugin and the pod.",
+                    variable=allocation.variable,
+                    device=str(entry),
                 )
             )
 

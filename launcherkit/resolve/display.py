@@ -126,6 +126,7 @@ def _model(primary: Attachment, host: HostFacts, errors: Collector) -> str:
                 f"the mediated device {primary.source} has the device API {shown(api)}, not one of {', '.join(MODELS)}",
                 "libvirt can't attach it. See mdev_type/device_api of the device in /sys/bus/mdev/devices, or in the "
                 "snapshot that was given, and allocate a device of another type.",
+                device=str(primary.source),
             )
         )
     return api

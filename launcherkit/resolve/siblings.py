@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.model.address import HostAddress, PciAddress, PciSlot
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
@@ -40,7 +40,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
     riders = situation.riders
-    claimed_slots = {claim.primary[:3] for claim in claims if claim.primary not in riders}
+    claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in riders}
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
     for claim in _best_of_slot_first(claims, riders, situation.host):
@@ -82,7 +82,7 @@ def _asked(claim: Claim) -> str:
 
 def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
-    slots = [claim.primary[:3] for claim in claims]
+    slots = [card_of(claim.primary) for claim in claims]
     if len(set(slots)) == len(slots) and not riders:
         return list(claims)
     first: dict[tuple[object, ...], int] = {}
@@ -94,7 +94,7 @@ def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress]
             return False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return address in riders, first.setdefault(address[:3], position), rank, address
+        return address in riders, first.setdefault(address.slot, position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 

@@ -8,6 +8,7 @@ from launcherkit.errors import (
     Collector,
     DeviceAsleep,
     DeviceGone,
+    Facts,
     GroupNotViable,
     NodeMissing,
     VgpuPhysicalFunction,
@@ -153,14 +154,16 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
         )
     )
     message = f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}"
+    facts: Facts = {"device": str(member.address), "group": group.number, "driver": str(member.driver)}
     in_use = vgpus_of(function, host)
     if in_use is not None:
-        return GroupNotViable(message, f"{describe(function)} {in_use}")
+        return GroupNotViable(message, f"{describe(function)} {in_use}", **facts)
     bind = f"`launcherkit-plugin bind {member.address}` binds its whole group to vfio-pci; by hand, as root:"
     return GroupNotViable(
         message,
         f"{first} {bind}\necho vfio-pci > {path}/driver_override\necho {member.address} > {path}/driver/unbind\n"
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
+        **facts,
     )
 
 
@@ -177,6 +180,7 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
                 f"{describe(function)} is the physical function of an SR-IOV vGPU card",
                 "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the "
                 "whole card through.",
+                device=str(function.address),
             )
         )
     if detail.power_state == "D3cold":
@@ -185,6 +189,7 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
                 f"{describe(function)} is in power state D3cold",
                 f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and "
                 "keep its slot powered.",
+                device=str(function.address),
             )
         )
     if not detail.config_readable:
@@ -193,6 +198,7 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
                 f"{describe(function)} has fallen off the bus: its config space reads all ones",
                 "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove "
                 "and rescan it.",
+                device=str(function.address),
             )
         )
 
@@ -242,6 +248,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> Non
                     f"the device node {node} is not here",
                     "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
                     "Where the VM runs elsewhere: --no-node-check.",
+                    file=node,
                 )
             )
 

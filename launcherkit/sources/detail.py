@@ -38,8 +38,23 @@ class DetailReader:
         module = None if function.driver is None else self._module(function.driver)
         vfio_dev = _vfio_dev(directory) if self._cdevs and function.driver is not None else None
         vgpu = None if function.physfn is None else vgpu_of(directory)
-        fields = (None, header_type, config_readable, None, module, (), virtfns, numvfs, totalvfs)
-        return tuple.__new__(PciDetail, (*fields, (), False, (), power_state, vfio_dev, vgpu))
+        return PciDetail(
+            revision=None,
+            header_type=header_type,
+            config_readable=config_readable,
+            driver_override=None,
+            driver_module=module,
+            parents=(),
+            virtfns=virtfns,
+            sriov_numvfs=numvfs,
+            sriov_totalvfs=totalvfs,
+            resources=(),
+            has_rom=False,
+            reset_methods=(),
+            power_state=power_state,
+            vfio_dev=vfio_dev,
+            vgpu=vgpu,
+        )
 
     def whole(self, directory: Tree, function: PciFunction, link: str | None) -> PciDetail:
         """All that there is; ``link`` is what the function's entry in ``/sys/bus/pci/devices`` points to."""

@@ -65,6 +65,7 @@ class Environment:
                     error(
                         f"{variable}, entry {position}: {shown_entry(text)}: {problem}",
                         f"The device plugin that sets {variable} must put {expected} there; see what it logged.",
+                        variable=variable,
                     )
                 )
                 continue

@@ -38,11 +38,11 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
         try:
             kind = stat.S_IFMT(os.fstat(handle).st_mode)
             if kind in _KINDS:
-                raise UnreadableFile(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND)
+                raise UnreadableFile(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND, file=path)
             with open(handle, "rb", closefd=False) as file:  # raises for a directory
                 return file.read(limit)
         finally:
             os.close(handle)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.") from problem
+        raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 DEVICES = "sys/bus/pci/devices"
 
-_new_tuple = tuple.__new__
-
 
 class IdentityReader:
     """Reads the identity of PCI functions for one look at the host.
@@ -36,7 +34,7 @@ class IdentityReader:
     def address(self, name: str) -> PciAddress | None:
         """The address that a directory entry names; None for anything that isn't spelled as the kernel does."""
         try:
-            return _new_tuple(PciAddress, self._buses[name[:-4]] + self._places[name[-4:]])
+            return PciAddress(*self._buses[name[:-4]], *self._places[name[-4:]])
         except KeyError:
             pass
         try:
@@ -75,8 +73,18 @@ class IdentityReader:
             numa_node = self._nodes[node] = number(node)
         group = group_number(tree.link(prefix + "iommu_group"))
         physfn = self.address(base_name(tree.link(prefix + "physfn")) or "") if tree.exists(prefix + "physfn") else None
-        fields = (address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn)
-        return _new_tuple(PciFunction, fields)
+        return PciFunction(
+            address=address,
+            vendor=vendor,
+            device=device,
+            subsystem_vendor=sub_vendor,
+            subsystem_device=sub_device,
+            class_code=class_code,
+            driver=driver,
+            iommu_group=group,
+            numa_node=numa_node,
+            physfn=physfn,
+        )
 
 
 def _ids_of_files(tree: Tree, prefix: str) -> _Ids | None:

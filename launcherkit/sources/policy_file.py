@@ -9,14 +9,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from launcherkit.errors import BadAnnotation, BadPolicy, Collector, LauncherkitError, OperatorsKey
 from launcherkit.model.policy import NodeCheck, Pairing, Siblings
 from launcherkit.sources.files import read_file
-from launcherkit.sources.schema import parse_document, validate_document
-from launcherkit.sources.settings import (
+from launcherkit.sources.layer import (
     ALIAS_PREFIX_RULE,
     ANNOTATION,
     Layer,
     is_alias_prefix,
     is_variable_prefix,
 )
+from launcherkit.sources.schema import parse_document, validate_document
 from launcherkit.sources.tenant import TENANT_KEYS
 
 

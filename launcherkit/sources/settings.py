@@ -8,32 +8,24 @@ where there is one, so that the exec hook without them stays quick.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, NodeCheck, Pairing, Policy, Siblings
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
+from launcherkit.sources.layer import (
+    ALIAS_PREFIX_RULE,
+    ANNOTATION,
+    Layer,
+    is_alias_prefix,
+    is_variable_prefix,
+    policy_of,
+)
 from launcherkit.sources.vmi import Vmi
 
-ANNOTATION = "launcherkit.io/policy"
 HOST = "LAUNCHERKIT_HOST"
 POLICY = "LAUNCHERKIT_POLICY"
-
-
-class Layer(TypedDict, total=False):
-    """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
-
-    siblings: Siblings
-    pairing: Pairing
-    managed: bool
-    node_check: NodeCheck
-    annotations: bool
-    extra_prefixes: tuple[str, ...]
-    sysfs_root: str
-    gpu: str
-    hostdevice: str
-    usb: str
 
 
 def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy_file: str | None) -> Policy:
@@ -71,14 +63,6 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
     return narrow(policy, read_policy_annotation(annotation))
 
 
-def policy_of(layer: Layer) -> Policy:
-    """A policy from one layer and the defaults."""
-    fields: dict[str, Any] = dict(layer)
-    prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
-    policy = Policy(**fields)
-    return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
-
-
 def variables_layer(env: Mapping[str, str]) -> Layer:
     """What the variables ``LAUNCHERKIT_*`` say; an empty one says nothing.
 
@@ -99,6 +83,7 @@ def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
             raise BadSetting(
                 f"{variable}={shown(text)} is none of {', '.join(choices)}",
                 f"Set {variable} to one of them, or unset it.",
+                variable=variable,
             )
         return text
 
@@ -111,16 +96,8 @@ def _yes_or_no(variable: str, text: str) -> bool:
 
 def _alias_prefix(variable: str, text: str) -> str:
     if not is_alias_prefix(text):
-        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE)
+        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE, variable=variable)
     return text
-
-
-ALIAS_PREFIX_RULE = "libvirt keeps aliases that begin with ua- and have letters, digits, - and _ alone."
-
-
-def is_alias_prefix(text: str) -> bool:
-    """Begins with ``ua-``, and nothing in it that an alias can't have."""
-    return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
 
 
 def _prefixes(variable: str, text: str) -> tuple[str, ...]:
@@ -130,13 +107,9 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
             raise BadSetting(
                 f"{variable}: {shown(prefix)} is no prefix of a variable",
                 "Name prefixes such as PCIDEVICE, with commas between.",
+                variable=variable,
             )
     return prefixes
-
-
-def is_variable_prefix(text: str) -> bool:
-    """Upper case letters, digits and underscores, a letter first."""
-    return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()
 
 
 def _text(_variable: str, text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from launcherkit.errors import AnnotationsOff, AnnotationWidens, Collector
 from launcherkit.model.policy import SIBLINGS, Policy, Siblings
-from launcherkit.sources.settings import ANNOTATION, Layer
+from launcherkit.sources.layer import ANNOTATION, Layer
 
 TENANT_KEYS = ("siblings", "pairing")
 """The keys that an annotation may have. All others are the operator's alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from launcherkit.doctor.examine import examine
@@ -51,7 +52,7 @@ def gathered(
     """What a healthy machine tells, but for what is given."""
     usable = {node: Node(0o600, 0, 0, True) for node in NODES}
     known: dict[str, Any] = {"resizable": {}, "libvirt": (9, 0, 0), "qemu": (7, 2, 22)} | others
-    return Gathered(MACHINE._replace(**machine), process, usable if nodes is None else nodes, **known)
+    return Gathered(replace(MACHINE, **machine), process, usable if nodes is None else nodes, **known)
 
 
 def of_vm(host: HostFacts, *addresses: str, **changes: Any) -> Subject:
@@ -61,7 +62,7 @@ def of_vm(host: HostFacts, *addresses: str, **changes: Any) -> Subject:
     subject = subject_of_addresses(
         map(at, addresses or (GPU,)), host, iommufd=False, has_variables=True, nodes_matter=True
     )
-    return subject._replace(**changes)
+    return replace(subject, **changes)
 
 
 def patient(host: HostFacts | None = None, **changes: Any) -> Patient:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from launcherkit.doctor.facts import Resizable
@@ -139,7 +141,7 @@ def test_a_bus_reset_that_hits_a_function_of_the_host_is_warned_of() -> None:
         function(AUDIO, AUDIO_CLASS, driver="snd_hda_intel", group=45),
         details={GPU: detail(reset_methods=("bus",))},
     )
-    subject = of_vm(host)._replace(attached=(at(GPU),))
+    subject = replace(of_vm(host), attached=(at(GPU),))
     found = finding(patient(host, subject=subject), "reset-method")
     assert found.status == "warn"
     assert AUDIO in found.seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launcherkit.doctor.facts import Node
 from launcherkit.doctor.subject import subject_of_host
 from launcherkit.model.address import MdevAddress
@@ -51,7 +53,7 @@ def test_a_domain_of_iommufd_with_an_mdev_is_a_mix() -> None:
     host = facts(
         function("0000:3b:00.0", driver="nvidia", group=7), mdevs=[mdev()], nodes=("/dev/vfio/vfio", "/dev/vfio/90")
     )
-    subject = of_vm(host)._replace(attached=(MdevAddress(UUID),), groups=(), wants_iommufd=True)
+    subject = replace(of_vm(host), attached=(MdevAddress(UUID),), groups=(), wants_iommufd=True)
     found = findings(patient(host, subject=subject), "vfio-nodes")
     assert [each.status for each in found] == ["fail", "ok"]
     assert "a mix" in found[0].seen

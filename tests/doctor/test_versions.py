@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from launcherkit.doctor.facts import Version
@@ -24,7 +26,7 @@ def test_iommufd_wants_libvirt_12_1_for_a_hostdev_12_2_for_the_domain_and_qemu_9
     libvirt: Version | None, qemu: Version | None, wants: bool, domain: bool, statuses: tuple[str, str]
 ) -> None:
     host = healthy_host()
-    subject = of_vm(host, wants_iommufd=wants)._replace(domain_iommufd=domain)
+    subject = replace(of_vm(host, wants_iommufd=wants), domain_iommufd=domain)
     of = patient(host, subject=subject, gathered=gathered(libvirt=libvirt, qemu=qemu))
     assert (finding(of, "libvirt-version").status, finding(of, "qemu-version").status) == statuses
 

@@ -17,8 +17,9 @@ from launcherkit.model.request import DeviceClaim, Request
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.environment import Environment
+from launcherkit.sources.layer import policy_of
 from launcherkit.sources.policy_file import read_policy_annotation
-from launcherkit.sources.settings import policy_of, resolve_policy
+from launcherkit.sources.settings import resolve_policy
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.snapshot_reader import load
 from launcherkit.sources.sysfs import scan_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_second_run_in_a_sidecar_without_variables_restores_it_too(name: str, 
     case = read_case(str(GOLDEN / name))
     settings = {key: value for key, value in case.written.env.items() if key.startswith("LAUNCHERKIT_")}
     flags = (*case.written.flags, "--dra-dir", "nothing-by-claim")
-    sidecar = case._replace(written=case.written.model_copy(update={"env": settings, "flags": flags}))
+    sidecar = replace(case, written=case.written.model_copy(update={"env": settings, "flags": flags}))
     second, _ = translate_case(sidecar, Scratch(str(tmp_path)), domain=stripped(first))
     assert second == first
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress, PciSlot, UsbAddress
+from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress, PciSlot, UsbAddress, UsbModel, card_of
 
 UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 
@@ -22,7 +22,7 @@ UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
     ],
 )
 def test_a_pci_address_is_read_in_every_spelling(text: str, expected: tuple[int, int, int, int]) -> None:
-    assert PciAddress.parse(text) == expected
+    assert PciAddress.parse(text) == PciAddress(*expected)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,24 @@ def test_what_is_no_usb_address_is_refused(text: str) -> None:
 
 def test_a_guest_address_is_spelled_like_a_host_one() -> None:
     assert str(GuestAddress(0, 0xFF, 0x1F, 7)) == "0000:ff:1f.7"
+
+
+def test_addresses_of_two_types_are_never_equal() -> None:
+    host, guest = PciAddress(0, 1, 0, 0), GuestAddress(0, 1, 0, 0)
+    assert host != guest
+    assert not host == guest  # noqa: SIM201  # both operators are our own
+    assert len({host, guest}) == 2
+    assert MdevAddress(UUID) != UsbModel(UUID)
+    assert host != (0, 1, 0, 0)
+
+
+def test_equal_addresses_are_one_key() -> None:
+    assert PciAddress.parse("01:00.0") == PciAddress(0, 1, 0, 0)
+    assert {PciAddress(0, 1, 0, 0): "it"}[PciAddress.parse("0000:01:00.0")] == "it"
+    assert len({GuestAddress(0, 1, 0, 0), GuestAddress(0, 1, 0, 0)}) == 1
+
+
+def test_functions_of_a_slot_are_one_card_and_any_other_device_is_one_of_its_own() -> None:
+    assert card_of(PciAddress(0, 1, 0, 0)) == card_of(PciAddress(0, 1, 0, 1)) == PciSlot(0, 1, 0)
+    assert card_of(MdevAddress(UUID)) == MdevAddress(UUID)
+    assert GuestAddress(0, 1, 0, 3).function_0 == GuestAddress(0, 1, 0, 0)

@@ -65,9 +65,10 @@ def root_port(index: int, place: str | None = None) -> Controller:
 
 
 def place(units: Iterable[Unit], facts: DomainFacts, notes: list[Note] | None = None) -> Placement:
-    errors = Collector()
-    placement = place_units(list(units), facts, errors, [] if notes is None else notes)
-    errors.raise_if_any()
+    placement = place_units(list(units), facts)
+    Collector(placement.errors).raise_if_any()
+    if notes is not None:
+        notes += placement.notes
     return placement
 
 
@@ -237,7 +238,7 @@ def test_on_pc_a_full_bus_0_is_an_error_and_slots_0_to_2_are_the_machines() -> N
 def test_elsewhere_libvirt_places_and_a_note_says_so() -> None:
     """P6."""
     notes: list[Note] = []
-    assert place([unit(*CARD)], domain("other"), notes) == Placement({}, ())
+    assert place([unit(*CARD)], domain("other"), notes) == Placement({}, (), tuple(notes))
     assert [note.topic for note in notes] == ["not-placed"]
     notes.clear()
     place([unit(CARD[0])], domain("other"), notes)
@@ -300,7 +301,8 @@ def test_functions_of_two_cards_in_one_unit_get_a_slot_a_card() -> None:
 
 def test_a_hostdev_that_says_it_is_nowhere_is_left_alone() -> None:
     facts = domain(hostdevs=[hostdev(at(CARD[0]), None, placed=True)])
-    assert place([unit(*CARD, hostdevs={CARD[0]: 0})], facts) == Placement({}, ())
+    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    assert placement == Placement({}, (), placement.notes)
 
 
 def test_a_new_card_keeps_clear_of_where_an_old_one_is() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, OperatorsKey, SeveralErrors, UnreadableFile
+from launcherkit.sources.layer import Layer, policy_of
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_annotation, read_policy_file
-from launcherkit.sources.settings import Layer, policy_of
 
 FULL = """\
 siblings: group

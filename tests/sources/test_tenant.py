@@ -16,8 +16,9 @@ from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, AliasPrefixes, Siblings
+from launcherkit.sources.layer import Layer, policy_of
 from launcherkit.sources.policy_file import WrittenPolicy
-from launcherkit.sources.settings import Layer, policy_of, resolve_policy
+from launcherkit.sources.settings import resolve_policy
 from launcherkit.sources.tenant import is_within, narrow
 from launcherkit.sources.vmi import Vmi
 

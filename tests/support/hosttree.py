@@ -59,27 +59,9 @@ class HostTree:
         )
         directory = self.root.joinpath("sys/devices", *above, address)
         directory.mkdir(parents=True)
-        config = bytearray(64)
-        config[0:4] = vendor.to_bytes(2, "little") + device.to_bytes(2, "little")
-        config[14] = (0x01 if class_code >> 8 == 0x0604 else 0x80) if header_type is None else header_type
-        uevent = f"DRIVER={driver}\n" if driver else ""
-        uevent += f"PCI_CLASS={class_code:X}\nPCI_ID={vendor:04X}:{device:04X}\n"
-        uevent += f"PCI_SUBSYS_ID={subsystem[0]:04X}:{subsystem[1]:04X}\nPCI_SLOT_NAME={address}\n"
-        uevent += f"MODALIAS=pci:v0000{vendor:04X}d0000{device:04X}\n"
-        written: dict[str, str | bytes | None] = {
-            "uevent": uevent,
-            "vendor": f"0x{vendor:04x}\n",
-            "device": f"0x{device:04x}\n",
-            "subsystem_vendor": f"0x{subsystem[0]:04x}\n",
-            "subsystem_device": f"0x{subsystem[1]:04x}\n",
-            "class": f"0x{class_code:06x}\n",
-            "revision": "0xa1\n",
-            "numa_node": f"{numa}\n",
-            "driver_override": "(null)\n",
-            "power_state": f"{power_state}\n" if power_state else None,
-            "config": bytes(config),
-            "resource": BAR(0xF0000000, 0xF0FFFFFF, 0x40200) + _NO_BAR * 12,
-        }
+        written = _files_of(address, vendor, device, subsystem, class_code, driver)
+        written |= {"numa_node": f"{numa}\n", "power_state": f"{power_state}\n" if power_state else None}
+        written["config"] = _config(vendor, device, _header_type(class_code) if header_type is None else header_type)
         for name, content in (written | dict(files)).items():
             if content is not None:
                 file = directory / name
@@ -90,16 +72,19 @@ class HostTree:
             self.driver(driver, module)
             self.link(str((directory / "driver").relative_to(self.root)), self.root / "sys/bus/pci/drivers" / driver)
         if group is not None:
-            members = self.root / f"sys/kernel/iommu_groups/{group}/devices"
-            members.mkdir(parents=True, exist_ok=True)
-            self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
-            self.link(str((members / address).relative_to(self.root)), directory)
+            self._join(group, address, directory)
             if driver == "vfio-pci" and (self.root / "dev").is_dir():
                 self.node(f"vfio/{group}")
         if vfio_dev:
             (directory / "vfio-dev" / vfio_dev).mkdir(parents=True)
             self.node(f"vfio/devices/{vfio_dev}")
         return directory
+
+    def _join(self, group: int, address: str, directory: Path) -> None:
+        members = self.root / f"sys/kernel/iommu_groups/{group}/devices"
+        members.mkdir(parents=True, exist_ok=True)
+        self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
+        self.link(str((members / address).relative_to(self.root)), directory)
 
     def card(self, slot: str, *, group: int, driver: str | None = "vfio-pci", numa: int = 0) -> None:
         """A graphics card: display at function 0, audio at function 1, both in one group."""
@@ -171,3 +156,36 @@ class HostTree:
         """A link at ``path`` below the root, relative as the kernel's are."""
         place = self.root / path
         place.symlink_to(os.path.relpath(target.resolve(), place.parent.resolve()))
+
+
+def _header_type(class_code: int) -> int:
+    return 0x01 if class_code >> 8 == 0x0604 else 0x80
+
+
+def _config(vendor: int, device: int, header_type: int) -> bytes:
+    """Config space, as far as anybody reads it."""
+    config = bytearray(64)
+    config[0:4] = vendor.to_bytes(2, "little") + device.to_bytes(2, "little")
+    config[14] = header_type
+    return bytes(config)
+
+
+def _files_of(
+    address: str, vendor: int, device: int, subsystem: tuple[int, int], class_code: int, driver: str | None
+) -> dict[str, str | bytes | None]:
+    """What the kernel writes of any function."""
+    uevent = f"DRIVER={driver}\n" if driver else ""
+    uevent += f"PCI_CLASS={class_code:X}\nPCI_ID={vendor:04X}:{device:04X}\n"
+    uevent += f"PCI_SUBSYS_ID={subsystem[0]:04X}:{subsystem[1]:04X}\nPCI_SLOT_NAME={address}\n"
+    uevent += f"MODALIAS=pci:v0000{vendor:04X}d0000{device:04X}\n"
+    return {
+        "uevent": uevent,
+        "vendor": f"0x{vendor:04x}\n",
+        "device": f"0x{device:04x}\n",
+        "subsystem_vendor": f"0x{subsystem[0]:04x}\n",
+        "subsystem_device": f"0x{subsystem[1]:04x}\n",
+        "class": f"0x{class_code:06x}\n",
+        "revision": "0xa1\n",
+        "driver_override": "(null)\n",
+        "resource": BAR(0xF0000000, 0xF0FFFFFF, 0x40200) + _NO_BAR * 12,
+    }

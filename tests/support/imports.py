@@ -43,12 +43,13 @@ class Package:
     def packages_imported_by(self, module: str) -> set[str]:
         return {name.partition(".")[0] for name in imported_by(self.source_of(module))}
 
-    def cycle(self) -> str | None:
-        """Modules that need each other to be imported."""
+    def cycle(self, at_once: bool = True) -> str | None:
+        """Modules that need each other to be imported, or without ``at_once`` to be run."""
         graph = {}
         for module in self.modules:
-            at_once = [node for node in self.source_of(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
-            targets = {self.own(name) for node in at_once for name in imported_by(node)}
+            body = self.source_of(module).body
+            imports = [node for node in body if not at_once or isinstance(node, ast.Import | ast.ImportFrom)]
+            targets = {self.own(name) for node in imports for name in imported_by(node)}
             graph[module] = {target for target in targets if target is not None and target != module}
         try:
             TopologicalSorter(graph).prepare()

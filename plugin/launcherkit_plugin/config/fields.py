@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.settings import is_variable_prefix
+from launcherkit.sources.layer import is_variable_prefix
 from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from launcherkit.process.options import switch_from, text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
-from launcherkit.sources.settings import Layer, host_of, resolve_policy
+from launcherkit.sources.layer import Layer
+from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 

@@ -1,0 +1,187 @@
+"""How a hostdev is spelled: its attributes and addresses, in one table for those who read and those who write (X1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeGuard
+
+from lxml import etree
+
+from launcherkit.errors import BadHostdev, Collector
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
+from launcherkit.model.domain import ExistingHostdev
+from launcherkit.model.plan import PlannedFunction, Shown
+from launcherkit.model.request import Kind, kind_of
+from launcherkit.model.value import NamedTuple
+
+_PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
+"""The attributes of a PCI address, of the host or of the guest: name, highest value, hex digits at least."""
+_USB = (("bus", 999), ("device", 999))
+"""The same of a USB address, in decimal."""
+_REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
+
+
+class Parts(NamedTuple):
+    """What every device may have. Where a child is there twice, which libvirt's schema refuses, the first counts."""
+
+    guest: GuestAddress | None
+    placed: bool
+    """It has an ``<address>`` that says where, of any type."""
+    alias: str | None
+    source: etree._Element | None
+    driver: etree._Element | None
+
+
+def parts_of(device: etree._Element) -> Parts:
+    """The children of a device that tell who and where it is."""
+    first: dict[object, etree._Element] = {}
+    for child in device:
+        first.setdefault(child.tag, child)
+    address, alias = first.get("address"), first.get("alias")
+    guest = None if address is None else read_guest_address(address)
+    return Parts(
+        guest,
+        guest is not None or (address is not None and address.get("type") != "pci"),
+        None if alias is None else alias.get("name"),
+        first.get("source"),
+        first.get("driver"),
+    )
+
+
+def read_hostdev(device: etree._Element, parts: Parts, name: str, errors: Collector) -> ExistingHostdev | None:
+    """A hostdev that is there; None for one that is not ours.
+
+    Args:
+        device: its element.
+        parts: of the element.
+        name: what messages call it.
+        errors: takes `BadHostdev` where its source address is none.
+    """
+    kind = kind_of_element(device, parts.source)
+    if kind is None:
+        return None
+    return ExistingHostdev(
+        kind=kind,
+        source=_source_address(kind, parts.source, name, errors),
+        alias=parts.alias,
+        guest=parts.guest,
+        placed=parts.placed,
+        managed=device.get("managed") or None,  # KubeVirt has written empty ones, which libvirt refuses
+        display=device.get("display") or None,
+        ramfb=device.get("ramfb") or None,
+        iommufd=None if parts.driver is None else yes_or_no(parts.driver.get("iommufd")),
+    )
+
+
+def hostdev_attributes(function: PlannedFunction) -> dict[str, str]:
+    """The attributes of a hostdev's own tag, as they are to be."""
+    fixed = {"mode": "subsystem", "type": kind_of(function.source), "managed": "yes" if function.managed else "no"}
+    shown = function.shown
+    if shown is None:
+        return fixed
+    return fixed | {name: value for name, value in zip(Shown._fields, shown, strict=True) if value}
+
+
+def source_attributes(source: HostAddress) -> Iterable[tuple[str, str]]:
+    """The attributes of ``<source><address>``."""
+    if isinstance(source, PciAddress):
+        return pci_attributes(source)
+    if isinstance(source, UsbAddress):
+        return [(name, str(value)) for (name, _), value in zip(_USB, source, strict=True)]
+    return [("uuid", str(source))]
+
+
+def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
+    """The attributes of a PCI address, on either side, but for the type."""
+    return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(_PCI, address, strict=True)]
+
+
+def read_pci_address(address: etree._Element) -> PciAddress:
+    """The PCI address of a source.
+
+    Raises:
+        ValueError: an attribute is no number, or too large.
+    """
+    return PciAddress(*[_limited(address, name, highest) for name, highest, _ in _PCI])
+
+
+def read_guest_address(address: etree._Element) -> GuestAddress | None:
+    """The PCI address in the guest; None for one of another type, and for 0000:00:00.0, which to libvirt is none."""
+    if address.get("type") != "pci":
+        return None
+    get = address.get
+    numbers = [number(get(name, "0")) for name, _, _ in _PCI]
+    if None in numbers or not any(numbers):
+        return None
+    return GuestAddress._make([each or 0 for each in numbers])
+
+
+def yes_or_no(text: str | None) -> bool | None:
+    """libvirt's ``virYesNo``; None for anything else."""
+    return {"yes": True, "no": False}.get(text or "")
+
+
+def kind_of_element(hostdev: etree._Element, source: etree._Element | None) -> Kind | None:
+    """Which of our kinds a hostdev is; None for SCSI and the capabilities of containers, which are not ours."""
+    if (hostdev.get("mode") or "subsystem") != "subsystem":
+        return None
+    declared = hostdev.get("type")
+    if declared:
+        return declared if _is_kind(declared) else None
+    address = None if source is None else source.find("address")
+    if address is None:
+        return None
+    return "mdev" if address.get("uuid") else "usb" if address.get("device") else "pci"
+
+
+def _is_kind(text: str) -> TypeGuard[Kind]:
+    return text in ("pci", "mdev", "usb")
+
+
+def _source_address(kind: Kind, source: etree._Element | None, name: str, errors: Collector) -> HostAddress | None:
+    address = None if source is None else source.find("address")
+    if kind == "usb" and address is not None and address.get("device") is None:
+        return None  # named by its port, as newer libvirt can
+    if address is None:
+        if kind == "usb":
+            return None if source is None else _usb_model(source)
+        errors.add(BadHostdev(f"{name}: it has no <source><address/></source>", _REMEDY))
+        return None
+    try:
+        if kind == "mdev":
+            return MdevAddress.parse(address.get("uuid", ""))
+        if kind == "usb":
+            return UsbAddress(*[_limited(address, name, highest) for name, highest in _USB])
+        return read_pci_address(address)
+    except ValueError as problem:
+        shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
+        errors.add(BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY))
+        return None
+
+
+def _usb_model(source: etree._Element) -> UsbModel | None:
+    vendor, product = source.find("vendor"), source.find("product")
+    if vendor is None or product is None:
+        return None
+    return UsbModel(f"{vendor.get('id', '')}:{product.get('id', '')}")
+
+
+def _limited(address: etree._Element, key: str, highest: int) -> int:
+    text = address.get(key, "0")
+    value = number(text)
+    if value is None or value > highest:
+        raise ValueError(f"{key} is not a number from 0 to {highest:#x}")
+    return value
+
+
+def number(text: str | None) -> int | None:
+    """A number as libvirt reads it: C's strtoul with base 0, so ``010`` is 8."""
+    digits = (text or "").lstrip(" \t\n\r").removeprefix("+")
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" and len(digits) > 1 else 10
+    digits = digits[2:] if base == 16 else digits
+    if not digits.isascii() or not digits.isalnum() or len(digits.lstrip("0")) > 16:
+        return None
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None

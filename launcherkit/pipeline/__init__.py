@@ -1,0 +1,116 @@
+"""From allocation, host facts and a domain document to the document that libvirt defines.
+
+The one way through the house, shared by every adapter and the public API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcherkit.domain.document import read_document
+from launcherkit.domain.reader import read_facts
+from launcherkit.domain.writer import write_plan
+from launcherkit.errors import Collector
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit
+from launcherkit.model.policy import Policy
+from launcherkit.model.value import NamedTuple
+from launcherkit.pipeline.checked import Checked, check
+from launcherkit.pipeline.decided import Decided, decide
+from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
+from launcherkit.place.slots import Placement, place_units
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.vmi import Vmi, read_vmi
+
+__all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
+
+EMPTY_PLAN = Plan((), (), (), (), (), False)
+
+
+class Translation(NamedTuple):
+    """What `translate` returns."""
+
+    domain_xml: bytes
+    plan: Plan
+    notes: tuple[Note, ...]
+
+
+def translate(
+    domain_xml: str | bytes,
+    *,
+    env: Mapping[str, str],
+    host: HostSource,
+    vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
+    policy: Policy | None = None,
+    dra: DraSource | None = None,
+    name: str = "the domain document",
+) -> Translation:
+    """Put the allocated devices, with their siblings, into a domain document.
+
+    Args:
+        domain_xml: the domain, as bytes or text.
+        env: the environment of the container that got the devices; other variables are ignored.
+        host: `Host.from_sysfs`, `Host.from_snapshot`, `Host.from_umockdev` or `Host.none`.
+        vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
+        policy: the integrator's decisions; defaults without.
+        dra: the metadata files of DRA claims; those of this container without (E5).
+        name: what messages call the domain document, its file for example.
+
+    Returns:
+        The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing
+        the document is the one that came, byte for byte (Q3).
+
+    Raises:
+        LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. Where several
+            things are wrong, `SeveralErrors` holds them all.
+    """
+    policy = policy or Policy()
+    document = read_document(domain_xml, name)
+    asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi)
+    environment = Environment(env, policy.extra_prefixes)
+    known = () if asked is None else asked.notes
+    if asked is not None and not asked.requests:
+        return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
+    domain = read_facts(document.root, name)
+    resolved = resolve(domain, environment, asked, dra, host, policy)
+    plan, notes = _plan(resolved, domain, policy)
+    return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
+
+
+def _unasked(environment: Environment) -> list[Note]:
+    """Devices were allocated to a VMI that asks for none: often it is not the VMI of this pod (Q4)."""
+    held = [f"{count} in {name}" for name, count in environment.counts().items() if count]
+    return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
+
+
+def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan, tuple[Note, ...]]:
+    """Decide, place and check; what is wrong in any of the three is raised together."""
+    decided = decide(resolved, domain, policy)
+    placed = place_units(decided.units, domain)
+    checked = check(resolved, decided, domain, policy)
+    errors = Collector((*decided.errors, *placed.errors, *checked.errors))
+    errors.raise_if_any()
+    attached = set(decided.attached)
+    left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
+    devices = tuple([_device(unit, decided, placed, checked) for unit in decided.units])
+    iommufd = bool(checked.backends.iommufd)
+    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd)
+    return plan, (*decided.notes, *placed.notes, *checked.notes)
+
+
+def _device(unit: Unit, decided: Decided, placed: Placement, checked: Checked) -> PlannedDevice:
+    functions = [
+        PlannedFunction(
+            attachment,
+            decided.aliases[source],
+            placed.guests.get(source),
+            decided.shown.get(source),
+            source in decided.managed,
+            checked.backends.said.get(source),
+        )
+        for attachment in unit.attachments
+        for source in (attachment.source,)
+    ]
+    return PlannedDevice(unit.kind, tuple(functions), unit.stayed, unit.kept)

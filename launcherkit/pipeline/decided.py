@@ -1,0 +1,87 @@
+"""The second step: what comes along with each device, and what each function is to libvirt (S1, S2, X1, X3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.model.address import HostAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Attachment, Shown, Unit
+from launcherkit.model.policy import Policy
+from launcherkit.model.request import DisplayOptions
+from launcherkit.model.value import NamedTuple
+from launcherkit.pipeline import rare
+from launcherkit.pipeline.resolved import Resolved
+from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims
+from launcherkit.resolve.allocated import sees_own_nodes_alone
+from launcherkit.resolve.siblings import Situation, assemble_units
+
+
+class Decided(NamedTuple):
+    """What is attached, decided but for its place in the guest and its way through VFIO."""
+
+    units: tuple[Unit, ...]
+    aliases: Mapping[HostAddress, str]
+    shown: Mapping[HostAddress, Shown]
+    managed: frozenset[HostAddress]
+    """What libvirt binds to vfio-pci itself."""
+    notes: tuple[Note, ...]
+    errors: tuple[LauncherkitError, ...]
+
+    @property
+    def attached(self) -> list[HostAddress]:
+        """Every function that the guest gets."""
+        return [attachment.source for unit in self.units for attachment in unit.attachments]
+
+
+def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
+    """Put siblings with their primaries, and name, show and bind them."""
+    errors, notes = Collector(), list[Note]()
+    facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
+    named = name_claims(resolved.claims, domain, prefixes)
+    riders = find_riders(resolved.claims, named, domain)
+    listed = resolved.listed
+    own_nodes = sees_own_nodes_alone((*listed, *existing), facts)
+    if not resolved.allocated:
+        listed = frozenset(existing) if facts.known else frozenset()
+    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, riders, own_nodes)
+    units = assemble_units(resolved.claims, situation)
+    options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
+    shown = _displays([unit for unit in units if not unit.kept], options, domain, facts, errors, notes)
+    aliases = assign_aliases(units, named, domain, prefixes)
+    managed = _managed(units, domain, policy)
+    return Decided(units, aliases, shown, managed, tuple(notes), errors.errors)
+
+
+def _displays(
+    units: Sequence[Unit],
+    options: Mapping[str, DisplayOptions | None],
+    domain: DomainFacts,
+    facts: HostFacts,
+    errors: Collector,
+    notes: list[Note],
+) -> dict[HostAddress, Shown]:
+    """Most VMs have GPUs that are passed through whole and shown nowhere."""
+    said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
+    if not said and not any(options.values()) and all(unit.kind != "mdev" for unit in units):
+        return {}
+    return rare.decide_displays(units, options, domain, facts, errors, notes)
+
+
+def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:
+    """What libvirt binds itself (X1): as the document says, as it says of the primary, or as the policy says."""
+    if not policy.managed and all(hostdev.managed != "yes" for hostdev in domain.hostdevs):
+        return frozenset()
+    managed: set[HostAddress] = set()
+    for unit in units:
+        default = _said(unit.primary, domain, policy.managed and not unit.kept)
+        managed.update([each.source for each in unit.attachments if _said(each, domain, default)])
+    return frozenset(managed)
+
+
+def _said(attachment: Attachment, domain: DomainFacts, default: bool) -> bool:
+    said = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].managed
+    return default if said is None else said == "yes"

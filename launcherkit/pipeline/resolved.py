@@ -1,0 +1,165 @@
+"""The first step: which devices were allocated, and which request each of them answers (E1-E5, Q1, Q2, C1-C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Claim
+from launcherkit.model.policy import Policy
+from launcherkit.model.request import Allocation, Request
+from launcherkit.model.value import NamedTuple
+from launcherkit.pipeline import rare
+from launcherkit.resolve.aliases import Named, name_requests
+from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.vmi import Vmi
+
+
+class HostSource(Protocol):
+    """Where host facts come from, read by need: `launcherkit.Host`."""
+
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ...) -> HostFacts:
+        """Facts about the named devices, their slots and their groups."""
+        ...
+
+
+class DraSource(Protocol):
+    """Where the devices of DRA claims are named: `launcherkit.sources.dra.DraFiles`."""
+
+    def present(self) -> bool:
+        """Whether there are any."""
+        ...
+
+    def read(self, request: Request) -> Allocation:
+        """The device that answers a request by claim."""
+        ...
+
+
+class Resolved(NamedTuple):
+    """Who asked, and which device answers."""
+
+    requests: tuple[Request, ...]
+    """The VMI's; none where the environment is the request (Q1)."""
+    claims: tuple[Claim, ...]
+    left_alone: tuple[tuple[str, HostAddress], ...]
+    """Primaries beyond the requests, with their variables (C4)."""
+    existing: dict[HostAddress, int]
+    """The document's hostdevs by source: which one it is (X2)."""
+    listed: frozenset[HostAddress]
+    """Every address in the variables that are used."""
+    allocated: bool
+    """Whether anything was allocated here; else there is only what the document has (Q2)."""
+    facts: HostFacts
+    notes: tuple[Note, ...]
+
+
+def resolve(
+    domain: DomainFacts,
+    environment: Environment,
+    vmi: Vmi | None,
+    dra: DraSource | None,
+    host: HostSource,
+    policy: Policy,
+) -> Resolved:
+    """Read what was allocated, look it up on the host, and answer each request.
+
+    Raises:
+        LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
+    """
+    requests = () if vmi is None else vmi.requests
+    notes: list[Note] = []
+    allocations = _allocations(environment, dra, vmi, domain, notes)
+    variables = {allocation.variable: allocation for allocation in allocations.values()}
+    existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
+    listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
+    facts = _facts(host, (*listed, *existing))
+    errors = Collector()
+    check_on_host(variables.values(), facts, errors)
+    errors.raise_if_any()
+    answered, left_alone = _claims(allocations, requests, domain, facts, policy, errors, notes)
+    errors.raise_if_any()
+    asked = {claim.primary for claim in answered}
+    claims = (*answered, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
+    return Resolved(requests, claims, left_alone, existing, listed, bool(variables), facts, tuple(notes))
+
+
+def _allocations(
+    environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
+) -> dict[str, Allocation]:
+    """What answers, by `Request.key`, or by the variable's name where there is no VMI (Q1, Q2)."""
+    errors = Collector()
+    by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
+    files = (dra or rare.DraFiles()) if by_claim else None
+    if not environment.variables and (files is None or not files.present()):
+        return _nothing_allocated(vmi, domain, notes)
+    if vmi is None:
+        read = {name: environment.read(name, errors, notes) for name in environment.variables}
+        errors.raise_if_any()
+        return read
+    resources = dict.fromkeys([request.resource for request in vmi.requests if request.resource is not None])
+    variable_of = {resource: environment.variable_for(resource) for resource in resources}
+    if len(set(variable_of.values()) - {None}) < len(variable_of):
+        rare.check_requests(vmi.requests, variable_of, environment, errors)
+    allocations = {
+        resource: environment.read(variable, errors, notes)
+        for resource, variable in variable_of.items()
+        if variable is not None
+    }
+    if files is not None:
+        for request in by_claim:
+            try:
+                allocations[request.key] = files.read(request)
+            except LauncherkitError as error:
+                errors.add(error)
+    errors.raise_if_any()
+    return allocations
+
+
+def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts, notes: list[Note]) -> dict[str, Allocation]:
+    """As in a sidecar, where the hostdevs of the document are all there is (Q2)."""
+    if vmi is None and not domain.hostdevs:
+        notes.append(
+            Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach")
+        )
+    if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
+        raise rare.not_in_domain(vmi.requests, len(domain.hostdevs))
+    return {}
+
+
+def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:
+    functions = [address for address in addresses if isinstance(address, PciAddress)]
+    mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
+    return host.facts(functions, mdevs) if functions or mdevs else NO_FACTS
+
+
+def _claims(
+    allocations: Mapping[str, Allocation],
+    requests: Sequence[Request],
+    domain: DomainFacts,
+    facts: HostFacts,
+    policy: Policy,
+    errors: Collector,
+    notes: list[Note],
+) -> Claims:
+    if not allocations:
+        return Claims((), ())
+    if not requests:
+        return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
+    there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
+    # What a claim names is for its request alone, whatever a variable holds (C5).
+    wanted = {request: allocations[request.key].entries[0] for request in requests if request.claim is not None}
+    if there:
+        asked = [
+            Named(request.section, request.name, allocations[request.key].kind, request.claim is not None)
+            for request in requests
+        ]
+        for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
+            if alias in there:
+                wanted.setdefault(request, there[alias])
+    return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)

@@ -1,0 +1,46 @@
+"""What one source of decisions says of a policy, whichever it is: a flag, a variable, a policy file, an annotation."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from launcherkit.model.policy import NodeCheck, Pairing, Policy, Siblings
+
+ANNOTATION = "launcherkit.io/policy"
+"""Of a VMI: its own policy (T1)."""
+
+
+class Layer(TypedDict, total=False):
+    """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
+
+    siblings: Siblings
+    pairing: Pairing
+    managed: bool
+    node_check: NodeCheck
+    annotations: bool
+    extra_prefixes: tuple[str, ...]
+    sysfs_root: str
+    gpu: str
+    hostdevice: str
+    usb: str
+
+
+def policy_of(layer: Layer) -> Policy:
+    """A policy from one layer and the defaults."""
+    fields: dict[str, Any] = dict(layer)
+    prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
+    policy = Policy(**fields)
+    return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
+
+
+ALIAS_PREFIX_RULE = "libvirt keeps aliases that begin with ua- and have letters, digits, - and _ alone."
+
+
+def is_alias_prefix(text: str) -> bool:
+    """Begins with ``ua-``, and nothing in it that an alias can't have."""
+    return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+
+
+def is_variable_prefix(text: str) -> bool:
+    """Upper case letters, digits and underscores, a letter first."""
+    return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()

@@ -1,0 +1,44 @@
+"""A policy has values that it knows, and help() says what a plan is made of."""
+
+from __future__ import annotations
+
+import pickle
+import pydoc
+from typing import Any
+
+import pytest
+
+from launcherkit import Plan, Policy
+from launcherkit.errors import BadPolicy
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"siblings": "all"},
+        {"pairing": ""},
+        {"managed": "no"},
+        {"managed": 1},
+        {"node_check": True},
+        {"annotations": None},
+    ],
+    ids=str,
+)
+def test_a_policy_refuses_what_it_does_not_know(said: dict[str, Any]) -> None:
+    (field,) = said
+    with pytest.raises(BadPolicy, match=f"^policy, {field}: "):
+        Policy(**said)
+    with pytest.raises(BadPolicy, match=f"^policy, {field}: "):
+        Policy()._replace(**said)
+
+
+def test_a_policy_is_a_value() -> None:
+    policy = Policy(siblings="group", managed=True)
+    assert pickle.loads(pickle.dumps(policy)) == policy == Policy()._replace(siblings="group", managed=True)
+    assert policy != Policy()
+
+
+def test_help_says_what_each_field_of_a_plan_is() -> None:
+    told = pydoc.plain(pydoc.render_doc(Plan))
+    assert "Alias for field number" not in told
+    assert "Paths of the device nodes that QEMU will open" in told
