@@ -29,7 +29,7 @@ from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Log
 
-Facts: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
+ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
 """KubeVirt's settings, empty without KubeVirt and None as long as they are not known; and the node's labels."""
 
 HELLO_SECONDS = 10.0
@@ -89,13 +89,13 @@ class ClusterSocket:
                 self._writer.write(line_of("want", self._wanted))
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ClusterSettings:
         """What the cluster says now. What it said stays while nobody speaks to it."""
         if not self._wanted or not self._known.is_set():
             return None, {}
         return self._heard["kubevirt"] or {}, self._heard["labels"]
 
-    async def first(self, seconds: float) -> Facts:
+    async def first(self, seconds: float) -> ClusterSettings:
         """The facts, waited for.
 
         Raises:

@@ -20,7 +20,7 @@ import pytest
 
 from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
-from launcherkit_plugin.cluster.socket import ClusterSocket, Facts
+from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Level
@@ -63,7 +63,7 @@ class Daemon:
     def log(self, level: Level, text: str, **fields: object) -> None:
         self.lines.append(text)
 
-    async def facts(self, condition: Callable[[Facts], bool]) -> None:
+    async def facts(self, condition: Callable[[ClusterSettings], bool]) -> None:
         await self.until(lambda: condition(self.socket.facts))
 
     async def until(self, condition: Callable[[], Any]) -> None:

@@ -17,6 +17,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.vgpu.pool import LONGEST_PAUSE_SECONDS
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
 
@@ -187,6 +188,8 @@ class Lifecycle(RuleBasedStateMachine):
         def fail(path: str) -> None:
             raise OSError(number, os.strerror(number))
 
+        if self.faulty and number == 0:
+            self.cluster.node.clock.now += LONGEST_PAUSE_SECONDS  # what has failed rests for so long at most
         self.faulty = number != 0
         self.cluster.kernel.touched = fail if self.faulty else lambda _: None
 
