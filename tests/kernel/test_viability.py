@@ -57,7 +57,7 @@ def test_libvirt_refuses_the_same_when_it_is_told_to_go_on(halves: sysfs.Card, g
 
 def test_the_remedy_frees_the_group(halves: sysfs.Card, bound: Callable[..., None], guests: Guests) -> None:
     (error,) = refusals(guests, {"PCI_RESOURCE_X": halves.display})
-    command = error.remedy.partition(": ")[2]
+    command = error.remedy.partition("by hand, as root:\n")[2]
     subprocess.run(["sh", "-ec", command], check=True)
     listing = guests.listing({"PCI_RESOURCE_X": halves.display})
     assert len(slots_with(listing, DISPLAY, AUDIO)) == 1
