@@ -7,23 +7,26 @@ Library code raises these and never exits; the process edge prints them and exit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Self
+
+if TYPE_CHECKING:  # a typed dictionary takes as long to define as a tenth of this module
+    from typing import TypedDict, Unpack
+
+    class Facts(TypedDict, total=False):
+        """What an error is about: see `LauncherkitError`."""
+
+        device: str
+        group: int
+        driver: str
+        variable: str
+        file: str
+
 
 EX_USAGE = 2
 EX_DATAERR = 65
 EX_UNAVAILABLE = 69
 EX_SOFTWARE = 70
 EX_CONFIG = 78
-
-
-class Facts(TypedDict, total=False):
-    """What an error is about: see `LauncherkitError`."""
-
-    device: str
-    group: int
-    driver: str
-    variable: str
-    file: str
 
 
 class LauncherkitError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, source_attributes
+from launcherkit.domain.hostdev import hostdev_attributes, pci_text, source_text
 from launcherkit.domain.style import Style
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, PlannedFunction
@@ -41,7 +41,7 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
     backend = "" if function.iommufd is None else lead + driver(function.iommufd)
     place = "" if function.guest is None else lead + guest_address(function.guest)
     text = (
-        f"<hostdev{head}>{backend}{lead}<source>{deeper}<address{attributes(source_attributes(function.source))}/>{lead}</source>"
+        f"<hostdev{head}>{backend}{lead}<source>{deeper}<address {source_text(function.source)}/>{lead}</source>"
         f"{lead}{alias(function.alias)}{place}{style.indent or ''}</hostdev>"
     )
     return quoted(text, style)
@@ -61,4 +61,4 @@ def alias(name: str) -> str:
 
 def guest_address(place: GuestPlace) -> str:
     multifunction = " multifunction='on'" if place.multifunction else ""
-    return f"<address type='pci'{attributes(pci_attributes(place.address))}{multifunction}/>"
+    return f"<address type='pci' {pci_text(place.address)}{multifunction}/>"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeGuard
 
 from lxml import etree
 
+from launcherkit.domain.escape import escaped
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import ExistingHostdev
@@ -16,6 +16,7 @@ from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 """The attributes of a PCI address, of the host or of the guest: name, highest value, hex digits at least."""
+_PCI_TEXT = " ".join([f"{name}='0x{{:0{digits}x}}'" for name, _, digits in _PCI]).format
 _USB = (("bus", 999), ("device", 999))
 """The same of a USB address, in decimal."""
 _REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
@@ -82,17 +83,22 @@ def hostdev_attributes(function: PlannedFunction) -> dict[str, str]:
     return fixed | {name: value for name, value in zip(Shown._fields, shown, strict=True) if value}
 
 
-def source_attributes(source: HostAddress) -> Iterable[tuple[str, str]]:
-    """The attributes of ``<source><address>``."""
+def source_text(source: HostAddress) -> str:
+    """The attributes of ``<source><address>`` as they stand in the tag, in single quotes."""
     if isinstance(source, PciAddress):
-        return pci_attributes(source)
+        return pci_text(source)
     if isinstance(source, UsbAddress):
-        return [(name, str(value)) for (name, _), value in zip(_USB, source, strict=True)]
-    return [("uuid", str(source))]
+        return " ".join([f"{name}='{value}'" for (name, _), value in zip(_USB, source, strict=True)])
+    return f"uuid='{escaped(str(source))}'"
+
+
+def pci_text(address: PciAddress | GuestAddress) -> str:
+    """The attributes of a PCI address as they stand in a tag, in single quotes; but for the type."""
+    return _PCI_TEXT(*address)
 
 
 def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
-    """The attributes of a PCI address, on either side, but for the type."""
+    """The same, one by one."""
     return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(_PCI, address, strict=True)]
 
 

@@ -17,8 +17,7 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.value import NamedTuple
-from launcherkit.pipeline.checked import Checked, check
-from launcherkit.pipeline.decided import Decided, decide
+from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units
 from launcherkit.sources.environment import Environment

@@ -1,4 +1,7 @@
-"""The second step: what comes along with each device, and what each function is to libvirt (S1, S2, X1, X3)."""
+"""The second step: what comes along with each device, and what each function is to libvirt (S1, S2, X1, X3).
+
+The last look belongs to it: whether the kernel would let QEMU have that, and by which way (V1-V3).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from launcherkit.model.address import HostAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Shown, Unit
+from launcherkit.model.plan import Attachment, Shown, TouchedGroup, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
 from launcherkit.model.value import NamedTuple
@@ -17,7 +20,9 @@ from launcherkit.pipeline import rare
 from launcherkit.pipeline.resolved import Resolved
 from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims
 from launcherkit.resolve.allocated import sees_own_nodes_alone
+from launcherkit.resolve.backend import Backends, decide_backends, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
+from launcherkit.resolve.viability import check_nodes, check_viability, nodes_to_come, touched_groups
 
 
 class Decided(NamedTuple):
@@ -54,6 +59,35 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     aliases = assign_aliases(units, named, domain, prefixes)
     managed = _managed(units, domain, policy)
     return Decided(units, aliases, shown, managed, tuple(notes), errors.errors)
+
+
+class Checked(NamedTuple):
+    """What VFIO has to do with it."""
+
+    groups: tuple[TouchedGroup, ...]
+    backends: Backends
+    nodes: tuple[str, ...]
+    """Device nodes that QEMU will open."""
+    notes: tuple[Note, ...]
+    errors: tuple[LauncherkitError, ...]
+
+
+def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Policy) -> Checked:
+    """Look at the groups and nodes of all that is attached; tell of what is not."""
+    errors, notes = Collector(), list[Note]()
+    facts, units, managed = resolved.facts, decided.units, decided.managed
+    if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
+        gpus = {request.name for request in resolved.requests if request.section == "gpus"}
+        notes += rare.notes_about(units, resolved.left_alone, gpus, facts)
+    attached = decided.attached
+    groups = touched_groups(attached, facts)
+    check_viability(groups, managed, facts, errors, notes)
+    backends = decide_backends(units, domain, facts, errors, notes)
+    nodes = nodes_of(attached, backends, facts)
+    if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
+        to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
+        check_nodes([node for node in nodes if node not in to_come], facts, errors)
+    return Checked(groups, backends, nodes, tuple(notes), errors.errors)
 
 
 def _displays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import cdev_node, group_node, group_of
 
@@ -22,9 +22,12 @@ def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> b
     if not host.container_dev or host.nodes is None:
         return False
     own: set[str | None] = {"/dev/vfio/vfio", "/dev/iommu"}
+    slots: set[PciSlot] = set()
     for address in addresses:
         own.add(group_node(group_of(address, host)))
         if isinstance(address, PciAddress):
-            for function in host.slot_functions(address):
-                own |= {group_node(function.iommu_group), cdev_node(host.details.get(function.address))}
+            slots.add(address.slot)
+    for function in host.functions.values():
+        if function.address.slot in slots:
+            own |= {group_node(function.iommu_group), cdev_node(host.details.get(function.address))}
     return host.nodes <= own

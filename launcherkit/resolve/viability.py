@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING
 
 from launcherkit.errors import (
     Collector,
     DeviceAsleep,
     DeviceGone,
-    Facts,
     GroupNotViable,
     NodeMissing,
     VgpuPhysicalFunction,
@@ -29,6 +29,9 @@ from launcherkit.resolve.vfio import (
     group_of,
     is_bridge,
 )
+
+if TYPE_CHECKING:
+    from launcherkit.errors import Facts
 
 
 class NeededNodes(NamedTuple):
