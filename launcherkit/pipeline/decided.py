@@ -82,7 +82,9 @@ def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Pol
     attached = decided.attached
     groups = touched_groups(attached, facts)
     check_viability(groups, managed, facts, errors, notes)
-    backends = decide_backends(units, domain, facts, errors, notes)
+    backends = decide_backends(units, domain, facts)
+    notes += backends.notes
+    errors = Collector((*errors.errors, *backends.errors))
     nodes = nodes_of(attached, backends, facts)
     if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
         to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())

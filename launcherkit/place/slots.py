@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
+from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.note import Note
@@ -41,11 +41,11 @@ def place_units(units: Sequence[Unit], domain: DomainFacts) -> Placement:
     cards = [card for unit in units for card in _by_host_slot(unit.attachments) if _needs_a_place(card, domain)]
     if not cards:
         return Placement(_share_slots(guests), ())
-    errors, notes = Collector(), list[Note]()
-    room = _Room(domain, foresee_buses(domain, _joining(cards, domain)))
-    for card in cards:
-        _place_card(card, domain, room, guests, errors, notes)
-    return Placement(_share_slots(guests), room.controllers(), tuple(notes), errors.errors)
+    room = _Room(domain, foresee_buses(domain, _joining(cards, domain)), guests)
+    found = [each for card in cards for each in _place_card(card, domain, room)]
+    notes = tuple([each for each in found if isinstance(each, Note)])
+    errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
+    return Placement(_share_slots(room.guests), room.controllers(), notes, errors)
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
@@ -74,29 +74,22 @@ def _joining(cards: Iterable[Sequence[Attachment]], domain: DomainFacts) -> set[
     return joining
 
 
-def _place_card(
-    card: list[Attachment],
-    domain: DomainFacts,
-    room: _Room,
-    guests: dict[HostAddress, GuestAddress],
-    errors: Collector,
-    notes: list[Note],
-) -> None:
-    """Put all functions of a card that have no place yet into one slot, at their numbers (P1)."""
+def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: _Room) -> Iterator[Note | SlotTaken | NoRoom]:
+    """Put all functions of a card that have no place yet into one slot, at their numbers (P1); tell what keeps them."""
+    guests = room.guests
     fixed = [attachment for attachment in card if _fixed(attachment, domain)]
     elsewhere = next((attachment.source for attachment in fixed if attachment.source not in guests), None)
     if elsewhere is not None:
-        notes.append(Note("not-placed", f"{elsewhere} has no PCI address in the guest, so its siblings can't join it"))
+        yield Note("not-placed", f"{elsewhere} has no PCI address in the guest, so its siblings can't join it")
         return
     if domain.topology == "other":
         names = ", ".join(str(attachment.source) for attachment in card)
-        notes.append(Note("not-placed", f"{domain.machine}: libvirt places {names}; one slot is not asked for there"))
+        yield Note("not-placed", f"{domain.machine}: libvirt places {names}; one slot is not asked for there")
         return
     base = guests[fixed[0].source] if fixed else room.slot_for(card)
     if base is None:
-        if len(card) == 1:
-            return  # libvirt says what it lacks
-        errors.add(_no_room(card, domain))
+        if len(card) > 1:  # of a function alone libvirt says what it lacks
+            yield _no_room(card, domain)
         return
     domain_, bus, slot, _ = base
     there = [guests[attachment.source] for attachment in fixed]
@@ -106,14 +99,12 @@ def _place_card(
             continue
         guest = GuestAddress(domain_, bus, slot, number)
         if number in functions or guest in room.taken:
-            errors.add(_slot_taken(source, base, f"{guest} is in use"))
+            yield _slot_taken(source, base, f"{guest} is in use")
         functions.add(number)
         room.taken.add(guest)
         guests[source] = guest
     if 0 not in functions:
-        errors.add(
-            _slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first")
-        )
+        yield _slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first")
 
 
 def _fixed(attachment: Attachment, domain: DomainFacts) -> bool:
@@ -142,9 +133,10 @@ def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, G
 
 
 class _Room:
-    """What is still free in the guest: buses behind root ports, or slots of bus 0 (P2)."""
+    """What has its place in the guest, and what is still free: buses behind root ports, or slots of bus 0 (P2)."""
 
-    def __init__(self, domain: DomainFacts, buses: Buses) -> None:
+    def __init__(self, domain: DomainFacts, buses: Buses, guests: Mapping[HostAddress, GuestAddress]) -> None:
+        self.guests = {**guests}
         self._domain = domain
         self._buses = buses
         self._root_ports: list[Controller] = []

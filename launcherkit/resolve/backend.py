@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.errors import Collector, MixedBackends
+from launcherkit.errors import MixedBackends
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
@@ -21,11 +21,13 @@ class Backends(NamedTuple):
     """Functions that must say it; the others go as the domain's ``<iommufd>`` has it."""
     iommufd: frozenset[HostAddress]
     """Functions that go through iommufd."""
+    notes: tuple[Note, ...] = ()
+    """Choices that the document doesn't show."""
+    errors: tuple[MixedBackends, ...] = ()
+    """Where the document itself opens a group both ways."""
 
 
-def decide_backends(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector, notes: list[Note]
-) -> Backends:
+def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts) -> Backends:
     """Decide it for all PCI functions that are to be attached.
 
     What a hostdev of the document says stays. A sibling says what its primary says. Then counts what the document says
@@ -35,11 +37,10 @@ def decide_backends(
         units: in order.
         domain: what the document says.
         host: groups and nodes.
-        errors: takes `MixedBackends` where the document itself opens a group both ways.
-        notes: takes a choice that the document doesn't show.
     """
     default = domain.iommufd or False
-    chooser = _Chooser(units, domain, host, errors)
+    fixed, errors = _by_group(units, domain, host)
+    chooser = _Chooser(units, domain, host, fixed)
     reasons: dict[str, list[str]] = {}
     said: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
@@ -58,8 +59,8 @@ def decide_backends(
                 said[attachment.source] = says
             if default if says is None else says:
                 through.add(attachment.source)
-    notes += [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
-    return Backends(said, frozenset(through))
+    notes = [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
+    return Backends(said, frozenset(through), tuple(notes), tuple(errors))
 
 
 def _said(attachment: Attachment, domain: DomainFacts) -> bool | None:
@@ -67,10 +68,11 @@ def _said(attachment: Attachment, domain: DomainFacts) -> bool | None:
 
 
 def _by_group(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector
-) -> dict[int, tuple[bool, HostAddress]]:
-    """The way that hostdevs of the document open their groups, with the first of each."""
+    units: Sequence[Unit], domain: DomainFacts, host: HostFacts
+) -> tuple[dict[int, tuple[bool, HostAddress]], list[MixedBackends]]:
+    """The way that hostdevs of the document open their groups, with the first of each; and who differs from it."""
     fixed: dict[int, tuple[bool, HostAddress]] = {}
+    errors: list[MixedBackends] = []
     for unit in units:
         for attachment in unit.attachments:
             says = _said(attachment, domain)
@@ -81,8 +83,8 @@ def _by_group(
                 continue
             way, first = fixed.setdefault(group, (says, attachment.source))
             if way != says:
-                errors.add(_mixed(group, *((first, attachment.source) if way else (attachment.source, first))))
-    return fixed
+                errors.append(_mixed(group, *((first, attachment.source) if way else (attachment.source, first))))
+    return fixed, errors
 
 
 def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedBackends:
@@ -97,10 +99,16 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedB
 class _Chooser:
     """Chooses for whole units, by the first that says anything."""
 
-    def __init__(self, units: Sequence[Unit], domain: DomainFacts, host: HostFacts, errors: Collector) -> None:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        domain: DomainFacts,
+        host: HostFacts,
+        fixed: Mapping[int, tuple[bool, HostAddress]],
+    ) -> None:
         self._domain = domain
         self._host = host
-        self._fixed = _by_group(units, domain, host, errors)
+        self._fixed = fixed
         self._has_mdev = any(unit.kind == "mdev" for unit in units)
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
 
