@@ -48,7 +48,7 @@ def failing(path: Path, errno: int, *modules: str) -> Iterator[None]:
     Paths are as they are walked: what is reached by another link doesn't fail.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in modules or ("launcherkit.sources.tree", "launcherkit_plugin.devices.fingerprint"):
+        for module in modules or ("launcherkit.sources.tree", "launcherkit_plugin.devices.nodes"):
             patch.setattr(f"{module}.os", FaultyOs(path, errno))
         yield
 

@@ -1,4 +1,4 @@
-"""Which of the free devices a container should rather get: whole groups, then one NUMA node, then one switch (K3)."""
+"""Which of the free devices a container should rather get: whole groups on one NUMA node (K3), packed vGPUs (G1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcherkit_plugin.allocation.packing import pack
 from launcherkit_plugin.model.device import Device
 
 
@@ -65,7 +64,7 @@ def prefer(
 ) -> list[str]:
     """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
-    vGPUs are packed (`launcherkit_plugin.allocation.packing`). Of others what is asked for decides in this order:
+    vGPUs are packed (`launcherkit_plugin.allocation.preference`). Of others what is asked for decides in this order:
     nothing that would be refused, no group is broken up, few NUMA nodes, few switches, the lowest IDs. The search
     starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
 
@@ -174,3 +173,36 @@ def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]
 
 def _place(device: Device | None) -> _Place:
     return _Place(None, ()) if device is None else _Place(device.numa_node, device.path[:-1])
+
+
+def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    """The ``size`` devices to take, ``must_include`` first, from as few cards as can be.
+
+    First come cards of which something is taken, then those with vGPUs that are made, then those with the least left,
+    then the lowest. Of a card first what is made, then in the order of its slots.
+
+    Args:
+        devices: of the resource, in the order of their slots; all are vGPUs.
+        available: the kubelet's free and healthy devices.
+        must_include: those of them that it has decided upon.
+        size: how many.
+    """
+    chosen = list(dict.fromkeys(must_include))[:size]
+    order = {name: number for number, name in enumerate(devices)}
+    have = frozenset(chosen)
+    free = [name for name in dict.fromkeys(available) if name in devices and name not in have]
+    taken = set(devices).difference(available).union(chosen)
+    left: dict[str, list[str]] = {}
+    for name in free:
+        left.setdefault(devices[name].card, []).append(name)
+    used = {devices[name].card for name in taken if name in devices and (devices[name].healthy or devices[name].made)}
+    begun = {devices[name].card for name in free if devices[name].made}
+    wanted = {devices[name].card for name in chosen if name in devices}
+    cards = sorted(
+        left, key=lambda card: (card not in wanted, card not in used, card not in begun, len(left[card]), card)
+    )
+    found = [
+        name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
+    ]
+    unknown = [name for name in dict.fromkeys(available) if name not in devices and name not in have]
+    return [*chosen, *found, *unknown][:size]

@@ -1,8 +1,8 @@
-"""What has to be bound for some functions to be passed through: their groups, whole (K8)."""
+"""What has to be bound: IOMMU groups, whole (K8), for what was asked for or what the configuration wants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import Collector, NotOnHost
@@ -10,8 +10,11 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
+from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit_plugin.binding.host_use import HostUse
+from launcherkit_plugin.binding.in_use import HostUse
+from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.errors import BindRefused
 
 VFIO_PCI = "vfio-pci"
@@ -102,7 +105,7 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
     Args:
         plan: a group.
         host: facts about its members.
-        uses: from `launcherkit_plugin.binding.host_use.read_uses`.
+        uses: from `launcherkit_plugin.binding.in_use.read_uses`.
         force: what the host uses is taken all the same; what guests may have a part of never is.
 
     Raises:
@@ -152,3 +155,64 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
 def not_on_host(address: PciAddress) -> NotOnHost:
     """There is no such function."""
     return NotOnHost(f"{address} is not on this host", "`lspci -D` lists the addresses that there are.")
+
+
+class Task(NamedTuple):
+    """Functions to be bound with their group, or one that has none."""
+
+    asked: tuple[PciAddress, ...]
+    state: tuple[tuple[PciAddress, str | None], ...]
+    """The members with their drivers: where something has changed, another attempt is worth while at once."""
+
+    @property
+    def key(self) -> PciAddress:
+        """By which it is known from one look to the next."""
+        return self.state[0][0]
+
+
+def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | None]) -> frozenset[PciAddress]:
+    """The functions of rules with ``bind``, and those that come along with them from their slots (S1).
+
+    VFs of vGPU cards have drivers of their own to be had by (G4).
+    """
+    found: set[PciAddress] = set()
+    for address, function in host.functions.items():
+        if is_bridge(function, host.details.get(address)):
+            continue
+        rule = match(function)
+        if rule is None or not rule.bind or _is_vgpu(address, host):
+            continue
+        found.add(address)
+        if rule.siblings == "slot" and not function.is_vf:
+            beside = host.slot_functions(address)
+            found.update(each.address for each in beside if may_come_along(each, host) and each.model != function.model)
+    return frozenset(found)
+
+
+def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
+    """The groups of what is wanted that have a member without a VFIO driver, by their first member."""
+    asked: dict[tuple[PciFunction, ...], list[PciAddress]] = {}
+    for address in sorted(wanted):
+        function = host.functions[address]
+        group = (address,) if function.iommu_group is None else host.groups.get(function.iommu_group, (address,))
+        members = members_to_bind(group, host)
+        if not all(bound_to_vfio(member, host.details.get(member.address)) for member in members):
+            asked.setdefault(members, []).append(address)
+    return [
+        Task(tuple(addresses), tuple((member.address, member.driver) for member in members))
+        for members, addresses in asked.items()
+    ]
+
+
+def unwanted(records: Iterable[Record], wanted: frozenset[PciAddress]) -> list[Record]:
+    """What the configuration had bound, and no longer wants. What a command has bound is the operator's."""
+    return [
+        record
+        for record in records
+        if record.by == "configuration" and wanted.isdisjoint(record.asked) and record.is_settled
+    ]
+
+
+def _is_vgpu(address: PciAddress, host: HostFacts) -> bool:
+    detail = host.details.get(address)
+    return detail is not None and detail.vgpu is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,15 +14,12 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
-from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
-from launcherkit_plugin.binding.held import Holders
-from launcherkit_plugin.binding.host_use import read_uses
-from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.binding.wanted import Task, tasks, unwanted, wanted_functions
-from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.binding.group import VFIO_PCI, Task, check_free, plan_groups, tasks, unwanted, wanted_functions
+from launcherkit_plugin.binding.in_use import Holders, read_uses
+from launcherkit_plugin.binding.ledger import Ledger, Record, boot_id
+from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.guarded import Guarded, group_key
-from launcherkit_plugin.host.modules import require_driver
-from launcherkit_plugin.host.open_nodes import OpenNodes
+from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem
@@ -229,3 +227,38 @@ def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | 
 def _is_refusal(error: LauncherkitError) -> bool:
     refusals = (BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver)
     return all(isinstance(leaf, refusals) for leaf in error.leaves())
+
+
+def binder_of(
+    match: Callable[[PciFunction], PciRule | None],
+    host: Host,
+    *,
+    root: str,
+    proc: str,
+    ledger: str,
+    guarded: Guarded,
+    reporter: Reporter,
+    metrics: Metrics,
+) -> BindingReconciler:
+    """What binds by rules with ``bind``, and gives back what such rules had bound.
+
+    Args:
+        match: the rule that a function falls under, if any.
+        host: facts are read from.
+        root: where its ``sys/`` is.
+        proc: where its proc file system is mounted.
+        ledger: folder of the records; below ``/run``.
+        guarded: does what may hang.
+        reporter, metrics: take what was done.
+    """
+    this_machine = os.path.realpath(root) == "/"
+    machine = ReconcilerParts(
+        host,
+        root,
+        proc,
+        partial(Sysfs, root),
+        Ledger(ledger, boot_id(proc)),
+        lambda: read_open_nodes(proc),
+        modprobe if this_machine else no_modprobe,
+    )
+    return BindingReconciler(match, machine, guarded, reporter, metrics)

@@ -10,7 +10,7 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
-from launcherkit_plugin.binding.host_use import read_uses
+from launcherkit_plugin.binding.in_use import read_uses
 from launcherkit_plugin.cli.binding_inputs import (
     BindingParts,
     add_change_arguments,
@@ -22,7 +22,7 @@ from launcherkit_plugin.cli.binding_inputs import (
 from launcherkit_plugin.cli.binding_output import write_changes
 from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
-from launcherkit_plugin.host.modules import modprobe, no_modprobe, require_driver
+from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\
 Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The former drivers

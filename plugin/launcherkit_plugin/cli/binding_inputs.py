@@ -15,13 +15,12 @@ from launcherkit.model.address import PciAddress
 from launcherkit.process.edge import tell
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder
-from launcherkit_plugin.binding.held import Holders
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
 from launcherkit_plugin.cli.options import switch_from, text_from
 from launcherkit_plugin.cli.places import pod_resources_of, proc_of
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
-from launcherkit_plugin.host.open_nodes import OpenNodes, read_open_nodes
-from launcherkit_plugin.host.pods import pod_states
+from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_nodes
 from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
 from launcherkit_plugin.kubelet.usage import read_usage
 from launcherkit_plugin.model.errors import StepFailed

@@ -15,8 +15,8 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.binding_inputs import usage_of
 from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
-from launcherkit_plugin.host.kernel_files import TimedFiles
-from launcherkit_plugin.host.open_nodes import OpenNodes, read_open_nodes
+from launcherkit_plugin.host.files import TimedFiles
+from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import Usage

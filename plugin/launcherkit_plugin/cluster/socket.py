@@ -25,7 +25,7 @@ from launcherkit_plugin.cluster.protocol import (
     parse,
     settings,
 )
-from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
+from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Log
 

@@ -16,8 +16,8 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.look import Looks, Progress, with_stalled
-from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
+from launcherkit_plugin.host.scan import Looks, Progress, with_stalled
+from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.usage import Usage

@@ -30,11 +30,9 @@ from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAll
 from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.look import Looks, Progress
-from launcherkit_plugin.host.pods import pod_states
-from launcherkit_plugin.host.scan import NodeReader
-from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
-from launcherkit_plugin.host.watch import watching
+from launcherkit_plugin.host.processes import pod_states
+from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
+from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
 from launcherkit_plugin.kubelet.server import Surroundings

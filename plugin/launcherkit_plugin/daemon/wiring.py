@@ -13,10 +13,9 @@ from launcherkit_plugin.daemon.loop import Setup
 from launcherkit_plugin.devices.cdi import CdiFile
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
-from launcherkit_plugin.devices.selectors import compile_rules, whatever_driver
-from launcherkit_plugin.devices.unmet import unmet_rules
+from launcherkit_plugin.devices.selectors import compile_rules, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.open_nodes import read_open_nodes
+from launcherkit_plugin.host.processes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
 from launcherkit_plugin.telemetry.events import Recorder
 from launcherkit_plugin.telemetry.log import Log
@@ -92,8 +91,8 @@ def _no_vgpus(vgpu: VgpuConfig) -> bool:
 
 
 def _vgpu_parts(config: Config, namer: Namer, parts: ProviderParts) -> VgpuParts:
-    from launcherkit_plugin.host.kernel_files import DiskFiles
-    from launcherkit_plugin.vgpu.granted import GrantedNodes
+    from launcherkit_plugin.devices.cdi import GrantedNodes
+    from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import Handed, vgpu_parts
     from launcherkit_plugin.vgpu.writer import Changes
@@ -125,7 +124,7 @@ def _binder(
     binds = any(rule.bind for rule in config.pci)
     if not binds and not _has_records(parts.ledger):
         return None
-    from launcherkit_plugin.binding.assemble import binder_of
+    from launcherkit_plugin.binding.reconciler import binder_of
 
     return binder_of(
         match if binds else _no_rule,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile
+from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import CdiNotWritten
 
 KIND = "launcherkit.io/vfio"
@@ -107,3 +108,46 @@ def _not_written(why: str) -> CdiNotWritten:
         f"the CDI file can't be written: {why}",
         "Make room on that file system, or mount the folder writable (component `cdi`). It is tried again.",
     )
+
+
+class GrantedNodes:
+    """Device nodes for containers, and for their runtime where CDI is used.
+
+    Args:
+        cdi: where they are written down for the runtime.
+        cdi_only: containers get them in no other way.
+    """
+
+    def __init__(self, cdi: CdiFile | None = None, *, cdi_only: bool = False) -> None:
+        self._cdi = cdi
+        self._only = cdi_only
+        self._written: dict[str, tuple[str, ...]] = {}
+
+    def grant(self, resource: Resource, nodes: Mapping[str, Sequence[str]]) -> Grant:
+        """The answer for devices with these nodes, by ID in the order of the request.
+
+        Raises:
+            UnwritableFile: they can't be written down.
+        """
+        names: tuple[str, ...] = ()
+        if self._cdi is not None:
+            self._written |= {device: tuple(of_one) for device, of_one in nodes.items()}
+            self._cdi.add(nodes)
+            names = tuple(map(cdi_name, nodes))
+        unique = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
+        return Grant({resource.variable: ",".join(nodes)}, () if names and self._only else unique, names)
+
+    def refresh(self, there: Mapping[str, Sequence[str]], held: Collection[str]) -> None:
+        """What is written down for the runtime: what there is, and what somebody has: it may be newer than the look.
+
+        Args:
+            there: the nodes of all devices that were there, by ID.
+            held: the IDs of those that somebody has.
+
+        Raises:
+            UnwritableFile: they can't be written down.
+        """
+        if self._cdi is not None:
+            self._written = {device: of_one for device, of_one in self._written.items() if device in held}
+            self._written |= {device: tuple(of_one) for device, of_one in there.items()}
+            self._cdi.replace(self._written)

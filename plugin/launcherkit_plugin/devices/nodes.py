@@ -1,13 +1,15 @@
-"""Which of VFIO's device nodes stand for some functions, and which of them a container gets (V2, K2)."""
+"""The device nodes that a container gets for its functions (V2, K2), and whether what they rest on is still so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
+from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice
 
 
@@ -71,3 +73,89 @@ def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] |
     if None in wanted or not (host.nodes is None or host.nodes.issuperset(wanted)):
         return None
     return tuple(node for node in wanted if node is not None)
+
+
+_CLASS = "sys/class/egm"
+
+
+def has_egm(root: str) -> bool:
+    """Whether the host has any; a directory is looked at, which waits for nobody."""
+    try:
+        return bool(os.listdir(f"{root}/{_CLASS}"))
+    except OSError:
+        return False
+
+
+def egm_nodes(root: str, given: Collection[str]) -> tuple[str, ...]:
+    """The nodes whose GPUs all go to one container, by name: ``/dev/egm4``.
+
+    One of which another container may get a GPU is nobody's, and so is one whose GPUs can't be read (T2).
+
+    Args:
+        root: where ``sys/`` and ``dev/`` are.
+        given: BDFs of what the container gets.
+    """
+    with DiskTree(root or "/") as tree:
+        return tuple(_nodes(tree, frozenset(given)))
+
+
+def _nodes(tree: DiskTree, given: frozenset[str]) -> Iterator[str]:
+    for name in tree.names(_CLASS):
+        gpus = (tree.read(f"{_CLASS}/{name}/gpu_devices") or b"").decode(errors="replace").lower().split()
+        if name.startswith("egm") and gpus and given.issuperset(gpus) and tree.exists(f"dev/{name}"):
+            yield f"/dev/{name}"
+
+
+class Fingerprint(NamedTuple):
+    """What was seen. Every path is whole."""
+
+    drivers: tuple[tuple[str, str | None], ...]
+    """Links of functions to their drivers, with the name of the driver."""
+    members: tuple[tuple[str, frozenset[str]], ...]
+    """Directories with their entries: of IOMMU groups, and those that name VFIO's character devices."""
+
+
+def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
+    """What the facts say of some functions, of those in their slots and of all members of the groups of these."""
+    known = [host.functions[address] for address in addresses if address in host.functions]
+    nearby = {each.address: each for function in known for each in host.slot_functions(function.address)}
+    groups = {function.iommu_group for function in nearby.values()}
+    members = {group: host.groups.get(group, ()) for group in groups if group is not None}
+    nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
+    return Fingerprint(
+        tuple(
+            (f"{root}/sys/bus/pci/devices/{address}/driver", function.driver)
+            for address, function in sorted(nearby.items())
+        ),
+        (
+            *(
+                (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, addresses)))
+                for group, addresses in members.items()
+            ),
+            *(
+                (f"{root}/sys/bus/pci/devices/{address}/vfio-dev", frozenset({detail.vfio_dev}))
+                for address in sorted(nearby)
+                if (detail := host.details.get(address)) is not None and detail.vfio_dev is not None
+            ),
+        ),
+    )
+
+
+def is_still_so(fingerprint: Fingerprint) -> bool:
+    """Whether a new look would see the same."""
+    for path, entries in fingerprint.members:
+        try:
+            if entries != set(os.listdir(path)):
+                return False
+        except OSError:
+            return False
+    for path, driver in fingerprint.drivers:
+        try:
+            target: str | None = os.readlink(path)
+        except FileNotFoundError:
+            target = None
+        except OSError:  # unknown is not absent
+            return False
+        if (target if target is None else target[target.rfind("/") + 1 :]) != driver:
+            return False
+    return True

@@ -20,9 +20,17 @@ from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
-from launcherkit_plugin.devices.egm import egm_nodes, has_egm
-from launcherkit_plugin.devices.fingerprint import Fingerprint, fingerprint_of, is_still_so
-from launcherkit_plugin.devices.nodes import NodeSets, chosen_nodes, missing_node, node_sets
+from launcherkit_plugin.devices.nodes import (
+    Fingerprint,
+    NodeSets,
+    chosen_nodes,
+    egm_nodes,
+    fingerprint_of,
+    has_egm,
+    is_still_so,
+    missing_node,
+    node_sets,
+)
 from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource

@@ -1,15 +1,23 @@
-"""Looks at the node: everything a little, and what may be advertised closely."""
+"""Looks at the node: everything a little, what may be advertised closely; one stalled device holds up nobody else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+import asyncio
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
+from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.sysfs import IdentityMemory
+from launcherkit.sources.tree import PAGE, DiskTree
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.model.device import Problem, Resource
+from launcherkit_plugin.model.usage import Usage
 
 
 class _Judged(NamedTuple):
@@ -98,3 +106,179 @@ def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
     """One look at everything: see `NodeReader.read`."""
     return NodeReader(numa=True).read(host, wanted, vgpu=vgpu)
+
+
+STALL_SECONDS = 1.0
+"""A file of sysfs that takes longer than that to be read makes its device a stalled one."""
+
+LATE_SECONDS = 600.0
+"""No look takes that long: it is called late when it stalls."""
+
+_UNANSWERED = b"DRIVER=unknown\nPCI_CLASS=0\nPCI_ID=0000:0000\nPCI_SUBSYS_ID=0000:0000\n"
+"""Instead of the file ``uevent`` of a device that doesn't answer. It stays a member of its group, with a driver that is
+none of VFIO's: what has never been read is not free (T2)."""
+
+_DEVICE = re.compile(r"/(?:devices|mdev_bus)/([^/]+)")
+
+
+class Progress:
+    """How far a look is; written by the thread that looks.
+
+    Args:
+        without: names of devices whose files are not read.
+    """
+
+    def __init__(self, without: Collection[str] = frozenset()) -> None:
+        self.without = without
+        self.reads = 0
+        """So many files were begun to be read."""
+        self.path = ""
+        """The last of them."""
+
+    @property
+    def device(self) -> str | None:
+        """The device whose file is being read: a BDF, an mdev's UUID, or the name of a parent."""
+        found = _DEVICE.findall(self.path)
+        return found[-1] if found else None
+
+    def text(self) -> str:
+        """What is being done, in words."""
+        return f"reading {self.path}"
+
+    def open_tree(self, path: str) -> DiskTree:
+        """A tree of the disk that keeps this up to date."""
+        return _FollowedTree(path, self)
+
+
+class _FollowedTree(DiskTree):
+    """Only reads are followed: links and directories are the kernel's own, and wait for no driver."""
+
+    __slots__ = ("_progress",)
+
+    def __init__(self, path: str, progress: Progress, parent: DiskTree | None = None) -> None:
+        super().__init__(path, parent)
+        self._progress = progress
+
+    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
+        progress = self._progress
+        progress.path = f"{self._path}/{path}"
+        progress.reads += 1
+        if progress.without and progress.device in progress.without:
+            return _UNANSWERED if path.endswith("uevent") else None
+        return super().read(path, limit, offset)
+
+    def below(self, path: str) -> DiskTree:
+        return _FollowedTree(path, self._progress, self)
+
+
+Scan: TypeAlias = Callable[[Progress], HostFacts]
+"""Looks at the host; blocks."""
+
+
+class Looks:
+    """Looks one after the other.
+
+    Args:
+        guarded: does them.
+        stall: seconds, see `STALL_SECONDS`.
+    """
+
+    def __init__(self, guarded: Guarded, stall: float = STALL_SECONDS) -> None:
+        self._guarded = guarded
+        self._stall = stall
+        self._stalled: dict[str, asyncio.Future[HostFacts]] = {}
+        self._last: HostFacts | None = None
+
+    @property
+    def stalled(self) -> frozenset[str]:
+        """The names of the devices that have not answered yet."""
+        return frozenset(name for name, look in self._stalled.items() if not look.done())
+
+    async def look(self, scan: Scan) -> HostFacts:
+        """What there is; of devices that don't answer what was known last, for they may be in use (T2).
+
+        Where something else than a device makes it wait the last look counts, and the first one is waited for.
+        """
+        while True:
+            without = self.stalled
+            progress = Progress(without)
+            key = f"the host without {', '.join(sorted(without))}" if without else "the host"
+            begun = self._guarded.begin(key, progress.text, partial(scan, progress), LATE_SECONDS)
+            if begun is None:  # one that nobody could say of where it stalls
+                if self._last is not None:
+                    return self._last
+                await asyncio.sleep(self._stall)
+                continue
+            if await self._comes_back(begun, progress):
+                found = begun.result()
+                self._last = found if self._last is None else with_last(found, self._last, without)
+                return self._last
+            self._guarded.give_up(key)
+            if progress.device is not None:
+                self._stalled = {name: look for name, look in self._stalled.items() if not look.done()}
+                self._stalled[progress.device] = begun
+            elif self._last is not None:
+                return self._last
+            else:
+                await asyncio.wait({begun})
+
+    async def _comes_back(self, begun: asyncio.Future[HostFacts], progress: Progress) -> bool:
+        """Whether a look ends; False where one read takes too long."""
+        while True:
+            before = progress.reads
+            await asyncio.wait({begun}, timeout=self._stall)
+            if begun.done():
+                return True
+            if progress.reads == before:
+                return False
+
+
+def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> Resource:
+    """A resource with the devices that don't answer Unhealthy, but for those that somebody has. Pure."""
+    if not stalled:
+        return resource
+    devices = {
+        key: device._replace(
+            problem=Problem("failed", f"{key}: a file of it on sysfs doesn't come back when it is read")
+        )
+        if device.healthy
+        and usage.holder(resource.name, key) is None
+        and not {key, *map(str, device.functions)}.isdisjoint(stalled)
+        else device
+        for key, device in resource.devices.items()
+    }
+    return resource._replace(devices=devices)
+
+
+def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:
+    """A look from which some devices were left out, with what was known of them. Pure.
+
+    Args:
+        found: without them.
+        last: the look before.
+        stalled: their names.
+    """
+    names = frozenset(stalled)
+    if not names:
+        return found
+    functions = {address: function for address, function in last.functions.items() if str(address) in names}
+    details = {address: detail for address, detail in last.details.items() if address in functions}
+    everything = {**found.functions, **functions}
+    groups: dict[int, list[PciAddress]] = {}
+    for address, function in sorted(everything.items()):
+        if function.iommu_group is not None:
+            groups.setdefault(function.iommu_group, []).append(address)
+    mdevs = {uuid: mdev for uuid, mdev in last.mdevs.items() if uuid in names or mdev.parent in names}
+    members: tuple[PciFunction | Mdev, ...] = (*functions.values(), *mdevs.values())
+    near: set[str | None] = {*map(cdev_node, details.values()), *(group_node(member.iommu_group) for member in members)}
+    return found._replace(
+        functions=dict(sorted(everything.items())),
+        details={**found.details, **details},
+        groups={group: tuple(members) for group, members in sorted(groups.items())},
+        mdevs={**found.mdevs, **mdevs},
+        mdev_parents={
+            **found.mdev_parents,
+            **{name: parent for name, parent in last.mdev_parents.items() if name in names},
+        },
+        nodes=None if found.nodes is None else found.nodes | (last.nodes or frozenset()).intersection(near),
+    )

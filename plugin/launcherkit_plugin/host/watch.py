@@ -1,14 +1,196 @@
-"""Calls back when folders have changed, or when the kernel sends uevents of devices, in a running event loop."""
+"""What wakes the daemon: folders that change (inotify), uevents of devices, and the queue that gathers the wakeups."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
 
-from launcherkit_plugin.host.inotify import Inotify
-from launcherkit_plugin.host.uevents import open_uevents, read_uevents
+
+class Wakeup(Enum):
+    """What has changed, or may have."""
+
+    HOST = auto()
+    """Devices, drivers or nodes."""
+    GIVEN = auto()
+    """An Allocate has given something away."""
+    PODS = auto()
+    """A pod has come or gone."""
+    CONFIG = auto()
+    """A file of the configuration, or KubeVirt's in the cluster."""
+    TIME = auto()
+    """Nothing was heard for long enough."""
+
+
+class WakeupQueue:
+    """May be given wakeups at any time, in the loop's thread."""
+
+    def __init__(self, settle: float) -> None:
+        """``settle``: seconds from the first wakeup to the end of `wait`, which returns all that came in between."""
+        self._settle = settle
+        self._waiting: set[Wakeup] = set()
+        self._some = asyncio.Event()
+
+    def give(self, wakeup: Wakeup) -> None:
+        self._waiting.add(wakeup)
+        self._some.set()
+
+    async def wait(self, seconds: float) -> frozenset[Wakeup]:
+        """The wakeups that have come; none after so many seconds without one."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._some.wait()
+        except TimeoutError:
+            return frozenset()
+        await asyncio.sleep(self._settle)
+        self._some.clear()
+        gathered, self._waiting = frozenset(self._waiting), set()
+        return gathered
+
+
+_IN_CLOSE_WRITE = 0x8
+_IN_MOVED = 0xC0
+_IN_CREATE = 0x100
+_IN_DELETE = 0x200
+_IN_DELETE_SELF = 0x400
+_IN_MOVE_SELF = 0x800
+_IN_ONLYDIR = 0x01000000
+_IN_Q_OVERFLOW = 0x4000
+_IN_IGNORED = 0x8000
+_MASK = _IN_CLOSE_WRITE | _IN_MOVED | _IN_CREATE | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+
+_HEAD = struct.Struct("iIII")
+
+
+class Inotify:
+    """Watches folders. `fileno` is readable when there is something to `read`.
+
+    Raises:
+        OSError: the user has too many instances, or the kernel has no inotify.
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._call(self._libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+        self._watched: dict[str, int] = {}
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def watch(self, folders: Iterable[str]) -> frozenset[str]:
+        """Watch these folders and no others; gives those that are there and weren't watched before.
+
+        A folder that isn't there is not an error: call again when it may be. One that was made again is new.
+        """
+        wanted = frozenset(folders)
+        for folder in self._watched.keys() - wanted:
+            self._forget(folder)
+        return frozenset(folder for folder in wanted if self._add(folder))
+
+    def read(self) -> frozenset[str]:
+        """The folders that have changed since the last call; all of them where the kernel has lost count."""
+        changed: set[str] = set()
+        while data := self._take():
+            names = {watch: folder for folder, watch in self._watched.items()}
+            while data:
+                watch, mask, _, length = _HEAD.unpack_from(data)
+                data = data[_HEAD.size + length :]
+                if mask & _IN_Q_OVERFLOW:
+                    changed.update(self._watched)
+                elif folder := names.get(watch):
+                    changed.add(folder)
+                    if mask & _IN_IGNORED:  # the folder has gone
+                        self._watched.pop(folder, None)
+                    elif mask & _IN_MOVE_SELF:  # what has its name now is another
+                        self._forget(folder)
+        return frozenset(changed)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _add(self, folder: str) -> bool:
+        try:
+            watch = self._call(self._libc.inotify_add_watch, self._fd, os.fsencode(folder), _MASK)
+        except OSError:  # not there, not ours to read, or too many: the timer sees to it
+            self._watched.pop(folder, None)
+            return False
+        new = self._watched.get(folder) != watch
+        self._watched[folder] = watch
+        return new
+
+    def _forget(self, folder: str) -> None:
+        watch = self._watched.pop(folder)
+        if watch not in self._watched.values():  # two paths of one folder are one watch
+            with suppress(OSError):
+                self._call(self._libc.inotify_rm_watch, self._fd, watch)
+
+    def _take(self) -> bytes:
+        try:
+            return os.read(self._fd, 65536)
+        except BlockingIOError:
+            return b""
+
+    @staticmethod
+    def _call(function: Callable[..., int], *arguments: object) -> int:
+        result = function(*arguments)
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return result
+
+
+_KOBJECT_UEVENT = 15
+_KERNELS_GROUP = 1
+
+SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev", "iommu", "drivers"})
+"""What says that a device, its driver or its node has come or gone."""
+
+
+def open_uevents() -> socket.socket | None:
+    """A socket that is readable when uevents have come; None where the kernel sends none, as in some sandboxes."""
+    try:
+        made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT)
+    except OSError:
+        return None
+    try:
+        made.setblocking(False)
+        made.bind((0, _KERNELS_GROUP))
+    except OSError:
+        made.close()
+        return None
+    return made
+
+
+def read_uevents(source: socket.socket) -> bool:
+    """Whether any of the uevents that have come is about devices of ours; lost ones may have been."""
+    concerns_us = False
+    while True:
+        try:
+            data, (sender, _) = source.recvfrom(65536)
+        except BlockingIOError:
+            return concerns_us
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                return True
+            concerns_us = True  # more came than was read
+            continue
+        if sender == 0:  # the kernel; processes may send too
+            concerns_us = concerns_us or subsystem_of(data) in SUBSYSTEMS
+
+
+def subsystem_of(data: bytes) -> str:
+    """``pci`` for ``add@/devices/pci0000:00/...\\0ACTION=add\\0SUBSYSTEM=pci\\0``; empty where none is named."""
+    for field in data.split(b"\0"):
+        name, _, value = field.partition(b"=")
+        if name == b"SUBSYSTEM":
+            return os.fsdecode(value)
+    return ""
 
 
 class Watching:

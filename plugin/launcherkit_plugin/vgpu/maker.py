@@ -11,7 +11,7 @@ from launcherkit.model.host import Mdev
 from launcherkit.sources.detail import vgpu_of
 from launcherkit.sources.identity import number
 from launcherkit.sources.mdev import read_mdev
-from launcherkit_plugin.host.kernel_files import KernelFiles
+from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 
 if TYPE_CHECKING:

@@ -16,12 +16,19 @@ from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Device
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.vgpu.cards import cards
+from launcherkit_plugin.vgpu.cards import NameOf, cards, resource_name, rule_for
 from launcherkit_plugin.vgpu.lifecycle import held_devices
-from launcherkit_plugin.vgpu.mdev_slots import Slot, find_slot, slot_of
-from launcherkit_plugin.vgpu.places import Place, capacity, device_of, places, slot_devices
+from launcherkit_plugin.vgpu.mdev_slots import (
+    Place,
+    Slot,
+    capacity,
+    device_of,
+    find_slot,
+    places,
+    slot_devices,
+    slot_of,
+)
 from launcherkit_plugin.vgpu.pool import Candidate, Present
-from launcherkit_plugin.vgpu.rules import NameOf, resource_name, rule_for
 from launcherkit_plugin.vgpu.writer import Changes
 
 _MOST_STRAYS = 1024

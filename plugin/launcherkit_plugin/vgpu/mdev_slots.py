@@ -5,10 +5,15 @@ A UUID is the same on every node: what a slot is called depends on the card's pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import NAMESPACE_DNS, uuid5
+
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
+from launcherkit_plugin.model.device import Device, Problem
+from launcherkit_plugin.vgpu.cards import Card, cards
 
 Purpose: TypeAlias = Literal["pods", "layout"]
 """What one was made for: a pod that had been given its slot, and then it goes when the pod has gone (G3); or a layout
@@ -57,3 +62,136 @@ def slot_of(uuid: str, parent: str, type_id: str) -> Slot | None:
 def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> Slot | None:
     """The slot that a UUID names, among those of several (parent, type ID)."""
     return next((slot for place in places if (slot := slot_of(uuid, *place)) is not None), None)
+
+
+_MOST_INSTANCES = re.compile(r"\bmax_instance\s*=\s*(\d{1,4})\b")
+
+
+class Place(NamedTuple):
+    """A type on a parent."""
+
+    card: Card
+    parent: MdevParent
+    kind: MdevType
+    made: tuple[Mdev, ...]
+    """Of that type on that parent, ours or not, by UUID."""
+    others: tuple[str, ...]
+    """The other types that there are on the card."""
+    on_card: int
+    """How many of the type there are on all parents of the card."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.parent.name, self.kind.id
+
+    @property
+    def what(self) -> str:
+        """What people call the type."""
+        return self.kind.name or self.kind.id
+
+    @property
+    def is_vf(self) -> bool:
+        """Whether the parent is one of a card's VFs, each of which takes one mdev."""
+        return self.parent.address is not None and self.parent.address != self.card.address
+
+    @property
+    def available(self) -> int:
+        """How many more the driver would make on this parent at this moment."""
+        return self.kind.available_instances or 0
+
+    @property
+    def most(self) -> int | None:
+        """How many the whole card can have, where the driver says it."""
+        found = _MOST_INSTANCES.search(self.kind.description or "")
+        return int(found[1]) if found else None
+
+
+def places(host: HostFacts) -> Iterator[Place]:
+    """Every type on every parent, by card."""
+    made: dict[str, list[Mdev]] = {}
+    for _, mdev in sorted(host.mdevs.items()):
+        made.setdefault(mdev.parent, []).append(mdev)
+    for card in cards(host):
+        on_card = [mdev for parent in card.parents for mdev in made.get(parent.name, ())]
+        for parent in card.parents:
+            for kind in parent.types:
+                yield Place(
+                    card,
+                    parent,
+                    kind,
+                    tuple(mdev for mdev in made.get(parent.name, ()) if mdev.type_id == kind.id),
+                    tuple(sorted({mdev.type_name or mdev.type_id for mdev in on_card if mdev.type_id != kind.id})),
+                    sum(mdev.type_id == kind.id for mdev in on_card),
+                )
+
+
+def capacity(place: Place, remembered: int) -> int:
+    """How many slots a place has: as many as there could ever be, so that a slot is the same one tomorrow.
+
+    Args:
+        place: as it is now.
+        remembered: the largest capacity that was seen before. Where the driver doesn't say, the number is only seen
+            while no other type has taken the room.
+    """
+    described = 0 if place.is_vf else place.most or 0
+    return min(MOST, max(described, place.available + len(place.made), remembered))
+
+
+def own_slots(place: Place) -> dict[str, Slot]:
+    """The mdevs there that were made for pods, by UUID."""
+    found = {mdev.uuid: slot_of(mdev.uuid, *place.key) for mdev in place.made}
+    return {uuid: slot for uuid, slot in found.items() if slot is not None and slot.purpose == "pods"}
+
+
+def slot_devices(
+    place: Place, slots: int, held: Collection[str], host: HostFacts, room: int
+) -> Iterator[tuple[Device, Slot]]:
+    """The devices of a place in dynamic mode: its slots, whether their mdevs are there or not (G1).
+
+    Args:
+        place: a type on a parent.
+        slots: its capacity.
+        held: IDs of devices that somebody has; what is missing of these comes first where room is short.
+        host: where nodes and NUMA nodes are looked up.
+        room: how many more could be made, the card's other parents considered.
+    """
+    own = own_slots(place)
+    numbers = {*range(slots), *(slot.number for slot in own.values())}
+    made = {mdev.uuid: mdev for mdev in place.made}
+    missing: list[Slot] = []
+    for slot in (Slot(*place.key, number) for number in sorted(numbers)):
+        if slot.uuid in made:
+            yield device_of(made[slot.uuid], place, host, f", slot {slot.number}"), slot
+        else:
+            missing.append(slot)
+    missing.sort(key=lambda slot: (slot.uuid not in held, slot.number))
+    for position, slot in enumerate(missing):
+        problem = None if position < room else _no_room(place)
+        text = _shown(place, f", slot {slot.number}")
+        yield Device(slot.uuid, _numa_node(place, host), problem, description=text), slot
+
+
+def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Device:
+    """The device that an mdev is which is there."""
+    problem = None
+    if mdev.iommu_group is None:
+        problem = Problem("no-group", f"mdev {mdev.uuid} has no IOMMU group")
+    elif host.nodes is not None and (node := f"/dev/vfio/{mdev.iommu_group}") not in host.nodes:
+        problem = Problem("node", f"the device node {node} of mdev {mdev.uuid} is not there")
+    groups = frozenset(() if mdev.iommu_group is None else (mdev.iommu_group,))
+    return Device(mdev.uuid, _numa_node(place, host), problem, groups, description=_shown(place, which))
+
+
+def _no_room(place: Place) -> Problem:
+    if place.others and place.on_card == 0:
+        return Problem("other-type", f"{place.card.name} has vGPUs of type {', '.join(place.others)}")
+    return Problem("no-room", f"{place.parent.name} has no room for another {place.what}")
+
+
+def _numa_node(place: Place, host: HostFacts) -> int | None:
+    function = host.functions.get(place.parent.address) if place.parent.address else None
+    return None if function is None else function.numa_node
+
+
+def _shown(place: Place, which: str) -> str:
+    return f"{place.what} on {place.parent.name}{which}"

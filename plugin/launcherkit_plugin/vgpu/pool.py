@@ -15,15 +15,15 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.vgpu.granted import GrantedNodes
+from launcherkit_plugin.vgpu.cards import variable
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
-from launcherkit_plugin.vgpu.rules import variable
 from launcherkit_plugin.vgpu.writer import Changes, with_room
 
 ALLOCATE_SECONDS = 10.0

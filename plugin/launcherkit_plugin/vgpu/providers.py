@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import VgpuConfig
 from launcherkit_plugin.vgpu.apply import LayoutKeeper
-from launcherkit_plugin.vgpu.granted import GrantedNodes
+from launcherkit_plugin.vgpu.cards import NameOf
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev import MdevKind
 from launcherkit_plugin.vgpu.pool import Pool
-from launcherkit_plugin.vgpu.rules import NameOf
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import Changes
 

@@ -10,7 +10,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.vfio import cdev_node, group_node
-from launcherkit_plugin.host.open_nodes import OpenNodes
+from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, free_on, instances_on, is_vf, kinds_of

@@ -15,9 +15,8 @@ from launcherkit_plugin.model.config import VgpuVfRule
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.vgpu.cards import is_vgpu_class, parent_name, rank_of
+from launcherkit_plugin.vgpu.cards import NameOf, is_from, is_vgpu_class, parent_name, rank_of, resource_name, rule_for
 from launcherkit_plugin.vgpu.pool import Candidate, Present
-from launcherkit_plugin.vgpu.rules import NameOf, is_from, resource_name, rule_for
 from launcherkit_plugin.vgpu.writer import Changes
 
 

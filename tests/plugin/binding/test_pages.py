@@ -13,8 +13,7 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.cli import binding_inputs
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.modules import modprobe
+from launcherkit_plugin.host.drivers import Sysfs, modprobe
 from launcherkit_plugin.kubelet.pod_resources import list_pod_devices
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel

@@ -15,10 +15,9 @@ from launcherkit.model.policy import Siblings
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, ReconcilerParts
-from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.drivers import Sysfs, no_modprobe
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.modules import no_modprobe
-from launcherkit_plugin.host.open_nodes import HolderProcess, OpenNodes
+from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.log import Level

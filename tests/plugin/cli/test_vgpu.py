@@ -14,7 +14,7 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.cli import vgpu
 from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.host.open_nodes import HolderProcess, OpenNodes
+from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.maker import Maker

@@ -21,7 +21,7 @@ import pytest
 from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
-from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
+from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.log import Level
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer

@@ -21,8 +21,8 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.look import Looks, Progress
-from launcherkit_plugin.host.wakeups import Wakeup, WakeupQueue
+from launcherkit_plugin.host.scan import Looks, Progress
+from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.model.device import Device, Grant, Resource

@@ -226,8 +226,8 @@ def test_it_serves_while_the_kubelet_is_restarted_again_and_again(node: Node, ku
 
 def test_what_takes_memory_is_not_in_its_process() -> None:
     needed_later = [
-        *("binding.assemble", "telemetry.prometheus", "telemetry.http", "nodehook.service"),
-        *("host.kernel_files", "vgpu.writer", "vgpu.granted", "vgpu.maker", "vgpu.providers"),
+        *("binding.reconciler", "telemetry.prometheus", "telemetry.http", "nodehook.service"),
+        *("host.files", "vgpu.writer", "devices.cdi", "vgpu.maker", "vgpu.providers"),
     ]
     names = [f"launcherkit_plugin.{name}" for name in ("cli.main", "cli.serve", "daemon.serve", *needed_later)]
     program = f"import sys, {', '.join(names)}; print(*sys.modules)"

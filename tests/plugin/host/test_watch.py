@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.host import watch as watching_module
-from launcherkit_plugin.host.inotify import Inotify
-from launcherkit_plugin.host.uevents import open_uevents, read_uevents, subsystem_of
-from launcherkit_plugin.host.watch import watching
+from launcherkit_plugin.host.watch import (
+    Inotify,
+    Wakeup,
+    WakeupQueue,
+    open_uevents,
+    read_uevents,
+    subsystem_of,
+    watching,
+)
 
 
 def changed_by(folder: Path, change: Callable[[], object]) -> frozenset[str]:
@@ -83,7 +89,7 @@ def test_a_folder_that_was_made_again_is_a_new_one(tmp_path: Path) -> None:
 # In a loop
 
 
-def told_of(folders: Callable[[], list[str]], change: Callable[[], object], *, first: bool = True) -> list[str]:
+def reported_for(folders: Callable[[], list[str]], change: Callable[[], object], *, first: bool = True) -> list[str]:
     """The folders that are called back for after a change, up to the first call."""
     told: list[str] = []
 
@@ -112,36 +118,36 @@ def test_who_watches_a_folder_is_called_back_and_nobody_else(tmp_path: Path) -> 
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
     folders = [str(tmp_path / "one"), str(tmp_path / "other")]
-    assert told_of(lambda: folders, (tmp_path / "one" / "file").touch) == folders[:1]
+    assert reported_for(lambda: folders, (tmp_path / "one" / "file").touch) == folders[:1]
 
 
 def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     deep = tmp_path / "dev" / "vfio" / "devices"
-    assert told_of(lambda: [str(deep)], lambda: deep.mkdir(parents=True)) == [str(deep)]
+    assert reported_for(lambda: [str(deep)], lambda: deep.mkdir(parents=True)) == [str(deep)]
 
 
 def test_what_came_into_it_before_it_was_watched_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / "made" / "vfio").mkdir(parents=True)
     (tmp_path / "made" / "vfio" / "44").touch()
     watched = str(tmp_path / "dev" / "vfio")
-    assert told_of(lambda: [watched], lambda: (tmp_path / "made").rename(tmp_path / "dev")) == [watched]
+    assert reported_for(lambda: [watched], lambda: (tmp_path / "made").rename(tmp_path / "dev")) == [watched]
 
 
 def test_one_that_goes_is_told_too(tmp_path: Path) -> None:
     folder = tmp_path / "vfio"
     folder.mkdir()
-    assert told_of(lambda: [str(folder)], lambda: shutil.rmtree(folder))[0] == str(folder)
+    assert reported_for(lambda: [str(folder)], lambda: shutil.rmtree(folder))[0] == str(folder)
 
 
-def test_without_inotify_nothing_is_told_and_nothing_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_nothing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def too_many() -> Inotify:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(watching_module, "Inotify", too_many)
-    assert told_of(lambda: [str(tmp_path)], (tmp_path / "file").touch, first=False) == []
+    assert reported_for(lambda: [str(tmp_path)], (tmp_path / "file").touch, first=False) == []
 
 
-# Wakeup of devices
+# uevents
 
 
 @pytest.mark.parametrize(
@@ -154,27 +160,27 @@ def test_without_inotify_nothing_is_told_and_nothing_breaks(tmp_path: Path, monk
         (b"", ""),
     ],
 )
-def test_the_kernels_news_say_what_they_are_about(data: bytes, subsystem: str) -> None:
+def test_a_uevent_names_its_subsystem(data: bytes, subsystem: str) -> None:
     assert subsystem_of(data) == subsystem
 
 
-class Wakeup:
-    """A socket with news on it: (data, sender) each, or an error."""
+class UeventSocket:
+    """A socket with uevents to be received: (data, sender) each, or an error."""
 
-    def __init__(self, *news: tuple[bytes, int] | OSError) -> None:
-        self.news = list(news)
+    def __init__(self, *uevents: tuple[bytes, int] | OSError) -> None:
+        self.uevents = list(uevents)
 
     def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
-        if not self.news:
+        if not self.uevents:
             raise BlockingIOError
-        first = self.news.pop(0)
+        first = self.uevents.pop(0)
         if isinstance(first, OSError):
             raise first
         return first[0], (first[1], 1)
 
 
 @pytest.mark.parametrize(
-    ("news", "ours"),
+    ("uevents", "ours"),
     [
         ([(b"SUBSYSTEM=pci\0", 0)], True),
         ([(b"SUBSYSTEM=net\0", 0)], False),
@@ -184,15 +190,54 @@ class Wakeup:
         ([], False),
     ],
 )
-def test_news_of_others_and_of_other_things_are_not_heard(news: list[tuple[bytes, int] | OSError], ours: bool) -> None:
-    source = Wakeup(*news)
+def test_uevents_of_other_senders_and_subsystems_are_ignored(
+    uevents: list[tuple[bytes, int] | OSError], ours: bool
+) -> None:
+    source = UeventSocket(*uevents)
     assert read_uevents(source) is ours  # type: ignore[arg-type]
-    assert source.news == []
+    assert source.uevents == []
 
 
-def test_where_the_kernel_gives_none_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_sends_no_uevents_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> socket.socket:
         raise PermissionError
 
     monkeypatch.setattr(socket, "socket", refused)
     assert open_uevents() is None
+
+
+# wakeups
+
+
+def test_wakeups_that_come_together_are_returned_together_and_once() -> None:
+    async def run() -> tuple[frozenset[Wakeup], frozenset[Wakeup]]:
+        wakeups = WakeupQueue(settle=0.01)
+        waiting = asyncio.create_task(wakeups.wait(60))
+        await asyncio.sleep(0)
+        for wakeup in (Wakeup.HOST, Wakeup.HOST, Wakeup.PODS):
+            wakeups.give(wakeup)
+        return await waiting, await wakeups.wait(0.01)
+
+    assert asyncio.run(run()) == (frozenset({Wakeup.HOST, Wakeup.PODS}), frozenset())
+
+
+def test_a_wakeup_that_came_while_nobody_waited_is_not_lost() -> None:
+    async def run() -> frozenset[Wakeup]:
+        wakeups = WakeupQueue(settle=0)
+        wakeups.give(Wakeup.CONFIG)
+        return await wakeups.wait(60)
+
+    assert asyncio.run(run()) == {Wakeup.CONFIG}
+
+
+def test_a_wakeup_that_came_to_a_waiter_that_gave_up_is_not_lost_either() -> None:
+    async def run() -> frozenset[Wakeup]:
+        wakeups = WakeupQueue(settle=60)
+        wakeups.give(Wakeup.CONFIG)
+        waiting = asyncio.create_task(wakeups.wait(60))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        wakeups._settle = 0
+        return await wakeups.wait(60)
+
+    assert asyncio.run(run()) == {Wakeup.CONFIG}

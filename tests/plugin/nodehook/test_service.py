@@ -18,8 +18,7 @@ from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMa
 from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
-from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
-from launcherkit_plugin.nodehook.vm import pod_of, read_vm
+from launcherkit_plugin.nodehook.service import NodeHookParts, pod_of, read_vm, serving_node_hook
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 

@@ -69,7 +69,7 @@ class _Read(MemoryTree):
 
 
 class Kernel:
-    """See `launcherkit_plugin.host.kernel_files.KernelFiles`."""
+    """See `launcherkit_plugin.host.files.KernelFiles`."""
 
     def __init__(self) -> None:
         self._root: Directory = {}

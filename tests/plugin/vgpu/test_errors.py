@@ -24,8 +24,7 @@ from launcherkit_plugin.model.errors import (
     WrongVgpu,
 )
 from launcherkit_plugin.model.usage import Holder, Usage
-from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts
-from launcherkit_plugin.nodehook.vm import read_vm
+from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts, read_vm
 from launcherkit_plugin.telemetry.log import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped

@@ -11,15 +11,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from launcherkit_plugin.devices.cdi import CdiFile
+from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.usage import Holder, Usage
-from launcherkit_plugin.vgpu.cards import cards, is_type
-from launcherkit_plugin.vgpu.granted import GrantedNodes
+from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for, variable
 from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
-from launcherkit_plugin.vgpu.rules import rule_for, variable
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12)

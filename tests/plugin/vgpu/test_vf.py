@@ -9,8 +9,8 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
+from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.kernel_files import DiskFiles
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu

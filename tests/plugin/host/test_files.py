@@ -1,4 +1,4 @@
-"""A step that does not come back is left to a process of its own, which keeps others away until it has ended."""
+"""Steps and writes that don't come back are left to a process or thread of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.worker import Late, ProcessWorker
+from launcherkit_plugin.host.files import DiskFiles, Late, ProcessWorker, TimedFiles
 from launcherkit_plugin.model.errors import StepFailed, StepHangs
 from tests.support.hosttree import HostTree
 
@@ -70,7 +71,7 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
     code = (
         "import select, sys\n"
         "from launcherkit.model.address import PciAddress\n"
-        "from launcherkit_plugin.host.worker import ProcessWorker\n"
+        "from launcherkit_plugin.host.files import ProcessWorker\n"
         "from launcherkit_plugin.binding.ledger import Ledger\n"
         "wait = select.select\n"
         "def told(*arguments):\n"
@@ -114,3 +115,33 @@ def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
     sysfs = Sysfs(str(tmp_path), 0.1)
     with pytest.raises(StepHangs, match=r"unbind has not come back within 0.1 s; process \d+ still"), sysfs.holding(()):
         sysfs.unbind(GPU, "nvidia")
+
+
+def test_what_is_written_is_there_and_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "create").write_text("")
+    files = DiskFiles(str(tmp_path))
+    files.write("create", "8a4c")
+    with files.tree() as tree:
+        assert tree.read("create") == b"8a4c"
+
+
+@pytest.mark.parametrize(("path", "number"), [("missing/create", errno.ENOENT), ("folder", errno.EISDIR)])
+def test_what_the_kernel_refuses_is_told_and_nothing_is_made(tmp_path: Path, path: str, number: int) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        DiskFiles(str(tmp_path)).write(path, "1")
+    assert caught.value.errno == number
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_command_leaves_a_write_that_hangs_to_itself(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "remove")  # to open it hangs until somebody reads
+    files = TimedFiles(str(tmp_path), patience=0.05)
+    with pytest.raises(TimeoutError, match=r"no answer for 0\.05 s"):
+        files.write("remove", "1")
+    (hanging,) = [thread for thread in threading.enumerate() if thread.name == "write remove"]
+    with open(tmp_path / "remove", "rb") as reader:
+        assert reader.read() == b"1"
+    hanging.join(60)
+    with pytest.raises(FileNotFoundError):
+        files.write("create", "8a4c")
