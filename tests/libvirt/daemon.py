@@ -39,7 +39,7 @@ class Libvirt:
 
     def __init__(self, uri: str, folder: Path) -> None:
         self._uri = uri
-        self._folder = folder
+        self.folder = folder
         self.version = _version(self("version", "--daemon"))
 
     def __call__(self, *arguments: str) -> str:
@@ -62,7 +62,7 @@ class Libvirt:
         Raises:
             Refused: the document isn't valid, or libvirt would not have it.
         """
-        with tempfile.NamedTemporaryFile(suffix=".xml", dir=self._folder) as file:
+        with tempfile.NamedTemporaryFile(suffix=".xml", dir=self.folder) as file:
             file.write(domain_xml)
             file.flush()
             self("define", *(["--validate"] if validate else []), file.name)
