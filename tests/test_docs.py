@@ -18,7 +18,7 @@ from launcherkit.process.options import variable_of
 from launcherkit.process.variables import KNOWN
 from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
 from launcherkit.sources.settings import VARIABLES
-from launcherkit_plugin.cli.main import COMMANDS as PLUGIN_COMMANDS
+from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
 from tests.support.imports import Package, room

@@ -1,8 +1,57 @@
-"""``python -m launcherkit_plugin`` is ``launcherkit-plugin``."""
+"""The command ``launcherkit-plugin``, also as ``python -m launcherkit_plugin``."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 
-from launcherkit_plugin.cli.main import main
+from launcherkit.process.program import Program, main_of, run_program
+from launcherkit_plugin import __version__
+from launcherkit_plugin.cli.options import warn_of_unknown
+
+COMMANDS = {
+    "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
+    "cluster": "speak to the API server for the daemon: Events, KubeVirt's configuration",
+    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
+    "discover": "show what would be advertised, and why what would not; needs no kubelet",
+    "check-config": "read a configuration and tell all that is wrong with it",
+    "bind": "bind functions, with their IOMMU groups, to vfio-pci",
+    "unbind": "give back what bind has bound",
+    "status": "show what is bound to what, by whom, and who holds it",
+    "vgpu": "list, make and remove vGPUs, and apply or assert a layout of them",
+}
+
+DESCRIPTION = """\
+The device plugin that gives whole GPUs, other PCI devices and vGPUs to virtual machines on Kubernetes. launcherkit, in
+the pod, reads the variables that it sets."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin discover
+  launcherkit-plugin serve --auto nvidia
+  launcherkit-plugin serve --config plugin.yaml
+  launcherkit-plugin check-config plugin.yaml
+  launcherkit-plugin status
+
+Options can be set by variables: --config by LAUNCHERKIT_PLUGIN_CONFIG, --kubelet-dir by
+LAUNCHERKIT_PLUGIN_KUBELET_DIR, and so on.
+exit codes: 0 done, 1 an assertion does not hold, 2 usage, 65 bad input, 69 a service is not there, 70 a bug,
+78 configuration"""
+
+PROGRAM = Program(
+    "launcherkit-plugin", __version__, "launcherkit_plugin.cli", DESCRIPTION, EPILOG, COMMANDS, warn_of_unknown
+)
+
+
+def main() -> int:
+    """The console script."""
+    return main_of(PROGRAM)
+
+
+def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    """Parse the arguments and run the command that they name; returns the exit code."""
+    return run_program(PROGRAM, arguments, env)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import launcherkit.cli.main
-import launcherkit_plugin.cli.main
+import launcherkit_plugin.__main__
 from launcherkit.process.program import Program, run_program
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = (launcherkit.cli.main.PROGRAM, launcherkit_plugin.cli.main.PROGRAM)
+_MAIN = {"launcherkit": "launcherkit.cli.main", "launcherkit-plugin": "launcherkit_plugin.__main__"}
+PROGRAMS = (launcherkit.cli.main.PROGRAM, launcherkit_plugin.__main__.PROGRAM)
 
 of_every_program = pytest.mark.parametrize("program", [pytest.param(program, id=program.name) for program in PROGRAMS])
 
@@ -174,11 +175,11 @@ def test_the_help_names_every_command(program: Program, capsys: pytest.CaptureFi
 @of_every_program
 def test_help_imports_no_command_and_nothing_heavy(program: Program) -> None:
     code = (
-        f"import sys; from {program.package}.main import run\n"
+        f"import sys; from {_MAIN[program.name]} import run\n"
         "try: run(['--help'], {})\nexcept SystemExit: pass\n"
         "heavy = {'lxml', 'pydantic', 'yaml', 'kubernetes', 'grpclib', 'asyncio', 'prometheus_client'}\n"
         f"loaded = {{name for name in sys.modules if name.startswith('{program.package}.')}}\n"
-        f"loaded -= {{'{program.package}.main', '{program.package}.options', 'launcherkit.process.program'}}\n"
+        f"loaded -= {{'{_MAIN[program.name]}', '{program.package}.options', 'launcherkit.process.program'}}\n"
         "sys.exit(' '.join(loaded | (heavy & set(sys.modules))) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

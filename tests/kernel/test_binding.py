@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.cli.main import run
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
 from tests.kernel import sysfs

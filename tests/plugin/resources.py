@@ -11,8 +11,7 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
-from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
 from tests.support.hosttree import HostTree
 
 GPU = "nvidia.com/GPU"

@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "daemon": {*_PARTS, "", "nodehook"},
     "nodehook": _PARTS,
     "cli": {*_PARTS, "daemon", "nodehook", ""},
-    "__main__": {"cli"},
+    "__main__": {"cli", ""},
 }
 """Room to the rooms that it may import."""
 

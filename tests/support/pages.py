@@ -53,7 +53,7 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)\s*$")
 _COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z]+)(?:: (?P<value>.*?))? -->\s*$")
 _SCRIPTS = {
     "launcherkit": "launcherkit.cli.main",
-    "launcherkit-plugin": "launcherkit_plugin.cli.main",
+    "launcherkit-plugin": "launcherkit_plugin.__main__",
     "onDefineDomain": "launcherkit.adapters.exec_hook",
 }
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -10,9 +10,8 @@ from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, re
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.device import NO_USAGE, Grant, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
 
 
 class Offer(NamedTuple):

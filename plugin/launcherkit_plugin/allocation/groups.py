@@ -7,9 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.model.device import Device, Problem, Resource
+from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import GroupSplit
-from launcherkit_plugin.model.usage import Holder, Usage
 
 FreshSince: TypeAlias = Callable[[str, str], float | None]
 """When a device of a resource was given away, if that was a moment ago (`launcherkit_plugin.allocation.reservations`).

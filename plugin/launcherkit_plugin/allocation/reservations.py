@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from launcherkit_plugin.model.usage import Holder, Usage
+from launcherkit_plugin.model.device import Holder, Usage
 
 PATIENCE_SECONDS = 60.0
 """For how long a device that was given away counts as held while no pod is seen to have it. A pod that the kubelet has

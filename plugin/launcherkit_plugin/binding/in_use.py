@@ -13,8 +13,8 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.identity import hexadecimal
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
-from launcherkit_plugin.model.usage import Usage
 
 if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree

@@ -22,9 +22,8 @@ from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.device import Problem
+from launcherkit_plugin.model.device import NO_USAGE, Problem, Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.telemetry.metrics import Binding, Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
 

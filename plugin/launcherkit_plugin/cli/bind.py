@@ -11,17 +11,16 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.binding.in_use import read_uses
-from launcherkit_plugin.cli.binding_inputs import (
+from launcherkit_plugin.cli.binding import (
     BindingParts,
     add_change_arguments,
     collected,
     open_parts,
     prepare,
     read_addresses,
+    write_changes,
 )
-from launcherkit_plugin.cli.binding_output import write_changes
-from launcherkit_plugin.cli.options import text_from
-from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, text_from
 from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\

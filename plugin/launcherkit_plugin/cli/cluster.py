@@ -58,12 +58,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         signal.signal(number, lambda *_: os._exit(0))  # nothing is to be finished; the first process of a pod needs one
 
     from launcherkit_plugin.cluster.api import Api, configured
-    from launcherkit_plugin.cluster.board import Board
-    from launcherkit_plugin.cluster.container import Container, serve
-    from launcherkit_plugin.cluster.teller import Teller
-    from launcherkit_plugin.telemetry.log import Lines
+    from launcherkit_plugin.cluster.container import Board, Container, serve
+    from launcherkit_plugin.cluster.events import EventPoster
+    from launcherkit_plugin.telemetry.reporter import Lines
 
     log = Lines(env, time.time)
     api = Api(configured(env))
-    teller = Teller(api, args.node, f"{time.time_ns():x}", time.time, log)
-    serve(Container(api, args.node, Board(), teller, log, env), args.cluster_socket, pods=args.watch_pods)
+    events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, log)
+    serve(Container(api, args.node, Board(), events, log, env), args.cluster_socket, pods=args.watch_pods)

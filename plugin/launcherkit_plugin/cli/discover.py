@@ -1,4 +1,4 @@
-"""``launcherkit-plugin discover``: what would be advertised, without a kubelet."""
+"""``launcherkit-plugin discover``: what would be advertised, without a kubelet, and what would not and why."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, tell_notes, write_stdout
+from launcherkit.render.columns import columns, counted, visible
+from launcherkit.resolve.pci_class import class_name, is_gpu
+from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import open_host
-from launcherkit_plugin.cli.listing import document, left_out, notes, table
 from launcherkit_plugin.cli.options import text_from
 from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import AUTO, Config
-from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.telemetry.events import LogRecorder
-from launcherkit_plugin.telemetry.log import silent
+from launcherkit_plugin.model.config import AUTO, Config, PciRule
+from launcherkit_plugin.model.device import Device, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import NoMetrics
+from launcherkit_plugin.telemetry.reporter import LogRecorder, silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+
+_HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "ALONG", "VARIABLE", "SOCKET", "ABOUT")
+_NARROW = 6
+"""How many of them a table that isn't wide has, before the last."""
+
 
 OUTPUTS = ("table", "wide", "json")
 
@@ -114,3 +124,150 @@ def _config(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
     if reading.cluster:
         tell("note", "KubeVirt's settings in the cluster are not looked at here", env)
     return reading.config
+
+
+class LeftOut(NamedTuple):
+    """Functions of one model that a rule selects and that no pod would get, all for one reason."""
+
+    model: str
+    """``10de:2204``."""
+    what: str
+    """``display controller``."""
+    gpu: bool
+    driver: str | None
+    why: str
+    functions: tuple[PciAddress, ...]
+
+    def __str__(self) -> str:
+        first = ", ".join(map(str, self.functions[:4])) + (", ..." if len(self.functions) > 4 else "")
+        return f"{counted(len(self.functions), self.what)} {self.model} left out: {self.why} ({first})"
+
+
+def left_out(
+    host: HostFacts, match: Callable[[PciFunction], PciRule | None], resources: Iterable[Resource]
+) -> tuple[LeftOut, ...]:
+    """What rules select and no pod would get.
+
+    Args:
+        host: a scan.
+        match: the rule that a function falls under, if any.
+        resources: what would be advertised.
+    """
+    devices = [device for resource in resources for device in resource.devices.values()]
+    given = {function for device in devices for function in device.functions}
+    parents = {parent.address for parent in host.mdev_parents.values()}
+    found: dict[tuple[str, str, bool, str | None, str], list[PciAddress]] = {}
+    for address, function in sorted(host.functions.items()):
+        if address in given or match(function) is None:
+            continue
+        why = "vGPUs are made of it" if address in parents or _has_vgpus(address, host) else _why(function, host)
+        key = (f"{function.vendor:04x}:{function.device:04x}", class_name(function), is_gpu(function), function.driver)
+        found.setdefault((*key, why), []).append(address)
+    return tuple(LeftOut(*key, tuple(functions)) for key, functions in found.items())
+
+
+def _has_vgpus(address: PciAddress, host: HostFacts) -> bool:
+    """A function of an SR-IOV vGPU card (G4)."""
+    detail = host.details.get(address)
+    family = [address, *(detail.virtfns if detail else ())]
+    return any(host.details[member].vgpu is not None for member in family if member in host.details)
+
+
+def _why(function: PciFunction, host: HostFacts) -> str:
+    if bound_to_vfio(function, host.details.get(function.address)):
+        return "another function of its card is the device"
+    return f"bound to {function.driver}, not to a VFIO driver" if function.driver else "bound to no driver"
+
+
+def notes(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource]) -> Iterator[str]:
+    """Why a person may see less than was hoped for, a line each."""
+    yield from (str(entry) for entry in left if entry.gpu)
+    for resource in resources:
+        if _is_numbered(resource, host):
+            yield f"{resource.name} is called by its device ID: the table pci.ids has no name for it"
+    if resources:
+        return
+    selected = sum(len(entry.functions) for entry in left)
+    if not host.functions:
+        yield "nothing would be advertised: no PCI function is known here"
+    elif not selected:
+        yield f"nothing would be advertised: no rule selects any of the {counted(len(host.functions), 'PCI function')}"
+    else:
+        yield (
+            f"nothing would be advertised: {counted(selected, 'PCI function')} selected, none bound to a VFIO driver; "
+            "`launcherkit-plugin bind` binds them, and so does `bind: true` in their rule"
+        )
+
+
+def _is_numbered(resource: Resource, host: HostFacts) -> bool:
+    primaries = (device.functions[0] for device in resource.devices.values() if device.functions)
+    models = {host.functions[address].device for address in primaries if address in host.functions}
+    return resource.name.rpartition("/")[2] in {f"{model:04x}" for model in models}
+
+
+def table(resources: Iterable[Resource], *, wide: bool = False) -> str:
+    """A line a device under a line of headings, columns parted by two blanks or more; what has blanks stands last."""
+    rows = [_HEAD]
+    for resource in resources:
+        rows += [_row(resource, device) for device in resource.devices.values()]
+    if not wide:
+        rows = [row[:_NARROW] + row[-1:] for row in rows]
+    return "".join(f"{line}\n" for line in columns(rows, "")) if len(rows) > 1 else ""
+
+
+def _row(resource: Resource, device: Device) -> tuple[str, ...]:
+    about = device.description if device.problem is None else f"{device.problem.reason}: {device.problem.text}"
+    return (
+        resource.name,
+        device.id,
+        _or_dash("" if device.numa_node is None else str(device.numa_node)),
+        _or_dash(",".join(map(str, sorted(device.groups)))),
+        "Healthy" if device.healthy else "Unhealthy",
+        _or_dash(",".join(map(str, device.functions[1:]))),
+        resource.variable,
+        resource.socket,
+        visible(about),
+    )
+
+
+def _or_dash(text: str) -> str:
+    return text or "-"
+
+
+def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) -> dict[str, Any]:
+    """The same as JSON; docs/reference/plugin-cli.md has its shape."""
+    return {
+        "host": name,
+        "resources": [
+            {
+                "name": resource.name,
+                "variable": resource.variable,
+                "socket": resource.socket,
+                "companion": resource.companion,
+                "devices": [_device_document(device) for device in resource.devices.values()],
+            }
+            for resource in resources
+        ],
+        "leftOut": [
+            {
+                "model": entry.model,
+                "class": entry.what,
+                "driver": entry.driver,
+                "why": entry.why,
+                "functions": list(map(str, entry.functions)),
+            }
+            for entry in left
+        ],
+    }
+
+
+def _device_document(device: Device) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "numaNode": device.numa_node,
+        "groups": sorted(device.groups),
+        "functions": list(map(str, device.functions)),
+        "healthy": device.healthy,
+        "problem": None if device.problem is None else {"reason": device.problem.reason, "text": device.problem.text},
+        "description": device.description,
+    }

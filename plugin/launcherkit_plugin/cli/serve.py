@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit_plugin.cli.options import switch_from, text_from
-from launcherkit_plugin.cli.places import add_place_arguments, pod_resources_of, proc_of
+from launcherkit_plugin.cli.options import add_place_arguments, pod_resources_of, proc_of, switch_from, text_from
 from launcherkit_plugin.model.config import AUTO
 
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"

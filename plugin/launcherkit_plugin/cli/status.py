@@ -18,10 +18,10 @@ from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
-from launcherkit_plugin.cli.binding_inputs import BindingParts, open_parts, read_addresses
-from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.binding import BindingParts, open_parts, read_addresses
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Usage
 
 DESCRIPTION = """\
 Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, and which pod or process

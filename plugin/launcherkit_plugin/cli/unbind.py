@@ -14,16 +14,16 @@ from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.cli.binding_inputs import (
+from launcherkit_plugin.cli.binding import (
     BindingParts,
     add_change_arguments,
     collected,
     open_parts,
     prepare,
     read_addresses,
+    write_changes,
 )
-from launcherkit_plugin.cli.binding_output import write_changes
-from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
 from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\

@@ -13,13 +13,13 @@ from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.sources.host import open_host
-from launcherkit_plugin.cli.binding_inputs import usage_of
-from launcherkit_plugin.cli.places import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.binding import usage_of
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
 from launcherkit_plugin.host.files import TimedFiles
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.apply import apply_layout, check_layout, take
 from launcherkit_plugin.vgpu.cards import cards
 from launcherkit_plugin.vgpu.layout import (

@@ -5,7 +5,3 @@ network and the Kubernetes client, which takes as much memory as all the rest. T
 these, and works without that process. `protocol` is what they say to each other; `socket` is the daemon's side,
 `container` the other.
 """
-
-from launcherkit_plugin.telemetry.events import EventType as EventType
-from launcherkit_plugin.telemetry.events import LogRecorder as LogRecorder
-from launcherkit_plugin.telemetry.events import Recorder as Recorder

@@ -10,26 +10,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
-from launcherkit_plugin.cluster.api import Api, ApiProblem
-from launcherkit_plugin.cluster.board import Board
-from launcherkit_plugin.cluster.correlator import Event
-from launcherkit_plugin.cluster.follow import follow
-from launcherkit_plugin.cluster.objects import (
-    KUBEVIRT_PATH,
-    NODES_PATH,
-    PODS_PATH,
-    kubevirt_configuration,
-    living_pods,
-    node_labels,
-)
-from launcherkit_plugin.cluster.protocol import LINE_BYTES, Message, check_hello, parse
-from launcherkit_plugin.cluster.teller import Teller
-from launcherkit_plugin.telemetry.log import Log
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
+from launcherkit_plugin.cluster.events import Event, EventPoster
+from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, Message, check_hello, line_of, parse
+from launcherkit_plugin.telemetry.reporter import Log
+
+KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
+PODS_PATH = "/api/v1/pods"
+NODES_PATH = "/api/v1/nodes"
+_SECTIONS = ("permittedHostDevices", "mediatedDevicesConfiguration")
+_NOT_KUBEVIRT = "DisableMDEVConfiguration"
+
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _LONGEST_DIAL_PAUSE = 15.0
@@ -43,7 +40,7 @@ class Container(NamedTuple):
     node: str
     """The node's name."""
     board: Board
-    teller: Teller
+    events: EventPoster
     log: Log
     env: Mapping[str, str]
 
@@ -93,7 +90,7 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
 
 def _hear(message: Message, container: Container, watched: set[str]) -> None:
     if message.name == "event":
-        container.teller.tell(event_of(message.value))
+        container.events.post(event_of(message.value))
     elif message.name == "want" and "kubevirt" in message.value:
         api, board = container.api, container.board
         _watch("kubevirt", lambda: watch_configuration(api, board), container, watched)
@@ -163,3 +160,80 @@ def watch_pods(api: Api, node: str, board: Board) -> None:
         for uid in before.keys() - now.keys():
             board.happened("pod", before[uid])
         before = now
+
+
+class Board:
+    """The values as they are now: sent when they change, and all of them to a daemon that has started anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, object] = {}
+        self._daemon: socket.socket | None = None
+
+    def connect(self, daemon: socket.socket) -> None:
+        """Greet a daemon and tell it what there is.
+
+        Raises:
+            OSError: it has gone already.
+        """
+        with self._lock:
+            daemon.sendall(b"".join([line_of("hello", HELLO), *(line_of(*pair) for pair in self._values.items())]))
+            self._daemon = daemon
+
+    def disconnect(self) -> None:
+        """The daemon has gone."""
+        with self._lock:
+            self._daemon = None
+
+    def value(self, name: str, value: object) -> None:
+        """What something is now; a value that was sent already is not sent again."""
+        with self._lock:
+            if name not in self._values or self._values[name] != value:
+                self._values[name] = value
+                self._tell(name, value)
+
+    def happened(self, name: str, value: object) -> None:
+        """What has happened; a daemon that comes later looks for itself."""
+        with self._lock:
+            self._tell(name, value)
+
+    def _tell(self, name: str, value: object) -> None:
+        if self._daemon is not None:
+            with suppress(OSError):  # who reads from it sees that it has gone
+                self._daemon.sendall(line_of(name, value))
+
+
+def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
+    """KubeVirt's host devices, as ``spec.configuration`` has them; None without KubeVirt.
+
+    A cluster has one KubeVirt. Of several the first by namespace and name counts.
+    """
+    ordered = sorted(objects, key=lambda item: _name(item))
+    if not ordered:
+        return None
+    configuration = part(ordered[0], "spec", "configuration")
+    found = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
+    gates = part(configuration, "developerConfiguration").get("featureGates")
+    # The only gate that says who makes mediated devices, KubeVirt or we.
+    ours = isinstance(gates, list) and _NOT_KUBEVIRT in gates
+    return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
+
+
+def node_labels(objects: Iterable[Json]) -> dict[str, str]:
+    """The labels of the one node that was asked for."""
+    return {key: str(value) for item in objects for key, value in part(item, "metadata", "labels").items()}
+
+
+def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
+    """UID to ``namespace/name`` of pods that may hold devices: the kubelet takes them from those that have ended."""
+    return {
+        uid: "/".join(_name(item))
+        for uid, item in objects.items()
+        if part(item, "status").get("phase") not in ("Succeeded", "Failed")
+    }
+
+
+def _name(item: Json) -> tuple[str, str]:
+    """Namespace and name."""
+    metadata = part(item, "metadata")
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from launcherkit.errors import shown
 from launcherkit.rpc.unix_socket import socket_at
-from launcherkit_plugin.cluster import EventType
 from launcherkit_plugin.cluster.protocol import (
     HELLO,
     LINE_BYTES,
@@ -27,7 +26,7 @@ from launcherkit_plugin.cluster.protocol import (
 )
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
-from launcherkit_plugin.telemetry.log import Log
+from launcherkit_plugin.telemetry.reporter import EventType, Log
 
 ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
 """KubeVirt's settings, empty without KubeVirt and None as long as they are not known; and the node's labels."""

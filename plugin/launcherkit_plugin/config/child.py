@@ -1,20 +1,39 @@
-"""A configuration that another process reads, so that this one needs neither pydantic nor YAML: they are 20 MB."""
+"""A configuration that another process reads, so that this one needs neither pydantic nor YAML: they are 20 MB.
+
+A question on its standard input, the answer on standard output, both JSON: a reading with named tuples as lists in the
+order of their fields and sets as sorted lists, or errors.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from launcherkit_plugin.config.answer import decode_answer
-from launcherkit_plugin.config.result import Reading
-from launcherkit_plugin.model.config import Auto
+from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.model.note import Note
+from launcherkit_plugin.model.config import (
+    Auto,
+    CdiConfig,
+    Config,
+    LayoutEntry,
+    MdevRule,
+    PciRule,
+    Reading,
+    Selector,
+    VgpuConfig,
+    VgpuVfRule,
+)
 from launcherkit_plugin.model.errors import ConfigNotRead
 
-COMMAND = (sys.executable, "-P", "-m", "launcherkit_plugin.config")
+_PR_SET_PDEATHSIG = 1
+
+
+COMMAND = (sys.executable, "-P", "-m", "launcherkit_plugin.config.child")
 PATIENCE = 60.0
 """Seconds. It takes a fifth of one; a node that is starting up may be slow."""
 
@@ -42,6 +61,8 @@ async def read_config_in_child(
         LauncherkitError: what `read_config` raises.
         ConfigNotRead: the process did not do its work.
     """
+    import asyncio  # here: the other process has no use for it, and its start is waited for
+
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {})})
     pipe = asyncio.subprocess.PIPE
     try:
@@ -70,3 +91,104 @@ def _not_read(path: str, why: str) -> ConfigNotRead:
         f"{path}: the process that reads it failed: {why}",
         "Look for memory limits and missing packages: pydantic and PyYAML come with launcherkit. It is tried again.",
     )
+
+
+def decode_answer(answer: bytes) -> Reading:
+    """What `answer_of` has written.
+
+    Raises:
+        LauncherkitError: what went wrong over there.
+    """
+    document = json.loads(answer)
+    if isinstance(document, dict):
+        codes = LauncherkitError.codes()
+        found = [codes[error["code"]](error["message"], error["help"]) for error in document["errors"]]
+        raise found[0] if len(found) == 1 else SeveralErrors(found)
+    return load(document)
+
+
+def answer_of(asked: bytes) -> bytes:
+    """What the other process answers: a `Reading`, or errors as the log has them."""
+    from launcherkit_plugin.config.reading import read_config
+
+    try:
+        return dump(read_config(**json.loads(asked))).encode()
+    except LauncherkitError as error:
+        leaves = [{"code": leaf.code, "message": leaf.message, "help": leaf.remedy} for leaf in error.leaves()]
+        return json.dumps({"errors": leaves}).encode()
+
+
+def dump(reading: Reading) -> str:
+    """The JSON of a reading."""
+    return json.dumps(reading, default=sorted)
+
+
+def load(document: Any) -> Reading:
+    """The reading whose JSON this is.
+
+    Raises:
+        LookupError, TypeError, ValueError: it is none.
+    """
+    config, notes, files, *rest = document
+    return Reading(_config(config), tuple(Note(*note) for note in notes), tuple(files), *rest)
+
+
+def _config(document: Any) -> Config:
+    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, *rest = document
+    return Config(
+        auto,
+        tuple(map(_pci_rule, pci)),
+        _vgpu(vgpu),
+        dict(aliases),
+        {int(vendor): domain for vendor, domain in domains.items()},  # JSON's keys are text
+        pci_ids,
+        nodes,
+        None if cdi is None else CdiConfig(*cdi),
+        *rest,
+    )
+
+
+def _pci_rule(document: Any) -> PciRule:
+    select, exclude, *rest = document
+    return PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
+
+
+def _selector(document: Any) -> Selector:
+    vendors, devices, models, classes, subsystems, addresses, drivers, numa_nodes, *rest = document
+    return Selector(
+        frozenset(vendors),
+        frozenset(devices),
+        frozenset(map(tuple, models)),
+        tuple(classes),
+        frozenset(map(tuple, subsystems)),
+        tuple(addresses),
+        frozenset(drivers),
+        frozenset(numa_nodes),
+        *rest,
+    )
+
+
+def _vgpu(document: Any) -> VgpuConfig:
+    mdevs, vfs, layout, spread, *rest = document
+    return VgpuConfig(
+        tuple(MdevRule(tuple(types), name, mode, tuple(parents), *more) for types, name, mode, parents, *more in mdevs),
+        tuple(VgpuVfRule(tuple(types), name, mode, tuple(parents), *more) for types, name, mode, parents, *more in vfs),
+        tuple(LayoutEntry(*entry) for entry in layout),
+        tuple(spread),
+        *rest,
+    )
+
+
+def end_with(parent: int) -> None:
+    """End when that process does, however it ends; at once where it has ended already."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has died before the line above
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    gc.disable()  # a tenth of its short life otherwise, most of which is imports
+    sys.stdout.buffer.write(answer_of(sys.stdin.buffer.read()))

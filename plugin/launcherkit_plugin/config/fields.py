@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.layer import is_variable_prefix
 from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
+
+
+class Written(BaseModel):
+    """A mapping in a configuration: no keys but its own; a key with nothing behind it is as good as none."""
+
+    # Built when it is used: most are used as parts of others alone.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            return {key: value for key, value in values.items() if value is not None}
+        return values
+
 
 T = TypeVar("T")
 

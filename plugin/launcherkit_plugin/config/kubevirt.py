@@ -12,8 +12,7 @@ from pydantic import Field
 
 from launcherkit.errors import Collector, shown
 from launcherkit.model.note import Note
-from launcherkit_plugin.config.base import Written
-from launcherkit_plugin.config.fields import parse_pair
+from launcherkit_plugin.config.fields import Written, parse_pair
 from launcherkit_plugin.devices.names import check_resource_name
 from launcherkit_plugin.model.config import MdevRule, PciRule, Selector
 from launcherkit_plugin.model.errors import BadPluginConfig

@@ -12,14 +12,22 @@ from pydantic import ValidationError
 from launcherkit.errors import Collector, shown
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document, validate_document
-from launcherkit_plugin.config.base import Written
+from launcherkit_plugin.config.fields import Written
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
-from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
 from launcherkit_plugin.devices.names import clashes, variable_name
 from launcherkit_plugin.devices.selectors import with_auto
-from launcherkit_plugin.model.config import Auto, Config, LayoutEntry, MdevRule, PciRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.config import (
+    Auto,
+    Config,
+    LayoutEntry,
+    MdevRule,
+    PciRule,
+    Reading,
+    VgpuConfig,
+    VgpuVfRule,
+)
 from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 
 _REMEDY = "See docs/reference/plugin-configuration.md, or check the file against schemas/plugin-config.schema.json."

@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from launcherkit.model.policy import Siblings
-from launcherkit_plugin.config.base import Written
 from launcherkit_plugin.config.fields import (
     AddressGlob,
     AliasKey,
@@ -19,6 +18,7 @@ from launcherkit_plugin.config.fields import (
     Pair,
     ResourceName,
     ShortName,
+    Written,
 )
 from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
 from launcherkit_plugin.model.config import (

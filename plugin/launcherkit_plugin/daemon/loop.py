@@ -19,12 +19,9 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Looks, Progress, with_stalled
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.model.device import Grant, Resource
-from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.telemetry.events import Recorder
-from launcherkit_plugin.telemetry.log import Log, log_error
+from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.telemetry.transitions import changes
+from launcherkit_plugin.telemetry.reporter import Log, Recorder, changes, log_error
 
 STEP_SECONDS = 0.5
 """For how long a turn waits for what it has begun on the host, before it advertises what there is."""
@@ -55,7 +52,7 @@ class Setup(NamedTuple):
 
 
 class HealthRecorder(Protocol):
-    """See `launcherkit_plugin.telemetry.health.Health`."""
+    """See `launcherkit_plugin.telemetry.http.Health`."""
 
     def turned(self) -> None: ...
 

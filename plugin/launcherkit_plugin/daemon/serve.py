@@ -24,7 +24,6 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_in_child
-from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
 from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
@@ -34,18 +33,15 @@ from launcherkit_plugin.host.processes import pod_states
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
 from launcherkit_plugin.kubelet.server import Surroundings
-from launcherkit_plugin.kubelet.usage import read_usage
-from launcherkit_plugin.model.config import Auto, Config
-from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
+from launcherkit_plugin.model.config import Auto, Config, Reading
+from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
-from launcherkit_plugin.model.usage import Usage
-from launcherkit_plugin.telemetry.health import Health
-from launcherkit_plugin.telemetry.log import Lines, Log, log_error
+from launcherkit_plugin.telemetry.http import Health
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
-from launcherkit_plugin.telemetry.waits import Waits
+from launcherkit_plugin.telemetry.reporter import Lines, Log, Waits, log_error
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
@@ -310,15 +306,13 @@ def _node_hook(
 
 async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
     if options.probe_socket is not None:
-        from launcherkit_plugin.telemetry.http import serving_at
-        from launcherkit_plugin.telemetry.pages import probe_pages
+        from launcherkit_plugin.telemetry.http import probe_pages, serving_at
 
         await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health)))
     if options.metrics_address is None:
         return NoMetrics()
     from launcherkit_plugin.telemetry.http import serving
-    from launcherkit_plugin.telemetry.pages import metrics_pages
-    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
+    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics, metrics_pages
 
     metrics = PrometheusMetrics()
     pages = metrics_pages(metrics.registry, options.metrics_token_file)

@@ -17,10 +17,8 @@ from launcherkit_plugin.devices.selectors import compile_rules, unmet_rules, wha
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
-from launcherkit_plugin.telemetry.events import Recorder
-from launcherkit_plugin.telemetry.log import Log
 from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.telemetry.reporter import Log, Recorder, Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:

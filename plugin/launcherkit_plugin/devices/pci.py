@@ -33,9 +33,8 @@ from launcherkit_plugin.devices.nodes import (
 )
 from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.config import NodeChoice, PciRule
-from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource
+from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy
-from launcherkit_plugin.model.usage import Usage
 
 GONE_SECONDS = 600.0
 """For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""

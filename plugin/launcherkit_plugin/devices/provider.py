@@ -11,8 +11,7 @@ from typing import Protocol
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.model.device import Grant, Resource
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Grant, Resource, Usage
 
 
 class Provider(Protocol):

@@ -16,8 +16,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.sysfs import IdentityMemory
 from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.device import Problem, Resource
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Problem, Resource, Usage
 
 
 class _Judged(NamedTuple):

@@ -12,12 +12,12 @@ from contextlib import suppress
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.unix_socket import Identity, identity
-from launcherkit_plugin.kubelet.registration import KUBELET_SOCKET, no_kubelet, register
+from launcherkit_plugin.kubelet.client import KUBELET_SOCKET, no_kubelet, register
 from launcherkit_plugin.kubelet.server import ResourceServer, Surroundings
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NoKubelet
-from launcherkit_plugin.telemetry.log import log_error
+from launcherkit_plugin.telemetry.reporter import log_error
 
 LOOK_SECONDS = 1.0
 """Between two looks with no event. A look is two calls of lstat."""

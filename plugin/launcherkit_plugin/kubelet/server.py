@@ -20,8 +20,8 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
-from launcherkit_plugin.telemetry.log import Log, log_error
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Metrics
+from launcherkit_plugin.telemetry.reporter import Log, log_error
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 """The method whose calls last as long as the kubelet knows the resource."""

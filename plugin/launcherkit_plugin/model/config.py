@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from launcherkit.model.note import Note
 from launcherkit.model.policy import Siblings
 from launcherkit.model.value import NamedTuple
 
@@ -132,3 +133,15 @@ class Config(NamedTuple):
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0
     """The longest time between two looks at the host."""
+
+
+class Reading(NamedTuple):
+    """A configuration and what belongs with it."""
+
+    config: Config
+    """With the rules of ``auto`` behind the others."""
+    notes: tuple[Note, ...] = ()
+    files: tuple[str, ...] = ()
+    """What was read: when one of them changes it is time to read again."""
+    cluster: bool = False
+    """It asks for the cluster's KubeVirt settings: when these change it is time too."""

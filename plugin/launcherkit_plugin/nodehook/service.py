@@ -19,11 +19,11 @@ from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import socket_at
 from launcherkit.sources.vmi import read_vmi
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_grpc
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
-from launcherkit_plugin.telemetry.log import Log, log_error
+from launcherkit_plugin.telemetry.reporter import Log, log_error
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 _LONGEST_BASE = 58

@@ -1,12 +1,80 @@
-"""Reports to the log and to the node's Events what happened; a lasting problem is reported once, until it changes."""
+"""Reports what happened to the log, the metrics and the node's Events; a lasting problem once, until it changes.
+
+The log is one line on stderr for each thing that happened, as text or JSON. Not by `logging`: the format is that of the
+commands (`launcherkit.process.edge`), so one setting serves both, and nothing is shared by the whole process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.telemetry.events import EventType, Recorder
-from launcherkit_plugin.telemetry.log import Log, log_error, silent
+from launcherkit.errors import LauncherkitError, on_one_line
+from launcherkit.process.edge import LOG_FORMAT, tell
+from launcherkit_plugin.model.device import Device, Reason, Resource
+from launcherkit_plugin.telemetry.metrics import Metrics
+
+EventType: TypeAlias = Literal["Normal", "Warning"]
+NAMED = 5
+"""So many devices are named in one line."""
+USUAL: frozenset[Reason] = frozenset({"mate-in-use", "other-type", "no-room"})
+"""Reasons that are nobody's fault: something else is in use."""
+
+
+Level: TypeAlias = Literal["info", "warning", "error"]
+
+
+class Log(Protocol):
+    """Takes a message for people, and fields for programs. The message says all that matters; text has no fields."""
+
+    def __call__(self, level: Level, text: str, **fields: object) -> None: ...
+
+
+class Lines:
+    """A `Log` on stderr, in the format of ``LAUNCHERKIT_LOG_FORMAT``.
+
+    Args:
+        env: the environment of the process.
+        clock: seconds since the epoch, for the field ``time``; text has no time, the container's log adds one.
+    """
+
+    def __init__(self, env: Mapping[str, str], clock: Callable[[], float]) -> None:
+        self._env = {LOG_FORMAT: env.get(LOG_FORMAT, "")}
+        self._clock = clock
+
+    def __call__(self, level: Level, text: str, **fields: object) -> None:
+        when = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        shown = {name: str(value) for name, value in fields.items() if value is not None}
+        tell(level, text, self._env, **{"time": when} | shown)
+
+
+def log_error(log: Log, error: LauncherkitError, **fields: object) -> None:
+    """An error that the daemon lives with, or each of those that it stands for: message, remedy and code."""
+    for leaf in error.leaves():
+        log("error", f"{leaf.code}: {leaf.message}. {on_one_line(leaf.remedy)}", code=leaf.code, **fields)
+
+
+def silent(level: Level, text: str, **fields: object) -> None:
+    """The `Log` that says nothing."""
+
+
+class Recorder(Protocol):
+    """Reports to the cluster what happened on the node. Never waits, raises nothing; what can't be sent is dropped."""
+
+    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
+        """Record an Event on the Node. ``reason`` is one CamelCase word; ``message`` says it to people."""
+
+
+class LogRecorder:
+    """A `Recorder` for where there is no cluster: a line in the log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        level: Level = "warning" if type == "Warning" else "info"
+        self._log(level, message, reason=reason)
 
 
 class Reporter:
@@ -55,3 +123,70 @@ class Reporter:
     def _event(self, type: EventType, reason: str, text: str) -> None:  # noqa: A002
         if self._events is not None:
             self._events.event(type, reason, text)
+
+
+class Waits:
+    """A `launcherkit_plugin.host.guarded.Reports`.
+
+    Args:
+        log, metrics, events: where waits are reported.
+        ended: called when late work has come back: there is something to look at.
+    """
+
+    def __init__(self, log: Log, metrics: Metrics, events: Recorder, ended: Callable[[], None]) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._events = events
+        self._ended = ended
+
+    def hangs(self, key: str, text: str, hanging: int) -> None:
+        """See `Reports.hangs`."""
+        self._metrics.hangs(hanging)
+        self._log("error", f"{key}: {text}", reason="OperationHangs")
+        self._events.event("Warning", "OperationHangs", f"{key}: {text}")
+
+    def came_back(self, key: str, text: str, hanging: int) -> None:
+        """See `Reports.came_back`."""
+        self._metrics.came_back(hanging)
+        self._log("info", f"{key}: {text}", reason="OperationCameBack")
+        self._events.event("Normal", "OperationCameBack", f"{key}: {text}")
+        self._ended()
+
+
+class Change(NamedTuple):
+    """A line for the log and for the node's events."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    """In CamelCase, as Kubernetes writes them."""
+    text: str
+
+
+def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[Change]:
+    """Devices that have become Unhealthy or Healthy, appeared or gone, a line for each kind of change of a resource."""
+    for name in sorted(before.keys() | after.keys()):
+        old = before[name].devices if name in before else {}
+        new = after[name].devices if name in after else {}
+        gone = sorted(old.keys() - new.keys())
+        changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
+        ill = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
+        # What was away because something else was in use comes back without a word.
+        well = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
+        if ill:
+            texts = [problem.text for key in ill if (problem := new[key].problem) is not None]
+            yield Change("Warning", "DeviceUnhealthy", f"{name}: {_some(texts, '; ')}")
+        if well:
+            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(well, ', ')} can be had")
+        if gone:
+            yield Change("Normal", "DeviceGone", f"{name}: {_some(gone, ', ')} is no longer listed")
+
+
+def _reason(devices: Mapping[str, Device], key: str) -> Reason | None:
+    """Why a device was Unhealthy; None where it was not, or was not there."""
+    problem = devices[key].problem if key in devices else None
+    return problem.reason if problem is not None else None
+
+
+def _some(texts: list[str], between: str) -> str:
+    more = len(texts) - NAMED
+    return between.join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -14,8 +14,8 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, VgpuNotMade, VgpuNotRemoved
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
 from launcherkit_plugin.vgpu.lifecycle import kept_devices

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from launcherkit_plugin.model.device import Problem
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Problem, Usage
 
 UNKNOWN_USAGE = Problem("usage", "it isn't known yet which vGPUs pods have: see the log for what can't be read")
 """Why nothing new is made until usage was known once. After a reboot what pods have is not there any more, and what is
@@ -58,7 +57,7 @@ class Stopped:
         """The pod, by device ID."""
 
     def mark(self, pod: str, devices: Iterable[str]) -> None:
-        """The VM in a pod has ended; the pod is named as `launcherkit_plugin.model.usage.Holder` names it."""
+        """The VM in a pod has ended; the pod is named as `launcherkit_plugin.model.device.Holder` names it."""
         self._pods.update(dict.fromkeys(devices, pod))
 
     def without(self, usage: Usage) -> tuple[Usage, frozenset[str]]:

@@ -13,9 +13,8 @@ from launcherkit.resolve.vfio import CONTAINER_NODE
 from launcherkit.resolve.viability import check_nodes, needed_nodes
 from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.config import MdevRule
-from launcherkit_plugin.model.device import Device
+from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import NameOf, cards, resource_name, rule_for
 from launcherkit_plugin.vgpu.lifecycle import held_devices
 from launcherkit_plugin.vgpu.mdev_slots import (

@@ -19,9 +19,8 @@ from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
-from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
+from launcherkit_plugin.model.device import Device, Grant, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import variable
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
 from launcherkit_plugin.vgpu.writer import Changes, with_room

@@ -11,7 +11,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class
 from launcherkit_plugin.vgpu.layout import Instance, free_on, instances_on, is_vf, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import slot_of

@@ -12,9 +12,8 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.config import VgpuVfRule
-from launcherkit_plugin.model.device import Device, Problem
+from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.cards import NameOf, is_from, is_vgpu_class, parent_name, rank_of, resource_name, rule_for
 from launcherkit_plugin.vgpu.pool import Candidate, Present
 from launcherkit_plugin.vgpu.writer import Changes

@@ -11,10 +11,8 @@ from launcherkit.model.host import Mdev
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
-from launcherkit_plugin.telemetry.events import Recorder
-from launcherkit_plugin.telemetry.log import Log, silent
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
-from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.telemetry.reporter import Log, Recorder, Reporter, silent
 from launcherkit_plugin.vgpu.maker import Maker
 
 Opened: TypeAlias = Callable[[Iterable[str]], bool | None]

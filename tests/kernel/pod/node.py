@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from launcherkit_plugin.kubelet.pod_resources import list_pod_devices
+from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.sysfs import modprobe
 
 _STATE = Path("/run/cluster")

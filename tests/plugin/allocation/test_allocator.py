@@ -15,9 +15,8 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
-from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy, GroupSplit, UnknownDevice
-from launcherkit_plugin.model.usage import Usage
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
 from tests.support.hosttree import HostTree
 

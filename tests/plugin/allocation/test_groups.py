@@ -12,9 +12,8 @@ from launcherkit_plugin.allocation.groups import (
     refuse_split,
     with_group_members,
 )
-from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.errors import GroupSplit
-from launcherkit_plugin.model.usage import Holder, Usage
 from tests.plugin.resources import device, resource, usage
 from tests.support.facts import card, facts
 

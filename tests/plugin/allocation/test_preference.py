@@ -13,8 +13,7 @@ from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import MdevRule, VgpuConfig, VgpuVfRule
-from launcherkit_plugin.model.device import Device
-from launcherkit_plugin.model.usage import Usage
+from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpu_parts
 from launcherkit_plugin.vgpu.writer import Changes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcherkit_plugin.allocation.reservations import FRESH_SECONDS, PATIENCE_SECONDS, Reservations
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Usage
 from tests.plugin.resources import usage
 
 NOBODY = usage({})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError, NotOnHost
-from launcherkit_plugin.cli import binding_inputs
-from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.cli import binding
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.model.errors import (
     BindRefused,
@@ -46,7 +46,7 @@ class Node:
         (root / "proc/1/mountinfo").touch()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
         self.hold({})
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
+        monkeypatch.setattr(binding, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
     def hold(self, devices: dict[str, list[str]]) -> None:
         """Let a pod have devices, by resource."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.cli import binding_inputs
-from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.cli import binding
 from launcherkit_plugin.host.drivers import Sysfs, modprobe
-from launcherkit_plugin.kubelet.pod_resources import list_pod_devices
+from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 from tests.support.provoked import provoked
@@ -36,7 +36,7 @@ class Node:
         (root / "proc/1/ns").mkdir(parents=True)
         (root / "proc/1/fd").mkdir()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
-        monkeypatch.setattr(binding_inputs, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
+        monkeypatch.setattr(binding, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
     def run(self, command: str) -> None:
         """Run it for the card."""

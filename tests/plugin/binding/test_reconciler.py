@@ -19,10 +19,9 @@ from launcherkit_plugin.host.drivers import Sysfs, no_modprobe
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.config import PciRule, Selector
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
-from launcherkit_plugin.telemetry.log import Level
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, NoMetrics
-from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 

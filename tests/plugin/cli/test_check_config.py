@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.process.edge import guarded
-from launcherkit_plugin.cli.main import run
+from launcherkit_plugin.__main__ import run
 
 
 def outcome(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:

@@ -12,7 +12,7 @@ import pytest
 from launcherkit.process.edge import guarded
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
-from launcherkit_plugin.cli.main import PROGRAM, run
+from launcherkit_plugin.__main__ import PROGRAM, run
 from tests.support.hosttree import HostTree
 
 UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from launcherkit_plugin.cli.main import COMMANDS
+from launcherkit_plugin.__main__ import COMMANDS
 from tests.support.pages import ROOT, sections
 
 PAGE = ROOT / "docs" / "reference" / "plugin-cli.md"

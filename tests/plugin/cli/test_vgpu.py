@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import vgpu
-from launcherkit_plugin.cli.main import run
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, Kernel

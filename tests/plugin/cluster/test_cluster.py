@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.cluster import LogRecorder
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
-from launcherkit_plugin.telemetry.log import Level
+from launcherkit_plugin.telemetry.reporter import Level, LogRecorder
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.provoked import provoked

@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import SeveralErrors, UnreadableFile
 from launcherkit.model.note import Note
-from launcherkit_plugin.config.answer import answer_of, decode_answer
-from launcherkit_plugin.config.child import read_config_in_child
-from launcherkit_plugin.config.files import folders, versions
-from launcherkit_plugin.config.plain import dump, load
+from launcherkit_plugin.config.child import answer_of, decode_answer, dump, load, read_config_in_child
 from launcherkit_plugin.config.reading import read_config
-from launcherkit_plugin.config.result import Reading
+from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
     LayoutEntry,
     MdevRule,
     PciRule,
+    Reading,
     Selector,
     VgpuConfig,
     VgpuVfRule,
@@ -174,7 +172,7 @@ def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> Non
         assert not Path(f"/proc/{told.read_text()}").exists()
 
 
-CHILD = "import os, sys, time; from launcherkit_plugin.config.parent import end_with; end_with(int(sys.argv[1]));"
+CHILD = "import os, sys, time; from launcherkit_plugin.config.child import end_with; end_with(int(sys.argv[1]));"
 
 
 def test_it_ends_with_who_has_started_it(tmp_path: Path) -> None:
@@ -211,7 +209,7 @@ def test_an_answer_that_is_none_is_told(path: str) -> None:
 def test_this_process_needs_neither_pydantic_nor_yaml(path: str) -> None:
     program = (
         "import asyncio, sys; from launcherkit_plugin.config.child import read_config_in_child\n"
-        "from launcherkit_plugin.config.files import versions\n"
+        "from launcherkit_plugin.config.source import versions\n"
         "asyncio.run(read_config_in_child(sys.argv[1]))\n"
         "sys.exit(' '.join({'pydantic', 'yaml', 'kubernetes', 'jinja2'} & set(sys.modules)) or 0)"
     )

@@ -11,9 +11,8 @@ import yaml
 
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit_plugin.config.reading import read_config
-from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.devices.selectors import compile_rules
-from launcherkit_plugin.model.config import AUTO, MdevRule, PciRule, Selector
+from launcherkit_plugin.model.config import AUTO, MdevRule, PciRule, Reading, Selector
 from launcherkit_plugin.model.errors import BadPluginConfig
 from tests.support.facts import function
 

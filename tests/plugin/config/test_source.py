@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError, UnreadableFile
-from launcherkit_plugin.config.result import Reading
 from launcherkit_plugin.config.source import ConfigSource
-from launcherkit_plugin.model.config import Config
+from launcherkit_plugin.model.config import Config, Reading
 from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 
 

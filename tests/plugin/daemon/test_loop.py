@@ -25,9 +25,8 @@ from launcherkit_plugin.host.scan import Looks, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.server import Surroundings
-from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import NoMetrics
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet

@@ -229,7 +229,7 @@ def test_what_takes_memory_is_not_in_its_process() -> None:
         *("binding.reconciler", "telemetry.prometheus", "telemetry.http", "nodehook.service"),
         *("host.files", "vgpu.writer", "devices.cdi", "vgpu.maker", "vgpu.providers"),
     ]
-    names = [f"launcherkit_plugin.{name}" for name in ("cli.main", "cli.serve", "daemon.serve", *needed_later)]
+    names = [f"launcherkit_plugin.{name}" for name in ("__main__", "cli.serve", "daemon.serve", *needed_later)]
     program = f"import sys, {', '.join(names)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], env=ENV, capture_output=True, text=True, check=True)
     assert {name.partition(".")[0] for name in done.stdout.split()} & NEVER == set()

@@ -11,9 +11,8 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.pci import GONE_SECONDS
 from launcherkit_plugin.model.config import PciRule, Selector
-from launcherkit_plugin.model.device import Problem
+from launcherkit_plugin.model.device import NO_USAGE, Problem
 from launcherkit_plugin.model.errors import DeviceUnhealthy
-from launcherkit_plugin.model.usage import NO_USAGE
 from tests.plugin.resources import GPU, RULE, Node, rebind, regroup, usage
 from tests.support.hosttree import HostTree
 

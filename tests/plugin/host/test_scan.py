@@ -19,8 +19,7 @@ from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_node, with_stalled
-from launcherkit_plugin.model.device import Device, Resource
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
 from tests.plugin.resources import rebind, regroup
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT_BYTES, is_missing, read_checkpoint
+from launcherkit_plugin.kubelet.usage import CHECKPOINT_BYTES, is_missing, read_checkpoint
+from launcherkit_plugin.model.device import Holder
 from launcherkit_plugin.model.errors import UsageUnreadable
-from launcherkit_plugin.model.usage import Holder
 from tests.support.pod_resources import write_checkpoint
 
 GPU = "nvidia.com/GA102"

@@ -11,12 +11,12 @@ import pytest
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
-from launcherkit_plugin.kubelet.pod_resources import ANSWER_BYTES, list_pod_devices
+from launcherkit_plugin.kubelet.client import ANSWER_BYTES, list_pod_devices
 from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerBase
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from tests.support.pod_resources import PodResourcesService, Pods, serving_pod_resources, write_checkpoint
 
 GPU = "nvidia.com/GA102"

@@ -13,13 +13,13 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import BadVmi
-from launcherkit_plugin.kubelet.channel import unix_channel
+from launcherkit_plugin.kubelet.client import unix_channel
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from launcherkit_plugin.nodehook.service import NodeHookParts, pod_of, read_vm, serving_node_hook
-from launcherkit_plugin.telemetry.log import silent
+from launcherkit_plugin.telemetry.reporter import silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 ONE = "nvidia.com/GRID_T4-1Q"

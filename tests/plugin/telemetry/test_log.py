@@ -7,7 +7,7 @@ import json
 import pytest
 
 from launcherkit.errors import BadPciAddress, BadPolicy, SeveralErrors
-from launcherkit_plugin.telemetry.log import Lines, log_error, silent
+from launcherkit_plugin.telemetry.reporter import Lines, log_error, silent
 
 
 def test_text_has_the_message_and_no_fields(capsys: pytest.CaptureFixture[str]) -> None:

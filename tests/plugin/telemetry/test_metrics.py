@@ -17,11 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import BadMetricsToken, NoMetricsAddress
-from launcherkit_plugin.telemetry.health import Health
-from launcherkit_plugin.telemetry.http import Answer, Page, answer, parse_address, serving
+from launcherkit_plugin.telemetry.http import Answer, Health, Page, answer, parse_address, probe_pages, serving
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
-from launcherkit_plugin.telemetry.pages import metrics_pages, probe_pages
-from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics
+from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics, metrics_pages
 from tests.support.provoked import provoked
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "plugin-metrics.md"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
-from launcherkit_plugin.telemetry.transitions import Change, changes
+from launcherkit_plugin.telemetry.reporter import Change, changes
 
 GPU = "nvidia.com/GPU"
 

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
-from launcherkit_plugin.telemetry.waits import Waits
+from launcherkit_plugin.telemetry.reporter import Waits
 
 
 def test_what_hangs_is_told_when_it_does_and_when_it_comes_back() -> None:

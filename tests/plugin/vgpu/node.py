@@ -10,8 +10,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
-from launcherkit_plugin.model.device import Device, Grant, Resource
-from launcherkit_plugin.model.usage import Holder, Usage
+from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import NoMetrics
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker

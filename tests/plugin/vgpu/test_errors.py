@@ -14,6 +14,7 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import (
     BadLayout,
     NoVgpuRoom,
@@ -23,9 +24,8 @@ from launcherkit_plugin.model.errors import (
     VmLacksDevices,
     WrongVgpu,
 )
-from launcherkit_plugin.model.usage import Holder, Usage
 from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts, read_vm
-from launcherkit_plugin.telemetry.log import silent
+from launcherkit_plugin.telemetry.reporter import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker

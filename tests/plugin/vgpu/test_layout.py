@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule
+from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.layout import Instance, Step, difference, wishes
 from launcherkit_plugin.vgpu.maker import Maker

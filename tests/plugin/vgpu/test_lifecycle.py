@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.pool import LONGEST_PAUSE_SECONDS
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from launcherkit_plugin.model.config import MdevRule
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
-from launcherkit_plugin.model.usage import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 
 from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
-from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.usage import Holder, Usage
+from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for, variable
 from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_plugin.cli.main import run
-from launcherkit_plugin.kubelet.channel import unix_channel
+from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from tests.plugin.daemon.test_serve import Node

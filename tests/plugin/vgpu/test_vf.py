@@ -13,8 +13,8 @@ from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
+from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
-from launcherkit_plugin.model.usage import NO_USAGE, Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.pool import Pool
 from launcherkit_plugin.vgpu.vf import VfKind

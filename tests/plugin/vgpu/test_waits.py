@@ -14,8 +14,8 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs
-from launcherkit_plugin.model.usage import Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.providers import vgpu_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit_plugin.cluster.correlator import COMBINED, Correlator, Event, Occurrence
+from launcherkit_plugin.cluster.events import COMBINED, Correlator, Event, Occurrence
 
 GONE = Event("Warning", "DeviceUnhealthy", "0000:e1:00.0 is gone")
 EVENTS = st.builds(

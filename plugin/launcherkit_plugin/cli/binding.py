@@ -1,30 +1,36 @@
-"""The arguments that bind, unbind and status share, and the parts that they work with."""
+"""What bind, unbind and status share: arguments, the parts that they work with, and what is printed."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.process.edge import tell
+from launcherkit.model.function import PciFunction
+from launcherkit.process.edge import tell, write_stdout
+from launcherkit.render.columns import columns
+from launcherkit.resolve.pci_class import describe
 from launcherkit.sources.host import Host
-from launcherkit_plugin.binding.binder import Binder
+from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.cli.options import switch_from, text_from
-from launcherkit_plugin.cli.places import pod_resources_of, proc_of
+from launcherkit_plugin.cli.options import pod_resources_of, proc_of, switch_from, text_from
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_nodes
-from launcherkit_plugin.kubelet.checkpoint import CHECKPOINT
-from launcherkit_plugin.kubelet.usage import read_usage
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
-from launcherkit_plugin.model.usage import Usage
+
+Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]
+"""Number, members, and what has changed of them."""
+
 
 _NOBODY = Usage("checkpoint", {})
 """On a machine that has no kubelet no pod holds anything."""
@@ -166,3 +172,41 @@ def collected(errors: Collector) -> Iterator[None]:
     except LauncherkitError as error:
         for leaf in error.leaves():
             errors.add(leaf)
+
+
+def write_changes(groups: Iterable[Group], output: str) -> None:
+    """Print a line a function, or a JSON document."""
+    if output == "json":
+        text = json.dumps([_document(*group) for group in groups], indent=2) + "\n"
+    else:
+        text = "".join(f"{line}\n" for number, members, changed in groups for line in _lines(number, members, changed))
+    write_stdout(text.encode("utf-8", "backslashreplace"))
+
+
+def _lines(number: int | None, members: Sequence[PciFunction], changed: Sequence[Changed]) -> Iterable[str]:
+    yield "no IOMMU group" if number is None else f"IOMMU group {number}"
+    after = {change.address: change for change in changed}
+    names = {member.address: describe(member) for member in members}
+    drivers = {member.address: member.driver for member in members}
+    yield from columns([_row(address, names, drivers, after) for address in sorted({*names, *after})])
+
+
+def _row(
+    address: PciAddress,
+    names: dict[PciAddress, str],
+    drivers: dict[PciAddress, str | None],
+    after: dict[PciAddress, Changed],
+) -> tuple[str, str]:
+    name, change = names.get(address, str(address)), after.get(address)
+    if change is None:
+        return name, f"stays with {drivers[address] or 'no driver'}"
+    return name, f"{change.before or 'no driver'} -> {change.after or 'no driver'}"
+
+
+def _document(number: int | None, members: Sequence[PciFunction], changed: Sequence[Changed]) -> dict[str, object]:
+    after = {change.address: (change.before, change.after) for change in changed}
+    both = {member.address: (member.driver, member.driver) for member in members} | after
+    functions = [
+        {"address": str(address), "before": before, "after": now} for address, (before, now) in sorted(both.items())
+    ]
+    return {"group": number, "functions": functions}

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit_plugin.cluster.api import OBJECT_BYTES, ApiProblem, Json, _lines
-from launcherkit_plugin.cluster.follow import follow
-from launcherkit_plugin.cluster.objects import kubevirt_configuration, living_pods, node_labels
+from launcherkit_plugin.cluster.api import OBJECT_BYTES, ApiProblem, Json, _lines, follow
+from launcherkit_plugin.cluster.container import kubevirt_configuration, living_pods, node_labels
 
 
 def item(name: str, version: int = 1, **more: Any) -> Json:

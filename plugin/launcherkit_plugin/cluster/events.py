@@ -1,0 +1,191 @@
+"""Posts Events on the node: which are reported, and which have been already.
+
+A node that flaps must not fill the cluster's memory, so it is as with Kubernetes' own components: the same Event again
+raises the count of the first; of many that differ in their message alone one goes on for all; and there is a budget.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.telemetry.reporter import EventType, Log
+
+_NOT_FOUND = 404
+_NAME_CHARACTERS = 253
+COMPONENT = "launcherkit-plugin"
+EVENTS_PATH = "/api/v1/namespaces/default/events"
+"""Events of objects that have no namespace lie in this one."""
+
+
+_AGAIN_SECONDS = 600.0
+"""An Event is the same one for so long after it was last reported."""
+_SIMILAR = 10
+_BURST = 25
+_REFILL_SECONDS = 20.0
+_KNOWN = 256
+"""How many Events are remembered."""
+_MESSAGE_CHARACTERS = 1024
+"""What events.k8s.io allows."""
+
+COMBINED = "(combined from similar events): "
+
+
+class Event(NamedTuple):
+    type: EventType
+    reason: str
+    message: str
+
+
+class Occurrence(NamedTuple):
+    """An Event that is to be reported: a new one where ``times`` is 1, else the one of that number once more."""
+
+    number: int
+    event: Event
+    times: int
+    first: float
+    """Seconds since the epoch."""
+
+
+class Correlator:
+    """Takes Events in the order of time."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Event, tuple[Occurrence, float]] = OrderedDict()
+        self._similar: OrderedDict[tuple[str, str], tuple[set[str], float]] = OrderedDict()
+        self._budget = float(_BURST)
+        self._at: float | None = None
+        self._number = 0
+        self.dropped = 0
+        """Events that were over the budget."""
+
+    def take(self, event: Event, now: float) -> Occurrence | None:
+        """What is to be reported of an Event; None where it is over the budget."""
+        if not self._paid(now):
+            self.dropped += 1
+            return None
+        event = event._replace(message=event.message[:_MESSAGE_CHARACTERS])
+        key, event = self._combined(event, now)
+        occurrence, last = self._known.pop(key, (None, now))
+        if occurrence is None or now - last > _AGAIN_SECONDS:
+            self._number += 1
+            occurrence = Occurrence(self._number, event, 0, now)
+        occurrence = occurrence._replace(event=event, times=occurrence.times + 1)
+        self._known[key] = occurrence, now
+        while len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        return occurrence
+
+    def forget(self, occurrence: Occurrence) -> None:
+        """It could not be reported, or is not there any more: the next one like it is a new one."""
+        for key, (known, _) in list(self._known.items()):
+            if known.number == occurrence.number:
+                del self._known[key]
+
+    def _paid(self, now: float) -> bool:
+        passed = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at = now
+        self._budget = min(float(_BURST), self._budget + passed / _REFILL_SECONDS)
+        if self._budget < 1:
+            return False
+        self._budget -= 1
+        return True
+
+    def _combined(self, event: Event, now: float) -> tuple[Event, Event]:
+        """What an Event is known by, and the Event itself, which stands for all like it where there are many."""
+        group = event.type, event.reason
+        messages, last = self._similar.pop(group, (set(), now))
+        if now - last > _AGAIN_SECONDS:
+            messages = set()
+        many = event.message not in messages and len(messages) >= _SIMILAR
+        if not many:
+            messages.add(event.message)
+        self._similar[group] = messages, now
+        while len(self._similar) > _KNOWN:
+            self._similar.popitem(last=False)
+        if not many:
+            return event, event
+        message = (COMBINED + event.message)[:_MESSAGE_CHARACTERS]
+        return event._replace(message=COMBINED), event._replace(message=message)
+
+
+class EventServer(Protocol):
+    """As much of `Api` as is needed."""
+
+    def post(self, path: str, body: Json) -> Json: ...
+
+    def patch(self, path: str, body: Json) -> Json: ...
+
+
+class EventPoster:
+    """Posts Events to the API server, each once and then by its count; one that can't be posted is logged and lost.
+
+    Args:
+        server: where.
+        node: the node's name.
+        run: tells this process's Events from those of the one before.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, server: EventServer, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
+        self._server = server
+        self._node = node
+        self._run = run
+        self._clock = clock
+        self._log = log
+        self._correlator = Correlator()
+
+    def post(self, event: Event) -> None:
+        """Post it, or raise the count of one that is posted."""
+        dropped = self._correlator.dropped
+        occurrence = self._correlator.take(event, self._clock())
+        if occurrence is None:
+            if dropped == 0:
+                self._log("warning", "more Events than the cluster should have to keep: some are left out")
+            return
+        try:
+            self._send(occurrence)
+        except ApiProblem as problem:
+            self._correlator.forget(occurrence)
+            self._log("warning", f"an Event can't be posted: {problem}", reason=event.reason)
+
+    def _send(self, occurrence: Occurrence) -> None:
+        name = f"{self._node[: _NAME_CHARACTERS - len(self._run) - 12]}.{self._run}.{occurrence.number}"
+        when = _spelled(self._clock())
+        event = occurrence.event
+        if occurrence.times > 1:
+            change = {"count": occurrence.times, "lastTimestamp": when, "message": event.message}
+            try:
+                self._server.patch(f"{EVENTS_PATH}/{name}", change)
+                return
+            except ApiProblem as problem:
+                if problem.status != _NOT_FOUND:  # the server keeps Events for an hour
+                    raise
+        body = event_object(self._node, name, event.type, event.reason, event.message, when)
+        self._server.post(EVENTS_PATH, body | {"count": occurrence.times, "firstTimestamp": _spelled(occurrence.first)})
+
+
+def _spelled(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def event_object(node: str, name: str, event_type: str, reason: str, message: str, when: str) -> Json:
+    """An Event on a node; ``uid`` is the node's name, by which ``kubectl describe node`` finds it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "type": event_type,
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+    }
