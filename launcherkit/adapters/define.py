@@ -59,7 +59,7 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
         before = _before(connection, identity.name)
         if start and before.guest is not None and before.guest.is_active():
             raise DomainInTheWay(
-                f"the domain {identity.name} is running already",
+                f"the domain {identity.name} is already running",
                 f"Stop it first (virsh shutdown {identity.name}), or leave out --start to define it for the next time.",
             )
         if before.guest is not None and identity.uuid is None:

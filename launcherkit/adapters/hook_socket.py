@@ -19,7 +19,7 @@ def check_name(name: str, what: str) -> str:
     plain = name.replace("-", "").replace(".", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum() and len(name) <= 253):
         raise BadHookName(
-            f"{what}: {name[:60]!r} is no name of a socket",
+            f"{what}: {name[:60]!r} is not a valid socket name",
             "Give letters, digits, dots and dashes, a letter or digit first, as Kubernetes names containers.",
         )
     return name

@@ -172,7 +172,7 @@ def _decide_other_group(mate: PciFunction, situation: Situation) -> tuple[bool, 
         return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and a variable lists it"
     nodes = {group_node(mate.iommu_group), cdev_node(host.details.get(candidate))}
     if host.nodes is None or nodes.isdisjoint(host.nodes):
-        return False, f"in IOMMU group {mate.iommu_group}, whose device node is not here"
+        return False, f"in IOMMU group {mate.iommu_group}, whose device node is missing"
     if not situation.own_nodes:
         return False, (
             f"in IOMMU group {mate.iommu_group}, and nothing says that it was allocated: a visible device node doesn't "

@@ -248,7 +248,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> Non
         if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
             errors.add(
                 NodeMissing(
-                    f"the device node {node} is not here",
+                    f"the device node {node} is missing",
                     "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
                     "Where the VM runs elsewhere: --no-node-check.",
                     file=node,

@@ -74,7 +74,7 @@ class _Lines:
             return
         self._last = name
         if name in self._line_of and self._is_ours(name):
-            self._fault(number, f"{name} is there already, on line {self._line_of[name]}")
+            self._fault(number, f"{name} is already set on line {self._line_of[name]}")
             return
         self._line_of[name] = number
         self._variables[name] = _unquoted(value) if self._as_shell else value

@@ -116,7 +116,7 @@ def _step(step: int | str) -> str:
 def _in_words(message: str) -> str:
     """pydantic's message, without its own terms."""
     if message == "Extra inputs are not permitted":
-        return "there is no such key"
+        return "unknown key"
     if message.startswith("Input should be a valid dictionary"):  # and then the name of a class
         return "Input should be an object"
     return message.removeprefix("Value error, ").rstrip(".")

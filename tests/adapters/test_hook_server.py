@@ -119,7 +119,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_told(sockets: Path) -> None:
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "with space", "é", "-"])
 def test_a_container_name_that_can_name_no_socket_is_refused(sockets: Path, name: str) -> None:
     code, told = refused("--socket-dir", sockets, env={"CONTAINER_NAME": name})
-    assert (code, told.startswith(f"error[LK613]: CONTAINER_NAME: {name!r} is no name of a socket")) == (78, True)
+    assert (code, told.startswith(f"error[LK613]: CONTAINER_NAME: {name!r} is not a valid socket name")) == (78, True)
     assert name != "../up" or told.startswith(provoked("LK613"))
 
 

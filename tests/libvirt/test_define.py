@@ -73,7 +73,7 @@ def test_defining_again_keeps_the_uuid(place: Pod, uri: str, kernel: Path) -> No
 def test_started_it_runs_and_is_not_started_twice(place: Pod, uri: str, kernel: Path) -> None:
     assert run(vm(uri, kernel, "--start"), {}) == 0
     assert place.libvirt("list", "--name").split() == ["vm"]
-    with pytest.raises(DomainInTheWay, match="the domain vm is running already"):
+    with pytest.raises(DomainInTheWay, match="the domain vm is already running"):
         run(vm(uri, kernel, "--start"), {})
     assert place.libvirt("list", "--name").split() == ["vm"]
 

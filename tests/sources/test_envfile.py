@@ -85,7 +85,7 @@ def test_no_line_of_a_private_key_is_shown(tmp_path: Path) -> None:
         ("HOME=/root\nMDEV_PCI_RESOURCE_A: x", "line 2: not NAME=VALUE"),
         ("HOME=/root\nexport USB_RESOURCE_A", "line 2: not NAME=VALUE"),
         ("PCIDEVICE_A=0000:e1:00.0\n{", "line 2: not NAME=VALUE"),
-        ("PCIDEVICE_A=\nPCIDEVICE_A=", "line 2: PCIDEVICE_A is there already, on line 1"),
+        ("PCIDEVICE_A=\nPCIDEVICE_A=", "line 2: PCIDEVICE_A is already set on line 1"),
         ("nonsense\nA=1", "line 1: not NAME=VALUE"),
     ],
 )

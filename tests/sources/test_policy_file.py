@@ -60,11 +60,11 @@ def test_json_is_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("sibling: slot", "sibling: there is no such key"),
+        ("sibling: slot", "sibling: unknown key"),
         ("siblings: Slot", "siblings: .*'slot', 'group', 'listed' or 'none'; found 'Slot'"),
         ("managed: maybe", "managed: .*found 'maybe'"),
         ("aliasPrefixes: {gpu: gpu-}", "aliasPrefixes.gpu: .*ua-"),
-        ("aliasPrefixes: {gpus: ua-}", "aliasPrefixes.gpus: there is no such key"),
+        ("aliasPrefixes: {gpus: ua-}", "aliasPrefixes.gpus: unknown key"),
         ("extraPrefixes: PCIDEVICE", "extraPrefixes: "),
         ("extraPrefixes: [pcidevice]", "extraPrefixes.0: "),
         ("sysfsRoot: ''", "sysfsRoot: "),

@@ -134,7 +134,7 @@ def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
     first, second = raised.value.leaves()
     assert isinstance(first, BadPluginConfig)
     assert raised.value.exit_code == 78
-    assert second.message == f"{path}, bogus: there is no such key; found '1'"
+    assert second.message == f"{path}, bogus: unknown key; found '1'"
     assert "plugin-configuration.md" in second.remedy
 
 

@@ -198,14 +198,14 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
     ("text", "message"),
     [
         ("auto: amd", "auto: Input should be 'nvidia', 'gpu' or 'all'; found 'amd'"),
-        ("resource: []", "resource: there is no such key; found a list"),
+        ("resource: []", "resource: unknown key; found a list"),
         ("- a", "the document: Input should be an object; found a list"),
         ("resources: {}", "resources: Input should be a valid list; found an object"),
         ("resources: [{}]", "resources.0.select: Field required; found an object"),
         ("resources: [{select: []}]", "resources.0.select: List should have at least 1 item"),
         ("resources: [{select: [{}]}]", "resources.0.select.0: it selects every function there is; say which"),
         ("resources: [{select: [{vendors: []}]}]", "resources.0.select.0: it selects every function"),
-        ("resources: [{select: [{vendor: [10de]}]}]", "resources.0.select.0.vendor: there is no such key"),
+        ("resources: [{select: [{vendor: [10de]}]}]", "resources.0.select.0.vendor: unknown key"),
         ("resources: [{select: [{vendors: [10d]}]}]", "resources.0.select.0.vendors.0: an ID is four hex digits"),
         ("resources: [{select: [{vendors: [true]}]}]", "resources.0.select.0.vendors.0: it must be text"),
         ("resources: [{select: [{models: [10de]}]}]", "resources.0.select.0.models.0: a pair of IDs is two"),
@@ -317,5 +317,5 @@ def test_a_layout_is_a_file_of_its_own(path: Path) -> None:
 
 def test_a_wrong_layout_is_told_whole(path: Path) -> None:
     path.write_text("layout: [{parent: '#1'}]\nlayouts: []")
-    with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: there is no such key"):
+    with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: unknown key"):
         read_layout(str(path))
