@@ -94,7 +94,7 @@ def test_what_is_more_than_was_asked_for_is_told() -> None:
     """C4."""
     translation = translate(domain(), env={X: f"{GPU0},{GPU1}"}, host=TWO_CARDS, vmi=vmi(a="x"))
     assert [note.text for note in translation.notes if note.topic == "left-alone"] == [
-        f"{X} holds more than was asked for; left alone: {GPU1}"
+        f"{X} holds more than was requested; left alone: {GPU1}"
     ]
 
 
@@ -103,7 +103,7 @@ def test_what_stays_behind_is_told_with_the_reason() -> None:
     host = FixedHost(function(GPU0, group=1), function(AUD0, AUDIO, driver="snd_hda_intel", group=2))
     translation = translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"))
     (note,) = (note for note in translation.notes if note.topic == "stayed")
-    assert note.text.startswith(f"{AUD0} does not come with {GPU0}: it is in IOMMU group 2, bound to snd_hda_intel")
+    assert note.text.startswith(f"{AUD0} is not attached with {GPU0}: it is in IOMMU group 2, bound to snd_hda_intel")
 
 
 def test_a_hostdev_that_is_not_on_this_host_is_told_and_left_to_libvirt() -> None:

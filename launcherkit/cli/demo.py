@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--dir",
         metavar="DIR",
         default=text_from("--dir", env),
-        help="write the example's files there, and say what to run on them",
+        help="write the example's files there, and print commands to try on them",
     )
 
 
@@ -89,7 +89,7 @@ def _show(ink: Ink) -> str:
         *(line + "\n" for line in columns(rows)),
         _section("In the VM's container (env.txt, set by the device plugin):", ink),
         *(f"  {name}=\n    {value}\n" for name, value in inputs.env.items()),
-        _section("What launcherkit makes of it (`launcherkit explain`):", ink),
+        _section("What launcherkit does with it (`launcherkit explain`):", ink),
         explain_plan(translation, evidence, ink, groups=False),
         _section("What changes in the domain (`launcherkit translate --diff`):", ink),
         paint_diff(unified_diff(inputs.domain_xml, translation.domain_xml, inputs.domain_name).decode(), ink),

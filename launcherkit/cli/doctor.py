@@ -33,18 +33,18 @@ from launcherkit.sources.host import open_host
 from launcherkit.sources.settings import host_of
 
 DESCRIPTION = """\
-Check what would keep a VM from its devices: IOMMU, modules of VFIO, IOMMU groups, device nodes and their permissions,
+Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,
 the limit of locked memory, reset, power state, large BARs, versions. With --domain or --vmi, or in a container that
 got devices, it checks what that VM needs; without, what this host sets aside for VMs. It reads only, and needs no
-privileges; what it can't find out it skips and says why."""
+privileges; what it can't determine is skipped, with the reason."""
 
 EPILOG = """\
 examples:
   launcherkit doctor                                              this host, or this container with its devices
   launcherkit doctor --domain vm.xml --vmi vmi.json               what this VM needs
-  launcherkit doctor --host host.json                             a snapshot, without what only the machine tells
+  launcherkit doctor --host host.json                             a snapshot; skips what only the machine itself knows
   launcherkit doctor --json --strict
-exit codes: 0 nothing failed, 1 something failed (with --strict: or is to be warned of), others as ever"""
+exit codes: 0 nothing failed, 1 something failed (with --strict: or there is a warning); others as usual"""
 
 _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 """Stands in for the domain where there is none yet: what is allocated can be checked all the same."""
@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--json", action="store_true", default=switch_from("--json", env), help="print the findings as JSON"
     )
     group.add_argument(
-        "--strict", action="store_true", default=switch_from("--strict", env), help="exit with 1 for warnings too"
+        "--strict", action="store_true", default=switch_from("--strict", env), help="exit with 1 on warnings too"
     )
-    group.add_argument("--list", action="store_true", help="print the names of the checks, and check nothing")
+    group.add_argument("--list", action="store_true", help="print the names of the checks and exit")
 
 
 class _About(NamedTuple):

@@ -28,7 +28,7 @@ from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, find_names
 
 DESCRIPTION = """\
-Say in words what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
+Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
 what each address is, why each sibling comes or stays, the IOMMU groups with their drivers, the guest's slots. Where it
 can't be done, say what is known all the same. Or, with a CODE, print the page of an error."""
 
@@ -43,7 +43,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "code", metavar="CODE", nargs="?", help="an error's code, such as LK204; other inputs are not read then"
+        "code", metavar="CODE", nargs="?", help="an error code such as LK204; all other inputs are ignored"
     )
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")

@@ -22,7 +22,7 @@ XML is compared in its canonical form. Directories that begin with . or _ are no
 
 EPILOG = """\
 examples:
-  launcherkit golden check tests/golden                       in CI: exits with 1 where anything differs
+  launcherkit golden check tests/golden                       in CI: exits with 1 if anything differs
   launcherkit golden check tests/golden --case two-gpus
   launcherkit golden update tests/golden --case two-gpus      then look at it with git diff
   launcherkit golden list tests/golden | cut -f1"""
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments; none has a variable, which could make CI check less than it seems to."""
     actions = parser.add_subparsers(dest="action", metavar="check|update|list", required=True)
     texts = {
-        "check": "run the cases and compare; exits with 1 where one differs",
-        "update": "write down what the cases give now, for review; refuses where CI=true",
+        "check": "run the cases and compare; exits with 1 if one differs",
+        "update": "record what the cases give now, for review; refuses where CI=true",
         "list": "the cases, each with a tab and its description",
     }
     for name, text in texts.items():
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.add_argument("directory", metavar="DIR", help="the directory above the cases")
-        action.add_argument("--case", metavar="NAME", action="append", help="only this one; may be given several times")
+        action.add_argument("--case", metavar="NAME", action="append", help="run only this one; may be repeated")
         if name == "update":
             action.add_argument("--plan", action="store_true", help="write expected.plan.json also where there is none")
 

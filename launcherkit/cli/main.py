@@ -8,13 +8,13 @@ from launcherkit import __version__
 from launcherkit.process.program import Program, main_of, run_program
 
 COMMANDS = {
-    "translate": "put the allocated devices into a domain document",
-    "define": "the same, and define the domain at libvirt",
+    "translate": "add the allocated devices to a domain document",
+    "define": "the same, and define the domain in libvirt",
     "run": "run one VM to its end: the entrypoint of a launcher pod",
-    "templates": "list or print the domain templates that come with launcherkit",
-    "explain": "say in words what translate would do and why, or print the page of an error",
-    "doctor": "check what would keep a VM from its devices: IOMMU, groups, nodes, memlock and more",
-    "snapshot": "write down this host's PCI functions, groups and mdevs as JSON",
+    "templates": "list or print the domain templates that ship with launcherkit",
+    "explain": "describe what translate would do and why, or print the page of an error",
+    "doctor": "check what would keep devices from a VM: IOMMU, groups, nodes, memlock and more",
+    "snapshot": "record this host's PCI functions, groups and mdevs as JSON",
     "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",
     "demo": "show the main job on a bundled example host",

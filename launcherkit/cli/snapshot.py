@@ -10,7 +10,7 @@ from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
-Write down what this host's sysfs says of its PCI functions, IOMMU groups, mediated devices and VFIO device
+Record what this host's sysfs says about its PCI functions, IOMMU groups, mediated devices and VFIO device
 nodes. Everything launcherkit decides by is in it, so the file can stand for the host: give it to
 `launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
 
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--output",
         metavar="FILE",
         default=text_from("--output", env),
-        help="write there, whole or not at all (default: stdout)",
+        help="write there, atomically (default: standard output)",
     )
     parser.add_argument(
         "--all",
         action="store_true",
         default=switch_from("--all", env),
         dest="everything",
-        help="add host name, kernel, DMI names and serial numbers; look through it before you send it to anyone",
+        help="add host name, kernel, DMI names and serial numbers; review it before you share it",
     )
 
 

@@ -14,12 +14,12 @@ from launcherkit.process.options import text_from
 def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the inputs of a translation, ``--template`` and ``--set``, and ``--connect``."""
     add_input_arguments(parser, env, domain_required=False)
-    group = parser.add_argument_group("template", "In the place of --domain.")
+    group = parser.add_argument_group("template", "Instead of --domain.")
     group.add_argument(
         "--template",
         metavar="NAME|FILE",
         default=text_from("--template", env),
-        help="a template that `launcherkit templates list` names, or a file of yours, with a / or a . in its name",
+        help="a template from `launcherkit templates list`, or the path of a file, with a / or a . in it",
     )
     group.add_argument(
         "--set",
@@ -27,7 +27,7 @@ def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
         dest="settings",
         action="append",
         default=[],
-        help="a value for the template; may be given several times",
+        help="a value for the template; may be repeated",
     )
     group = parser.add_argument_group("libvirt")
     group.add_argument(

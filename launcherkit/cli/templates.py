@@ -9,7 +9,7 @@ from launcherkit.process.edge import write_stdout
 from launcherkit.sources.template import find_template, list_templates
 
 DESCRIPTION = """\
-List the domain templates that come with launcherkit, or print one: to see what it does, or to begin one of your own."""
+List the domain templates that come with launcherkit, or print one, to read it or to start your own from it."""
 
 EPILOG = """\
 examples:
@@ -21,9 +21,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="a line for each: its name, a tab, what it is", allow_abbrev=False)
+    actions.add_parser("list", help="one line per template: name, tab, description", allow_abbrev=False)
     show = actions.add_parser("show", help="print one", allow_abbrev=False)
-    show.add_argument("name", metavar="NAME", help="a name that the list has, or a file")
+    show.add_argument("name", metavar="NAME", help="a name from the list, or a file")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

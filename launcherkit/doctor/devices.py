@@ -36,7 +36,7 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
                 f"group {group.number}",
                 "warn",
                 f"{describe(host.functions[member.address])} has no driver",
-                f"libvirt wants it bound to vfio-pci, or managed='yes'. {_bind(member.address)}",
+                f"libvirt requires it to be bound to vfio-pci, or managed='yes'. {_bind(member.address)}",
             )
         if not problems and not undriven:
             yield Finding(name, f"group {group.number}", "ok", ", ".join(_member(member) for member in group.members))

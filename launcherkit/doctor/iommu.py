@@ -105,7 +105,7 @@ def check_modules(patient: Patient) -> Iterator[Finding]:
         return
     modules = patient.gathered.machine.modules
     remedy = "On the node: modprobe -a vfio-pci vfio_iommu_type1; to keep it: a file in /etc/modules-load.d/."
-    there = ", ".join(sorted(modules)) or "none of them"
+    there = ", ".join(sorted(modules)) or "no VFIO module"
     if not bound and "vfio_pci" not in modules:
         yield Finding(name, "", "fail", f"vfio-pci is neither loaded nor built in (seen: {there})", remedy)
     elif not modules & _BACKENDS:

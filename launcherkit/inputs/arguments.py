@@ -65,13 +65,13 @@ def add_input_arguments(
         metavar="FILE",
         default=text_from("--vmi", env),
         help="the VirtualMachineInstance, or its VirtualMachine, as JSON, or as YAML in a file *.yaml; without it "
-        "every device in the environment is asked for",
+        "every device in the environment is requested",
     )
     group.add_argument(
         "--env-file",
         metavar="FILE",
         default=text_from("--env-file", env),
-        help="the container's variables, a line NAME=VALUE each; default: this process's environment",
+        help="the container's environment, one NAME=VALUE per line; default: this process's environment",
     )
     group.add_argument(
         "--dra-dir",
@@ -92,13 +92,14 @@ def add_input_arguments(
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--policy`` and the flags of what a policy says."""
     group = parser.add_argument_group(
-        "policy", "Flags come before variables and the policy file; the VMI's annotation can narrow what they say."
+        "policy",
+        "Flags override variables, which override the policy file; the VMI's annotation can only narrow the result.",
     )
     group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (docs/reference/policy.md)")
     group.add_argument(
         "--siblings",
         choices=SIBLINGS,
-        help="which sibling functions come along (default: slot, all functions of the card)",
+        help="which sibling functions are attached with a device (default: slot, all functions of the card)",
     )
     group.add_argument(
         "--pairing",
@@ -112,7 +113,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         "--annotations", choices=("yes", "no"), help="whether a VMI's annotation may narrow the policy (default: yes)"
     )
     checks = group.add_mutually_exclusive_group()
-    checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must be there (default: auto)")
+    checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must exist (default: auto)")
     checks.add_argument(
         "--no-node-check", dest="node_check", action="store_const", const="never", help="the same as --node-check never"
     )

@@ -23,11 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "-o",
         metavar="FILE",
         default=text_from("--output", env),
-        help="write there, by rename, not to standard output",
+        help="write the document there (by rename) instead of to standard output",
     )
-    group.add_argument("--plan", metavar="FILE", default=text_from("--plan", env), help="write the plan there as JSON")
+    group.add_argument("--plan", metavar="FILE", default=text_from("--plan", env), help="write the plan there, as JSON")
     group.add_argument(
-        "--diff", action="store_true", default=switch_from("--diff", env), help="print a unified diff, not the document"
+        "--diff",
+        action="store_true",
+        default=switch_from("--diff", env),
+        help="print a unified diff instead of the document",
     )
 
 

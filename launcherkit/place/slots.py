@@ -84,7 +84,10 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: _Room) ->
         return
     if domain.topology == "other":
         names = ", ".join(str(attachment.source) for attachment in card)
-        yield Note("not-placed", f"{domain.machine}: libvirt places {names}; one slot is not asked for there")
+        yield Note(
+            "not-placed",
+            f"{domain.machine}: libvirt assigns the addresses of {names}; a common slot can't be requested there",
+        )
         return
     base = guests[fixed[0].source] if fixed else room.slot_for(card)
     if base is None:

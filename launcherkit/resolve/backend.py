@@ -136,8 +136,10 @@ class _Chooser:
 
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though the domain has hostdevs that go through iommufd"
-_GROUP_ONLY = "through the group, though the domain asks for iommufd: only the group's nodes are here"
-_IOMMUFD_ONLY = "through iommufd, whose nodes alone are here; <driver iommufd='yes'/> needs libvirt 12.1 or later"
+_GROUP_ONLY = "through the group, although the domain asks for iommufd: only the group's nodes are present"
+_IOMMUFD_ONLY = (
+    "through iommufd, because only its nodes are present; <driver iommufd='yes'/> needs libvirt 12.1 or later"
+)
 
 
 def _complete(sources: Sequence[HostAddress], iommufd: bool, host: HostFacts) -> bool:

@@ -172,7 +172,7 @@ class _Pools:
         if primaries is None:
             free = [entry for entry in allocation.entries if entry not in self._claimed]
             self._notes += [
-                Note("taken", f"{allocation.variable}: {entry} is left out, for {_USED_OTHERWISE} has it already")
+                Note("taken", f"{allocation.variable}: {entry} is skipped: {_USED_OTHERWISE} uses it already")
                 for entry in allocation.entries
                 if entry in self._taken
             ]
@@ -221,7 +221,7 @@ def _primaries(variable: str, entries: Sequence[HostAddress], host: HostFacts, n
         notes.append(
             Note(
                 "guess",
-                f"{variable}: without host facts the lowest function of a slot is taken for the primary: {chosen}",
+                f"{variable}: without host facts the lowest function of a slot is assumed to be the primary: {chosen}",
             )
         )
     return [entry for entry in entries if entry in primaries or not isinstance(entry, PciAddress)]

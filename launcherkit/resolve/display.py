@@ -57,11 +57,11 @@ def decide_displays(
             if shown is None:
                 continue
             if shown.display == "on" and not domain.has_graphics:
-                notes.append(Note("no-display", f"{source}: no display, for the domain has no graphics device"))
+                notes.append(Note("no-display", f"{source}: no display, because the domain has no graphics device"))
                 shown = Shown(shown.model, said and "off", said and said.ramfb and "off")
             if shown.ramfb == "on":
                 if holder not in (None, source):
-                    notes.append(Note("no-ramfb", f"{source}: no ramfb, for {holder} has the one of this domain"))
+                    notes.append(Note("no-ramfb", f"{source}: no ramfb, because {holder} has the domain's only one"))
                     shown = shown._replace(ramfb=said and "off")
                 else:
                     holder = source

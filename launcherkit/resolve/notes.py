@@ -29,10 +29,10 @@ def notes_about(
         if primary not in attached:
             rest.setdefault(variable, []).append(str(primary))
     for variable, primaries in rest.items():
-        yield Note("left-alone", f"{variable} holds more than was asked for; left alone: {', '.join(primaries)}")
+        yield Note("left-alone", f"{variable} holds more than was requested; left alone: {', '.join(primaries)}")
     for unit in units:
         for stayed in unit.stayed:
-            yield Note("stayed", f"{stayed.address} does not come with {unit.primary.source}: it is {stayed.why}")
+            yield Note("stayed", f"{stayed.address} is not attached with {unit.primary.source}: it is {stayed.why}")
         for attachment in unit.attachments:
             yield from _about(attachment, unit, gpus, host)
 

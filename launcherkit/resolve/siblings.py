@@ -74,7 +74,7 @@ def _attachment(source: HostAddress, role: Role, why: str, claim: Claim | None, 
 
 def _asked(claim: Claim) -> str:
     if claim.origin == "vmi":
-        return f"asked for as {claim.section} {claim.name!r}, answered by {claim.variable}"
+        return f"requested as {claim.section} {claim.name!r}, answered by {claim.variable}"
     if claim.origin == "domain":
         return "it is in the domain"
     return f"every device of a variable is a request, answered by {claim.variable}"
@@ -175,7 +175,7 @@ def _decide_other_group(mate: PciFunction, situation: Situation) -> tuple[bool, 
         return False, f"in IOMMU group {mate.iommu_group}, whose device node is missing"
     if not situation.own_nodes:
         return False, (
-            f"in IOMMU group {mate.iommu_group}, and nothing says that it was allocated: a visible device node doesn't "
-            "on a host or in a pod that sees more than its own; a variable that lists it would"
+            f"in IOMMU group {mate.iommu_group}, and nothing shows that it was allocated: no variable lists it, and a "
+            "visible device node proves nothing on a host or in a pod that sees other nodes than its own"
         )
     return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and this container was given its node"

@@ -86,7 +86,8 @@ def check_viability(
                     notes.append(
                         Note(
                             "no-driver",
-                            f"{describe(function)} has no driver; libvirt wants it bound to vfio-pci or managed='yes'",
+                            f"{describe(function)} has no driver; libvirt requires it to be bound to vfio-pci "
+                            "or managed='yes'",
                         )
                     )
             if not bound_by_libvirt and not _leaves_group_alone(member, function, host):

@@ -201,7 +201,7 @@ def test_with_no_host_facts_the_guess_is_told(case: Case) -> None:
     words = case.words("--host", "none", **{VARIABLE: "0000:e1:00.0,0000:e1:00.1"})
     assert "nothing is known of the host" in words
     assert "note: " in words
-    assert "without host facts the lowest function of a slot is taken for the primary" in words
+    assert "without host facts the lowest function of a slot is assumed to be the primary" in words
 
 
 def test_with_no_vmi_every_device_of_the_environment_is_told(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_what_another_device_of_the_document_uses_answers_nothing() -> None:
     notes: list[Note] = []
     assert answers([gpu("a")], {"x": every}, taken=[at("0000:e1:00.0")], notes=notes) == (["0000:01:00.0"], [])
     (note,) = notes
-    assert (note.topic, "0000:e1:00.0 is left out" in note.text) == ("taken", True)
+    assert (note.topic, "0000:e1:00.0 is skipped" in note.text) == ("taken", True)
 
 
 def test_a_request_keeps_the_device_that_stands_under_its_alias() -> None:
