@@ -55,7 +55,7 @@ def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path:
         patch.chdir(tmp_path)
         assert stub.shell() == 7
     path, folder = (tmp_path / "seen").read_text().splitlines()
-    assert path.split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
+    assert path.split(os.pathsep)[0] == str(stub.VENV / "bin")
     assert folder == str(tmp_path)
 
 

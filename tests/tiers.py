@@ -106,6 +106,9 @@ KERNEL_CACHE = "LAUNCHERKIT_KERNEL_CACHE"
 LIBVIRT_SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
 """Names the socket of a libvirtd that the libvirt tier talks to instead of its own. What that one has is left alone."""
 
+ENVIRONMENT = "LAUNCHERKIT_DEV_VENV"
+"""Names the folder in the checkout that `./dev` makes its environment in, for another Python than that of `.venv`."""
+
 EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"
 """How many examples the tests take that make them at random."""
 
@@ -142,6 +145,8 @@ TIERS = (
     KERNEL,
 )
 
+IN_SYSTEMS = tuple(tier.name for tier in (SLOW, LIBVIRT, GUEST, KERNEL))
+"""The tiers that can run with the programs of another system: those that need no cluster."""
 
 FULL_DEMO_MIB = 6144
 """The memory that `./dev demo --full` takes."""

@@ -22,7 +22,7 @@ _WANTED = (
     ("linux-image-amd64", "linux-headers-amd64"),
     ("linux-image-generic", "linux-headers-generic"),
 )
-_OF_THE_KERNEL = re.compile(r"linux-(image|modules|modules-extra|headers|kbuild)-\d[^ ]*")
+_OF_THE_KERNEL = re.compile(r"linux-(base|binary|image|modules|modules-extra|headers|kbuild)-\d[^ ]*")
 _SECONDS = 900
 
 
@@ -40,7 +40,8 @@ class Kernel(NamedTuple):
 
     @property
     def image(self) -> Path:
-        return self.folder / "boot" / f"vmlinuz-{self.release}"
+        beside_modules = self.modules / "vmlinuz"  # Debian's, from 7.0 on
+        return beside_modules if beside_modules.exists() else self.folder / "boot" / f"vmlinuz-{self.release}"
 
     @property
     def modules(self) -> Path:

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.scripts import load_script
+from tests.tiers import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,11 +175,10 @@ def _prose(page: Path) -> str:
 
 def _is_made_by_dev(scripts: Path) -> bool:
     """Whether programs are those of the environment that `./dev` makes, and it would leave that as it is."""
-    stamp = ROOT / ".venv" / "launcherkit-dev.json"
-    if scripts != ROOT / ".venv" / "bin" or not stamp.exists():
+    dev = load_script(ROOT / "dev")
+    if scripts != dev.VENV / "bin" or not dev.STAMP.exists():
         return False
-    current: str = load_script(ROOT / "dev").digest()
-    return bool(current == json.loads(stamp.read_text())["digest"])
+    return bool(dev.digest() == json.loads(dev.STAMP.read_text())["digest"])
 
 
 class Shell:
@@ -202,6 +202,7 @@ class Shell:
             "PATH": os.pathsep.join(paths if in_checkout else [str(scripts), str(aside / "bin"), *paths]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "SHELL": "/bin/bash",
+            **{name: value for name, value in os.environ.items() if name == ENVIRONMENT},
         }
         if not _is_made_by_dev(scripts):
             self._stand_in(scripts)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 NAME = "launcherkit_mdev"
 SOURCE = Path(__file__).with_name(f"{NAME}.c")
-_INCLUDE = re.compile(r"include (/usr/src/\S+)\s*")
+_INCLUDE = re.compile(r"^include (/usr/src/\S+)$", re.MULTILINE)
 _SECONDS = 300
 
 
@@ -43,6 +43,9 @@ def _make(headers: Path, folder: Path) -> Path:
     shutil.copy(SOURCE, folder)
     (folder / "Kbuild").write_text(f"obj-m := {NAME}.o\nccflags-y := -Wall -Werror\n")
     settings = ["CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES=", f"M={folder}"]  # BTF would need one more program
+    settings.append(
+        f"KBUILD_OUTPUT={headers}"
+    )  # Debian's makefile says so from Linux 6.13 on, by a path that begins at /
     command = ["make", "-C", str(headers), "-f", str(_makefile(headers)), *settings, "modules"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
@@ -58,5 +61,5 @@ def _make(headers: Path, folder: Path) -> Path:
 def _makefile(headers: Path) -> Path:
     """The makefile that does the work: Debian's includes that of a second package, by a path that begins at ``/``."""
     makefile = headers / "Makefile"
-    found = _INCLUDE.fullmatch(makefile.read_text()) if not makefile.is_symlink() else None
+    found = _INCLUDE.search(makefile.read_text()) if not makefile.is_symlink() else None
     return headers.parents[2] / found[1].lstrip("/") if found else makefile

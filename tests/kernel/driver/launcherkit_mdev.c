@@ -233,22 +233,38 @@ static int device_info(void __user *arg)
 	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
 }
 
+/* What a region is like; false where there is none of that number. */
+static bool describe(struct vgpu *vgpu, struct vfio_region_info *info)
+{
+	size_t size;
+
+	if (info->index >= VFIO_PCI_NUM_REGIONS)
+		return false;
+	info->flags = region(vgpu, info->index, &size) ? VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE : 0;
+	info->size = size;
+	info->offset = VFIO_PCI_INDEX_TO_OFFSET(info->index);
+	return true;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 19, 0)
+static int region_info(struct vfio_device *vdev, struct vfio_region_info *info, struct vfio_info_cap *caps)
+{
+	return describe(container_of(vdev, struct vgpu, vdev), info) ? 0 : -EINVAL;
+}
+#else
 static int region_info(struct vgpu *vgpu, void __user *arg)
 {
 	size_t known = offsetofend(struct vfio_region_info, offset);
 	struct vfio_region_info info;
-	size_t size;
 
 	if (copy_from_user(&info, arg, known))
 		return -EFAULT;
-	if (info.argsz < known || info.index >= VFIO_PCI_NUM_REGIONS)
+	if (info.argsz < known || !describe(vgpu, &info))
 		return -EINVAL;
-	info.flags = region(vgpu, info.index, &size) ? VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE : 0;
 	info.cap_offset = 0;
-	info.size = size;
-	info.offset = VFIO_PCI_INDEX_TO_OFFSET(info.index);
 	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
 }
+#endif
 
 /* It has no interrupt of any kind. */
 static int irq_info(void __user *arg)
@@ -272,8 +288,10 @@ static long vgpu_ioctl(struct vfio_device *vdev, unsigned int cmd, unsigned long
 	switch (cmd) {
 	case VFIO_DEVICE_GET_INFO:
 		return device_info((void __user *)arg);
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
 	case VFIO_DEVICE_GET_REGION_INFO:
 		return region_info(vgpu, (void __user *)arg);
+#endif
 	case VFIO_DEVICE_GET_IRQ_INFO:
 		return irq_info((void __user *)arg);
 	case VFIO_DEVICE_RESET:
@@ -292,6 +310,9 @@ static const struct vfio_device_ops vgpu_ops = {
 	.read = vgpu_read,
 	.write = vgpu_write,
 	.ioctl = vgpu_ioctl,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 19, 0)
+	.get_region_info_caps = region_info,
+#endif
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 	.bind_iommufd = vfio_iommufd_emulated_bind,
 	.unbind_iommufd = vfio_iommufd_emulated_unbind,

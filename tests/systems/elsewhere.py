@@ -1,0 +1,105 @@
+"""``./dev test`` in other systems and with other Pythons, one after the other. Standard library only, as `roots`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.systems.enter import run_in
+from tests.systems.pythons import PYTHONS, find_python
+from tests.systems.roots import SYSTEMS, CannotMake, root_of
+from tests.tiers import ENVIRONMENT
+
+ALL = "all"
+
+
+class Outcome(NamedTuple):
+    """What became of the tests in one place."""
+
+    place: str
+    """``sid``, ``Python 3.12``."""
+    what: str
+    """The programs there with their versions, or why nothing ran."""
+    code: int | None
+    """The exit code; None where nothing ran, though it was only asked for what can be had."""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return f"{self.place:<12} SKIPPED, {self.what}"
+        end = "passed" if self.code == 0 else f"FAILED, exit code {self.code}"
+        return f"{self.place:<12} {end}, {self.seconds:.0f} s: {self.what}"
+
+
+class Runs(NamedTuple):
+    """One command of ``./dev``, for every place."""
+
+    checkout: Path
+    words: Sequence[str]
+    """Of ``./dev``: ``test libvirt -- -x``."""
+    env: Mapping[str, str]
+
+    def in_system(self, system: str) -> Outcome:
+        """Run it in the root of a system, by its own Python.
+
+        Raises:
+            CannotMake: the root can't be had.
+            OSError: the cache can't be written.
+        """
+        with root_of(system, self.env) as (root, programs):
+            began = time.monotonic()
+            env = {**self.env, ENVIRONMENT: f".venv-{system}"}
+            code = run_in(root, self.checkout, ["python3", "dev", *self.words], env)
+            return Outcome(system, programs, code, time.monotonic() - began)
+
+    def with_python(self, version: str) -> Outcome | None:
+        """Run it with a Python of this machine; None where there is none of that version."""
+        program = find_python(version, self.env)
+        return self._here(f"Python {version}", program, f".venv-{version}") if program else None
+
+    def in_systems(self, name: str) -> Iterator[Outcome]:
+        """Run it in one system, or here and in all.
+
+        Raises:
+            CannotMake, OSError: as `in_system`.
+        """
+        if name == ALL:
+            yield self._here("here", sys.executable, self.env.get(ENVIRONMENT, ".venv"))
+        for system in SYSTEMS if name == ALL else [name]:
+            yield self.in_system(system)
+
+    def with_pythons(self, version: str) -> Iterator[Outcome]:
+        """Run it with one version of Python, or with all that can be had: this machine's own, or a system's.
+
+        Raises:
+            CannotMake: the one that was asked for can't be had.
+            OSError: the cache can't be written.
+        """
+        for each in PYTHONS if version == ALL else [version]:
+            if found := self.with_python(each):
+                yield found
+                continue
+            try:
+                yield self._in_system_with(each)
+            except CannotMake as error:
+                if version != ALL:
+                    raise
+                yield Outcome(f"Python {each}", str(error), None)
+
+    def _in_system_with(self, version: str) -> Outcome:
+        for system in SYSTEMS:
+            with root_of(system, self.env) as (_, programs):
+                has_it = programs.startswith(f"Python {version}.")
+            if has_it:
+                return self.in_system(system)._replace(place=f"Python {version}")
+        raise CannotMake(f"no python{version} on PATH, of pyenv or of uv, and the Pythons of the systems are others")
+
+    def _here(self, place: str, program: str, environment: str) -> Outcome:
+        began = time.monotonic()
+        env = {**self.env, ENVIRONMENT: environment}
+        code = subprocess.run([program, self.checkout / "dev", *self.words], env=env, check=False).returncode
+        return Outcome(place, program, code, time.monotonic() - began)
