@@ -1,4 +1,10 @@
-"""Reads and writes single files of sysfs. A write is an order to a driver, and some never come back."""
+"""Reads and writes single files of sysfs. A write is an order to a driver, and some never come back.
+
+The daemon does such work in threads (`launcherkit_plugin.host.guarded`). Here are the two cases in which a thread won't
+do. A command has to end: a process that has a thread in the kernel doesn't, not even by SIGKILL. And the locks of a
+step of binding must be held until the step has ended, even if this process is killed meanwhile. Both are served by a
+process of its own, which can be left behind.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS = 15.0
-"""For how long a write may take. A driver that has more to do than that is stuck, often for ever."""
+"""How long a write may take. A driver that needs longer is stuck, often for ever."""
 
 
 class KernelFiles(Protocol):
@@ -55,34 +61,6 @@ class DiskFiles:
             os.write(handle, text.encode())
         finally:
             os.close(handle)
-
-
-class TimedFiles(DiskFiles):
-    """The same for a command, whose user must not wait for ever: a write that takes too long is left to itself.
-
-    The daemon has `launcherkit_plugin.host.guarded` for this, which knows later what hangs.
-    """
-
-    def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
-        super().__init__(root)
-        self._patience = patience
-
-    def write(self, path: str, text: str) -> None:
-        problems: list[OSError] = []
-
-        def attempt() -> None:
-            try:
-                super(TimedFiles, self).write(path, text)
-            except OSError as problem:
-                problems.append(problem)
-
-        thread = threading.Thread(target=attempt, name=f"write {path}", daemon=True)
-        thread.start()
-        thread.join(self._patience)
-        if thread.is_alive():
-            raise TimeoutError(f"no answer for {self._patience:g} s")
-        for problem in problems:
-            raise problem
 
 
 _CODE = """\
@@ -226,3 +204,18 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
     """End it if it can be ended, and reap it when it has ended."""
     process.kill()
     threading.Thread(target=process.wait, name=f"waits for {process.pid}", daemon=True).start()
+
+
+class TimedFiles(DiskFiles):
+    """The same for a command, whose user must not wait for ever: a write that is late is left behind."""
+
+    def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
+        super().__init__(root)
+        self._patience = patience
+
+    def write(self, path: str, text: str) -> None:
+        with closing(ProcessWorker()) as worker:
+            try:
+                worker.write(os.path.join(self._root, path), text, self._patience)
+            except Late as late:
+                raise TimeoutError(f"no answer for {self._patience:g} s") from late

@@ -1,4 +1,4 @@
-"""Steps and writes that don't come back are left to a process or thread of their own."""
+"""Steps and writes that don't come back are left to a process of their own."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ GPU = PciAddress.parse("0000:01:00.0")
 def test_a_file_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "driver_override"
     path.write_text("(null)\n")
-    with closing(ProcessWorker()) as hand:
-        assert hand.read(str(path), 30) == b"(null)\n"
-        hand.write(str(path), "vfio-pci", 30)
+    with closing(ProcessWorker()) as worker:
+        assert worker.read(str(path), 30) == b"(null)\n"
+        worker.write(str(path), "vfio-pci", 30)
     assert path.read_text().startswith("vfio-pci")
 
 
-def test_what_the_system_says_is_said_as_here(tmp_path: Path) -> None:
+def test_an_error_of_the_system_is_raised_here(tmp_path: Path) -> None:
     missing = str(tmp_path / "unbind")
-    with closing(ProcessWorker()) as hand:
-        for ask in (lambda: hand.read(missing, 30), lambda: hand.write(missing, "x", 30)):
+    with closing(ProcessWorker()) as worker:
+        for ask in (lambda: worker.read(missing, 30), lambda: worker.write(missing, "x", 30)):
             with pytest.raises(FileNotFoundError) as error:
                 ask()
             assert (error.value.errno, error.value.filename) == (errno.ENOENT, missing)
 
 
-def test_who_waits_for_ever_is_left_behind(tmp_path: Path) -> None:
+def test_a_process_that_waits_for_ever_is_left_behind(tmp_path: Path) -> None:
     pipe = tmp_path / "unbind"
     os.mkfifo(pipe)  # opening it waits for somebody who reads
-    with closing(ProcessWorker()) as hand:
+    with closing(ProcessWorker()) as worker:
         with pytest.raises(Late) as late:
-            hand.write(str(pipe), "0000:01:00.0", 0.1)
+            worker.write(str(pipe), "0000:01:00.0", 0.1)
         assert late.value.pid > 0
         (tmp_path / "driver_override").write_text("nvidia\n")
-        assert hand.read(str(tmp_path / "driver_override"), 30) == b"nvidia\n", "another one does the next step"
+        assert worker.read(str(tmp_path / "driver_override"), 30) == b"nvidia\n", "another one does the next step"
 
 
-def test_one_that_was_killed_is_an_error_and_the_next_step_has_another(tmp_path: Path) -> None:
+def test_a_killed_process_is_an_error_and_the_next_step_gets_another(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with closing(ProcessWorker()) as hand:
-        hand.read(str(tmp_path / "file"), 30)
-        assert hand._process is not None
-        hand._process.kill()
-        hand._process.wait()
+    with closing(ProcessWorker()) as worker:
+        worker.read(str(tmp_path / "file"), 30)
+        assert worker._process is not None
+        worker._process.kill()
+        worker._process.wait()
         with pytest.raises(OSError, match=r"has ended|Broken pipe"):
-            hand.read(str(tmp_path / "file"), 30)
-        assert hand.read(str(tmp_path / "file"), 30) == b"x"
+            worker.read(str(tmp_path / "file"), 30)
+        assert worker.read(str(tmp_path / "file"), 30) == b"x"
 
 
 def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
         "from launcherkit_plugin.host.files import ProcessWorker\n"
         "from launcherkit_plugin.binding.ledger import Ledger\n"
         "wait = select.select\n"
-        "def told(*arguments):\n"
+        "def announced(*arguments):\n"
         "    print(flush=True)\n"  # the step is on its way
         "    return wait(*arguments)\n"
-        "select.select = told\n"
+        "select.select = announced\n"
         "with Ledger(sys.argv[1], '').locked([PciAddress.parse('0000:01:00.0')]) as locks:\n"
         "    ProcessWorker(locks).write(sys.argv[2], '0000:01:00.0', 600)\n"
     )
@@ -126,7 +126,7 @@ def test_what_is_written_is_there_and_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "number"), [("missing/create", errno.ENOENT), ("folder", errno.EISDIR)])
-def test_what_the_kernel_refuses_is_told_and_nothing_is_made(tmp_path: Path, path: str, number: int) -> None:
+def test_what_the_kernel_refuses_is_an_error_and_nothing_is_made(tmp_path: Path, path: str, number: int) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
         DiskFiles(str(tmp_path)).write(path, "1")
@@ -134,14 +134,22 @@ def test_what_the_kernel_refuses_is_told_and_nothing_is_made(tmp_path: Path, pat
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_command_leaves_a_write_that_hangs_to_itself(tmp_path: Path) -> None:
+def test_a_command_that_gives_up_a_write_can_end(tmp_path: Path) -> None:
+    """A thread in the kernel would keep the whole process from ending: with a file system frozen by fsfreeze a command
+    that had left a thread behind was still there 3 s after SIGKILL."""
     os.mkfifo(tmp_path / "remove")  # to open it hangs until somebody reads
-    files = TimedFiles(str(tmp_path), patience=0.05)
     with pytest.raises(TimeoutError, match=r"no answer for 0\.05 s"):
-        files.write("remove", "1")
-    (hanging,) = [thread for thread in threading.enumerate() if thread.name == "write remove"]
-    with open(tmp_path / "remove", "rb") as reader:
-        assert reader.read() == b"1"
-    hanging.join(60)
+        TimedFiles(str(tmp_path), patience=0.05).write("remove", "1")
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(60)  # what waits for the process; one that was at the write would wait for ever
+            assert not thread.is_alive()
+
+
+def test_a_command_hears_what_the_kernel_refuses(tmp_path: Path) -> None:
+    files = TimedFiles(str(tmp_path), patience=30)
     with pytest.raises(FileNotFoundError):
         files.write("create", "8a4c")
+    (tmp_path / "create").write_text("")
+    files.write("create", "8a4c")
+    assert (tmp_path / "create").read_text() == "8a4c"

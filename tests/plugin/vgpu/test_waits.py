@@ -61,7 +61,7 @@ class Node:
         reads, self.kernel.reads = (
             self.kernel.reads,
             lambda _: None,
-        )  # looks at all of a host: tests/plugin/host/test_look
+        )  # looks at all of a host: tests/plugin/host/test_scan.py
         facts = self.kernel.facts()
         self.kernel.reads = reads
         usage = self.allocator.saw(NOBODY, self.clock.now - 1)
