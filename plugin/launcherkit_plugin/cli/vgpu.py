@@ -21,19 +21,17 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.apply import apply_layout, check_layout, take
-from launcherkit_plugin.vgpu.cards import cards
+from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import (
-    Instance,
     Step,
     cards_of,
     difference,
     free_on,
-    instances_on,
     kinds_like,
     wishes,
 )
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.survey import document, is_wanted, tables, why_it_stays
+from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
 from launcherkit_plugin.vgpu.writer import Changes
 
 DESCRIPTION = """\
@@ -108,13 +106,13 @@ class Bench(NamedTuple):
         usage, opened = self.usage(), self.open_nodes()
         return lambda instance: why_it_stays(instance, host, usage, opened)
 
-    def do(self, steps: Sequence[Step], host: HostFacts) -> None:
+    def do(self, steps: Sequence[Step]) -> None:
         """Do steps, or with ``--dry-run`` say what they are."""
         done: list[Step] = []
         try:
             for step in steps:
                 if not self.args.dry_run:
-                    take(step, self.changes, host)
+                    take(step, self.changes)
                 done.append(step)
         finally:
             self.print(done)
@@ -163,7 +161,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     bench = Bench(
         args,
         env,
-        lambda: read_node(host, is_wanted, vgpu=True),
+        lambda: read_node(host, may_be_vgpu, vgpu=True),
         lambda: usage_of(args, env),
         open_nodes,
         changes,
@@ -215,7 +213,7 @@ def _create(bench: Bench) -> int:
             for instance in free[:wanted] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
                 if not args.dry_run:
-                    take(step, bench.changes, host)
+                    take(step, bench.changes)
                 made.append(step)
     finally:
         bench.print(made)
@@ -256,7 +254,7 @@ def _remove(bench: Bench) -> int:
             errors.add(VgpuInUse(why, "Stop the VM that has it."))
         steps.append(Step("remove", card.name, instance))
     errors.raise_if_any()
-    bench.do(steps, host)
+    bench.do(steps)
     return 0
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice
 
@@ -66,6 +66,13 @@ def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: NodeC
             for member in functions
         ]
     return next((node for node in wanted if node not in present), wanted[0])
+
+
+def nodes_of(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
+    """The nodes by which QEMU could have a device open."""
+    detail = host.details.get(device) if isinstance(device, PciAddress) else None
+    found = (group_node(group_of(device, host)), cdev_node(detail))
+    return [node for node in found if node is not None]
 
 
 def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] | None:

@@ -13,13 +13,13 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
-from launcherkit.model.request import resource_suffix
 from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
+from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
     Fingerprint,
     NodeSets,
@@ -129,7 +129,7 @@ class PciProvider:
         self._plans, self._devices = plans, found
         companions = _companions(named)
         return tuple(
-            Resource(name, _variable(name, self._rules[name]), devices, name in companions)
+            Resource(name, variable_name(name, self._rules[name].prefix), devices, name in companions)
             for name, devices in sorted(found.items())
         )
 
@@ -384,7 +384,3 @@ def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
         return False
     first = host.details.get(detail.virtfns[0]) if detail.virtfns else None
     return detail.vgpu is not None or (first is not None and first.vgpu is not None)
-
-
-def _variable(name: str, rule: PciRule) -> str:
-    return f"{rule.prefix}_{resource_suffix(name)}"

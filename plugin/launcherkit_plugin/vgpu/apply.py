@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 from launcherkit.errors import Collector, LauncherkitError
-from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.guarded import Guarded
@@ -16,29 +15,21 @@ from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, VgpuNotMade, VgpuNotRemoved
-from launcherkit_plugin.vgpu.cards import is_vgpu_class
-from launcherkit_plugin.vgpu.layout import Instance, MayGo, Step, difference, is_vf, next_round, wishes
+from launcherkit_plugin.vgpu.cards import Instance, may_be_vgpu
+from launcherkit_plugin.vgpu.layout import MayGo, Step, difference, next_round, wishes
 from launcherkit_plugin.vgpu.lifecycle import kept_devices
 from launcherkit_plugin.vgpu.mdev_slots import slot_of
 from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LATE_SECONDS, LONGEST_PAUSE_SECONDS, result_of
 from launcherkit_plugin.vgpu.writer import Changes
 
 
-def take(step: Step, changes: Changes, host: HostFacts) -> bool:
+def take(step: Step, changes: Changes) -> bool:
     """Do one step. True where something was changed.
 
     Raises:
         LauncherkitError: see `Changes`.
     """
-    instance = step.instance
-    if is_vf(instance):
-        vf = PciAddress.parse(instance.device)
-        if step.action == "create":
-            return changes.set_type(vf, int(instance.type_id), instance.what)
-        return changes.clear_type(vf, instance.what)
-    if step.action == "create":
-        return changes.make(instance.parent, instance.type_id, instance.device, instance.what)
-    return changes.remove(host.mdevs[instance.device])
+    return changes.create(step.instance) if step.action == "create" else changes.remove(step.instance)
 
 
 def apply_layout(
@@ -73,7 +64,7 @@ def apply_layout(
         changed = False
         for step in steps:
             with suppress(NoVgpuRoom):  # what there is room for shows when it is read again
-                changed |= take(step, changes, host)
+                changed |= take(step, changes)
                 done(step)
         host = look()
         if not changed:
@@ -124,7 +115,7 @@ class LayoutKeeper:
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        return function.is_vf and is_vgpu_class(function)
+        return may_be_vgpu(function)
 
     def keeps(self, card: str, host: HostFacts) -> bool:
         """Whether a card is the layout's."""
@@ -142,18 +133,18 @@ class LayoutKeeper:
             if not self._backoff.rests((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [
-            self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo, host), LATE_SECONDS)
+            self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
             for card, todo in steps.items()
         ]
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
-    def _take(self, steps: Sequence[Step], host: HostFacts) -> bool:
+    def _take(self, steps: Sequence[Step]) -> bool:
         """In a thread. One that fails ends the round: the next ones would fail like it."""
         changed = False
         for step in steps:
             key = step.action, step.instance.device
             try:
-                changed |= take(step, self._changes, host)
+                changed |= take(step, self._changes)
             except LauncherkitError as error:
                 self._changes.tell(error)
                 if isinstance(error, VgpuNotMade | VgpuNotRemoved):
@@ -167,7 +158,7 @@ class LayoutKeeper:
 def _may_go(instance: Instance, held: Collection[str]) -> str | None:
     if instance.device in held:
         return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
-    if not instance.named or not (is_vf(instance) or _is_for_layout(instance)):
+    if not instance.named or not (instance.vf or _is_for_layout(instance)):
         return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
     return None
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, MdevParent
-from launcherkit.model.request import resource_suffix
 from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 
@@ -56,6 +55,61 @@ def _by_address(thing: Card | MdevParent) -> tuple[bool, tuple[int, ...], str]:
     return thing.address is None, thing.address or (), thing.name
 
 
+class Instance(NamedTuple):
+    """A vGPU that there is, or could be: an mdev, or a VF with a type."""
+
+    device: str
+    """UUID or BDF."""
+    parent: str
+    """What it is made on: of an mdev its parent, of a VF the card."""
+    type_id: str
+    what: str
+    """The name of its type, or the ID where that has none."""
+    named: bool = True
+    """Whether the name of its type is known: the driver doesn't list what there is no room for."""
+
+    @property
+    def vf(self) -> PciAddress | None:
+        """The VF; None for an mdev."""
+        try:
+            return PciAddress.parse(self.device)
+        except ValueError:
+            return None
+
+    @property
+    def address(self) -> PciAddress | MdevAddress:
+        """The device that a guest gets."""
+        return self.vf or MdevAddress(self.device)
+
+    def __str__(self) -> str:
+        return f"{self.what} on {self.device}" if self.vf else f"{self.what} on {self.parent}, mdev {self.device}"
+
+
+def kinds_of(card: Card, host: HostFacts) -> dict[str, str]:
+    """The types that a card offers, or has, by ID with their names."""
+    kinds = {kind.id: kind.name or kind.id for parent in card.parents for kind in parent.types}
+    states = [state for vf in card.vfs if (state := host.details[vf].vgpu) is not None]
+    kinds |= {str(state.current_type): str(state.current_type) for state in states if state.current_type}
+    return kinds | {str(number): name for state in states for number, name in state.creatable}
+
+
+def instances_on(card: Card, host: HostFacts) -> list[Instance]:
+    """The vGPUs that there are on a card."""
+    parents = {parent.name for parent in card.parents}
+    found = [
+        Instance(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
+        for uuid, mdev in sorted(host.mdevs.items())
+        if mdev.parent in parents
+    ]
+    kinds = kinds_of(card, host)
+    for vf in card.vfs:
+        state = host.details[vf].vgpu
+        if state is not None and state.current_type:
+            number = str(state.current_type)
+            found.append(Instance(str(vf), card.name, number, kinds[number], kinds[number] != number))
+    return found
+
+
 def parent_name(vf: PciAddress, host: HostFacts) -> str:
     """The name of the card that a VF is of."""
     return str(_card_of(vf, host))
@@ -77,9 +131,9 @@ def rank_of(patterns: Sequence[str], type_id: str, name: str | None) -> int | No
     return next((at for at, pattern in enumerate(patterns) if is_type(pattern, type_id, name)), None)
 
 
-def is_vgpu_class(function: PciFunction) -> bool:
-    """Whether a function is of a class that vGPUs are: display controllers and accelerators."""
-    return function.class_code >> 16 in (0x03, 0x12)
+def may_be_vgpu(function: PciFunction) -> bool:
+    """Whether a function is a VF of a class that vGPUs are: display controllers and accelerators."""
+    return function.is_vf and function.class_code >> 16 in (0x03, 0x12)
 
 
 NameOf: TypeAlias = Callable[[str, int | None], str]
@@ -105,13 +159,3 @@ def is_from(rule: MdevRule | VgpuVfRule, names: Iterable[str]) -> bool:
     """Whether a rule is about a parent of these names."""
     known = tuple(names)
     return not rule.parents or any(is_meant(pattern, known) for pattern in rule.parents)
-
-
-def resource_name(rule: MdevRule | VgpuVfRule, name: str, vendor: int | None, name_of: NameOf) -> str:
-    """What the resource of a type is called."""
-    return rule.name or name_of(name, vendor)
-
-
-def variable(rule: MdevRule | VgpuVfRule, resource: str) -> str:
-    """The variable that a container finds its devices in (E1)."""
-    return f"{rule.prefix}_{resource_suffix(resource)}"

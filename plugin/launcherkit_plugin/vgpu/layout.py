@@ -10,29 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count as counting
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout
-from launcherkit_plugin.vgpu.cards import Card, cards, is_meant, is_type
+from launcherkit_plugin.vgpu.cards import Card, Instance, cards, instances_on, is_meant, is_type, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 
-MayGo: TypeAlias = Callable[["Instance"], str | None]
+MayGo: TypeAlias = Callable[[Instance], str | None]
 """Why a vGPU must stay, or None."""
-
-
-class Instance(NamedTuple):
-    """A vGPU that there is: an mdev, or a VF with a type."""
-
-    device: str
-    """UUID or BDF."""
-    parent: str
-    """What it was made on: of an mdev its parent, of a VF the card."""
-    type_id: str
-    what: str
-    """The name of its type, or the ID where that has none."""
-    named: bool = True
-    """Whether the name of its type is known: the driver doesn't list what there is no room for."""
 
 
 class Wish(NamedTuple):
@@ -58,31 +43,6 @@ class Round(NamedTuple):
     steps: tuple[Step, ...]
     blocked: tuple[str, ...]
     """Why vGPUs that are not wanted stay."""
-
-
-def kinds_of(card: Card, host: HostFacts) -> dict[str, str]:
-    """The types that a card offers, or has, by ID with their names."""
-    kinds = {kind.id: kind.name or kind.id for parent in card.parents for kind in parent.types}
-    states = [state for vf in card.vfs if (state := host.details[vf].vgpu) is not None]
-    kinds |= {str(state.current_type): str(state.current_type) for state in states if state.current_type}
-    return kinds | {str(number): name for state in states for number, name in state.creatable}
-
-
-def instances_on(card: Card, host: HostFacts) -> list[Instance]:
-    """The vGPUs that there are on a card."""
-    parents = {parent.name for parent in card.parents}
-    found = [
-        Instance(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
-        for uuid, mdev in sorted(host.mdevs.items())
-        if mdev.parent in parents
-    ]
-    kinds = kinds_of(card, host)
-    for vf in card.vfs:
-        state = host.details[vf].vgpu
-        if state is not None and state.current_type:
-            number = str(state.current_type)
-            found.append(Instance(str(vf), card.name, number, kinds[number], kinds[number] != number))
-    return found
 
 
 def wishes(
@@ -236,15 +196,3 @@ def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
     for instance in instances:
         found.setdefault(instance.type_id, []).append(instance)
     return found
-
-
-def is_vf(instance: Instance) -> bool:
-    """Whether it is a VF with a type, and not an mdev."""
-    return _address(instance) is not None
-
-
-def _address(instance: Instance) -> PciAddress | None:
-    try:
-        return PciAddress.parse(instance.device)
-    except ValueError:
-        return None

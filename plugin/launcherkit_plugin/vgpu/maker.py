@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcherkit.model.address import PciAddress
+from launcherkit.errors import Collector
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import VgpuVf
 from launcherkit.model.host import Mdev
+from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.detail import vgpu_of
 from launcherkit.sources.identity import number
 from launcherkit.sources.mdev import read_mdev
+from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 
@@ -188,6 +191,21 @@ class Maker:
                 "or ask for one of the types that are left.",
             )
         return VgpuNotMade(f"{address}: vGPU type {type_number} can't be set: {_why(problem)}", _DMESG)
+
+    def nodes(self, address: PciAddress | MdevAddress, *, iommufd: bool) -> tuple[str, ...]:
+        """The device nodes of a vGPU, which are there.
+
+        Raises:
+            LauncherkitError: QEMU couldn't have it (V1, V2).
+        """
+        with self.files.tree() as tree:
+            facts = read_needed(tree, *(([address], ()) if isinstance(address, PciAddress) else ((), [address])))
+        errors = Collector()
+        check_viability(touched_groups([address], facts), (), facts, errors, [])
+        nodes = needed_nodes([address], facts, iommufd=iommufd).nodes
+        check_nodes(nodes, facts, errors)
+        errors.raise_if_any()
+        return nodes
 
     def _seen(self, check: Callable[[Tree], object], patience: float) -> bool:
         """Look until it is so, for so many seconds."""

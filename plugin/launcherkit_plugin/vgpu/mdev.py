@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from launcherkit.errors import Collector
-from launcherkit.model.address import MdevAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE
-from launcherkit.resolve.viability import check_nodes, needed_nodes
-from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
-from launcherkit_plugin.vgpu.cards import NameOf, cards, resource_name, rule_for
+from launcherkit_plugin.vgpu.cards import Instance, NameOf, cards, rule_for
 from launcherkit_plugin.vgpu.lifecycle import held_devices
 from launcherkit_plugin.vgpu.mdev_slots import (
     Place,
@@ -27,26 +22,10 @@ from launcherkit_plugin.vgpu.mdev_slots import (
     slot_devices,
     slot_of,
 )
-from launcherkit_plugin.vgpu.pool import Candidate, Present
+from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
 from launcherkit_plugin.vgpu.writer import Changes
 
 _MOST_STRAYS = 1024
-
-
-class MdevTarget(NamedTuple):
-    """An mdev, or its slot. See `launcherkit_plugin.vgpu.pool.Target`."""
-
-    device: str
-    card: str
-    parent: str
-    type_id: str
-    what: str
-    slot: Slot | None
-    """Where it is made when it is asked for; None for one that has to be there."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.parent, self.type_id
 
 
 class MdevKind:
@@ -59,6 +38,7 @@ class MdevKind:
     """
 
     noun = "mdev "
+    iommufd = False
 
     def __init__(self, rules: Sequence[MdevRule], name_of: NameOf, changes: Changes) -> None:
         self.rules = tuple(rules)
@@ -74,7 +54,7 @@ class MdevKind:
 
     # What there is
 
-    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[MdevTarget]]:
+    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
         held = held_devices(usage)
         rooms: dict[tuple[str, str], int] = {}
@@ -83,16 +63,17 @@ class MdevKind:
             if rule is not None:
                 function = host.functions.get(place.parent.address) if place.parent.address else None
                 vendor = None if function is None else function.vendor
-                name = resource_name(rule, place.what, vendor, self._name_of)
-                for device, slot in self._devices(place, rule, host, held, rooms):
-                    target = MdevTarget(device.id, place.card.name, *place.key, place.what, slot)
+                name = rule.name or self._name_of(place.what, vendor)
+                for device in self._devices(place, rule, host, held, rooms):
+                    vgpu = Instance(device.id, *place.key, place.what)
+                    target = Target(vgpu, place.card.name, place.key, rule.mode == "dynamic")
                     yield Candidate(name, rule, device, target, device.id in host.mdevs)
 
     def _devices(
         self, place: Place, rule: MdevRule, host: HostFacts, held: frozenset[str], rooms: dict[tuple[str, str], int]
-    ) -> Iterator[tuple[Device, Slot | None]]:
+    ) -> Iterator[Device]:
         if rule.mode == "static":
-            yield from ((device_of(mdev, place, host), None) for mdev in place.made)
+            yield from (device_of(mdev, place, host) for mdev in place.made)
             return
         slots = self._capacities[place.key] = capacity(place, self._capacities.get(place.key, 0))
         room = place.available
@@ -103,32 +84,33 @@ class MdevKind:
             rooms[place.card.name, place.kind.id] = left - room
         yield from slot_devices(place, slots, held, host, room)
 
-    def present(
-        self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], MdevTarget]
-    ) -> Present[MdevTarget]:
+    def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
         """See `VgpuKind.present`: those go that were made for pods."""
         owners = {parent.name: card.name for card in cards(host) for parent in card.parents}
-        ours: dict[str, MdevTarget] = {}
+
+        def target(uuid: str, parent: str, type_id: str, what: str) -> Target:
+            return Target(Instance(uuid, parent, type_id, what), owners.get(parent, parent), (parent, type_id), True)
+
+        ours: dict[str, Target] = {}
         for uuid, mdev in host.mdevs.items():
             slot = slot_of(mdev.uuid, mdev.parent, mdev.type_id)
             if slot is not None and slot.purpose == "pods":
-                what, card = mdev.type_name or mdev.type_id, owners.get(mdev.parent, mdev.parent)
-                ours[uuid] = MdevTarget(uuid, card, mdev.parent, mdev.type_id, what, slot)
-        known = {target.device: target for target in targets.values()}
+                ours[uuid] = target(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
+        known = {known.vgpu.device: known for known in targets.values()}
         nodes = {
             uuid: (CONTAINER_NODE, f"/dev/vfio/{mdev.iommu_group}")
             for uuid, mdev in host.mdevs.items()
             if uuid in known and mdev.iommu_group is not None
         }
         missing = sorted(held_devices(usage).difference(host.mdevs))
-        slots = ((uuid, known[uuid].slot if uuid in known else self._find(uuid, host)) for uuid in missing)
         names = {place.key: place.what for place in places(host)} if missing else {}
-        lost = [
-            MdevTarget(uuid, owners.get(slot.parent, slot.parent), slot.parent, slot.type_id, what, slot)
-            for uuid, slot in slots
-            if slot is not None
-            for what in [names.get((slot.parent, slot.type_id), slot.type_id)]
-        ]
+        lost: list[Target] = []
+        for uuid in missing:
+            if uuid in known:
+                lost += [known[uuid]] if known[uuid].dynamic else []
+            elif slot := self._find(uuid, host):
+                key = slot.parent, slot.type_id
+                lost.append(target(uuid, *key, names.get(key, slot.type_id)))
         return Present(ours, lost, nodes)
 
     def _find(self, uuid: str, host: HostFacts) -> Slot | None:
@@ -147,30 +129,19 @@ class MdevKind:
 
     # In a thread
 
-    def ensure(self, target: MdevTarget) -> bool:
+    def ensure(self, target: Target) -> bool:
         """See `VgpuKind.ensure`; makes a slot's mdev where it isn't there (G2)."""
-        if target.slot is not None:
-            return self._changes.make(*target.key, target.slot.uuid, target.what)
-        mdev = self._changes.maker.mdev(target.device)
+        vgpu = target.vgpu
+        if target.dynamic:
+            return self._changes.create(vgpu)
+        mdev = self._changes.maker.mdev(vgpu.device)
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
             raise UnknownDevice(
-                f"mdev {target.device} of type {target.what} on {target.parent} is not there any more",
+                f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} is not there any more",
                 "Somebody has removed it: in static mode they have to be made before pods can have them.",
             )
         return False
 
-    def remove(self, target: MdevTarget) -> bool:
+    def remove(self, target: Target) -> bool:
         """See `VgpuKind.remove`."""
-        mdev = self._changes.maker.mdev(target.device)
-        return mdev is not None and self._changes.remove(mdev)
-
-    def nodes(self, target: MdevTarget) -> tuple[str, ...]:
-        """See `VgpuKind.nodes`."""
-        address = MdevAddress(target.device)
-        with self._changes.maker.files.tree() as tree:
-            facts = read_needed(tree, (), [address])
-        nodes = needed_nodes([address], facts, iommufd=False).nodes
-        errors = Collector()
-        check_nodes(nodes, facts, errors)
-        errors.raise_if_any()
-        return nodes
+        return self._changes.remove(target.vgpu)

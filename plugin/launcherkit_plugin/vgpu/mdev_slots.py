@@ -143,9 +143,7 @@ def own_slots(place: Place) -> dict[str, Slot]:
     return {uuid: slot for uuid, slot in found.items() if slot is not None and slot.purpose == "pods"}
 
 
-def slot_devices(
-    place: Place, slots: int, held: Collection[str], host: HostFacts, room: int
-) -> Iterator[tuple[Device, Slot]]:
+def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFacts, room: int) -> Iterator[Device]:
     """The devices of a place in dynamic mode: its slots, whether their mdevs are there or not (G1).
 
     Args:
@@ -161,14 +159,14 @@ def slot_devices(
     missing: list[Slot] = []
     for slot in (Slot(*place.key, number) for number in sorted(numbers)):
         if slot.uuid in made:
-            yield device_of(made[slot.uuid], place, host, f", slot {slot.number}"), slot
+            yield device_of(made[slot.uuid], place, host, f", slot {slot.number}")
         else:
             missing.append(slot)
     missing.sort(key=lambda slot: (slot.uuid not in held, slot.number))
     for position, slot in enumerate(missing):
         problem = None if position < room else _no_room(place)
         text = _shown(place, f", slot {slot.number}")
-        yield Device(slot.uuid, _numa_node(place, host), problem, description=text), slot
+        yield Device(slot.uuid, _numa_node(place, host), problem, description=text)
 
 
 def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Device:

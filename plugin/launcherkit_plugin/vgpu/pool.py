@@ -10,18 +10,19 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
+from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
-from launcherkit_plugin.vgpu.cards import variable
+from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
 from launcherkit_plugin.vgpu.writer import Changes, with_room
 
@@ -35,51 +36,43 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
 """What failed is not tried, nor offered, again at once: the next pod would fail there too."""
 
 
-class Target(Protocol):
+class Target(NamedTuple):
     """Where a vGPU is, or is made."""
 
-    @property
-    def device(self) -> str:
-        """Its ID: UUID or BDF."""
-        ...
-
-    @property
-    def card(self) -> str:
-        """The name of the card: what is done on one is done one after the other."""
-        ...
-
-    @property
-    def key(self) -> object:
-        """What an attempt that failed speaks for: others like it would fail, too."""
-        ...
+    vgpu: Instance
+    card: str
+    """The name of the card: what is done on one is done one after the other."""
+    key: object
+    """What an attempt that failed speaks for: others like it would fail, too."""
+    dynamic: bool
+    """Whether it is made when it is asked for; else it has to be there."""
+    types: tuple[int, ...] = ()
+    """Of a VF: those that it may have, the one to be preferred first."""
 
 
-T = TypeVar("T", bound=Target)
-
-
-class Candidate(NamedTuple, Generic[T]):
+class Candidate(NamedTuple):
     """A device of a resource."""
 
     resource: str
     rule: MdevRule | VgpuVfRule
     device: Device
-    target: T
+    target: Target
     there: bool
     """Whether it exists already, with its type."""
 
 
-class Present(NamedTuple, Generic[T]):
+class Present(NamedTuple):
     """What there is of a kind."""
 
-    removable: Mapping[str, T]
+    removable: Mapping[str, Target]
     """What goes when nobody has had it for long, by ID."""
-    lost: Sequence[T]
+    lost: Sequence[Target]
     """What pods have and isn't there."""
     nodes: Mapping[str, Sequence[str]]
     """The device nodes of what there is, by ID."""
 
 
-class VgpuKind(Protocol[T]):
+class VgpuKind(Protocol):
     """What differs between mdevs and VFs. Methods that say so block, and are called in a thread."""
 
     @property
@@ -90,19 +83,24 @@ class VgpuKind(Protocol[T]):
     @property
     def rules(self) -> Sequence[MdevRule | VgpuVfRule]: ...
 
+    @property
+    def iommufd(self) -> bool:
+        """Whether containers get VFIO's character devices, whatever else there is (V2)."""
+        ...
+
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
         ...
 
-    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[T]]:
+    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """All that can be advertised; with a problem where it can't be had whatever is done on its card."""
         ...
 
-    def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], T]) -> Present[T]:
+    def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
         """What there is, and what is missing; ``targets`` are those of the last `candidates`, by resource and ID."""
         ...
 
-    def ensure(self, target: T) -> bool:
+    def ensure(self, target: Target) -> bool:
         """See that it is there; blocks. True where it was made.
 
         Raises:
@@ -111,20 +109,12 @@ class VgpuKind(Protocol[T]):
         """
         ...
 
-    def remove(self, target: T) -> bool:
+    def remove(self, target: Target) -> bool:
         """See that it isn't there; blocks. Raises as `launcherkit_plugin.vgpu.writer.Changes` does."""
         ...
 
-    def nodes(self, target: T) -> tuple[str, ...]:
-        """Its device nodes, which are there; blocks.
 
-        Raises:
-            LauncherkitError: it can't be handed out.
-        """
-        ...
-
-
-class Pool(Generic[T]):
+class Pool:
     """A `launcherkit_plugin.devices.provider.Provider`, and a `launcherkit_plugin.devices.provider.Reconciler`.
 
     Args:
@@ -138,7 +128,7 @@ class Pool(Generic[T]):
 
     def __init__(
         self,
-        kind: VgpuKind[T],
+        kind: VgpuKind,
         changes: Changes,
         guarded: Guarded,
         *,
@@ -153,7 +143,7 @@ class Pool(Generic[T]):
         self._stopped = stopped or Stopped()
         self._handed = nodes or GrantedNodes()
         self._clock = changes.maker.clock
-        self._targets: Mapping[tuple[str, str], T] = {}
+        self._targets: Mapping[tuple[str, str], Target] = {}
         self._idle: Mapping[str, float] = {}
         self._knows_usage = False
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -169,7 +159,7 @@ class Pool(Generic[T]):
         self._knows_usage |= usage.known
         devices: dict[str, dict[str, Device]] = {}
         rules: dict[str, MdevRule | VgpuVfRule] = {}
-        targets: dict[tuple[str, str], T] = {}
+        targets: dict[tuple[str, str], Target] = {}
         for name, rule, device, target, there in self._kind.candidates(host, usage):
             problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, there, now)
             problem = problem or elsewhere(usage, name, device.id)
@@ -180,10 +170,12 @@ class Pool(Generic[T]):
         self._keep_held(devices, usage)
         self._targets = targets
         return tuple(
-            Resource(name, variable(rules[name], name), found) for name, found in sorted(devices.items()) if found
+            Resource(name, variable_name(name, rules[name].prefix), found)
+            for name, found in sorted(devices.items())
+            if found
         )
 
-    def _problem(self, target: T, held: bool, there: bool, now: float) -> Problem | None:
+    def _problem(self, target: Target, held: bool, there: bool, now: float) -> Problem | None:
         """What keeps a device from being given away, or made, at the moment."""
         hanging = self._guarded.hanging(target.card)
         if hanging is not None and not held:
@@ -222,7 +214,7 @@ class Pool(Generic[T]):
             LauncherkitError: one can't be made.
         """
         nodes: dict[str, tuple[str, ...]] = {}
-        made: list[tuple[str, list[T]]] = []
+        made: list[tuple[str, list[Target]]] = []
         try:
             for card, targets in _by_card(self._target(resource, device) for device in ids).items():
                 new, of_card = await self._guarded.run(
@@ -238,7 +230,7 @@ class Pool(Generic[T]):
             raise
         return {device: nodes[device] for device in ids}
 
-    def _target(self, resource: str, device: str) -> T:
+    def _target(self, resource: str, device: str) -> Target:
         target = self._targets.get((resource, device))
         if target is None:
             raise UnknownDevice(
@@ -254,8 +246,8 @@ class Pool(Generic[T]):
         usage, at_once = self._stopped.without(usage)
         kept = kept_devices(usage)
         ours, lost, nodes = self._kind.present(host, usage, self._targets)
-        going: list[T] = []
-        spare: list[T] = []
+        going: list[Target] = []
+        spare: list[Target] = []
         if usage.known:
             self._idle = idle_since(self._idle, ours, kept, now)
             over = due(self._idle, self._grace, now, at_once)
@@ -276,24 +268,27 @@ class Pool(Generic[T]):
 
     # In a thread, one for each card
 
-    def _ensure_all(self, targets: Sequence[T]) -> tuple[list[T], dict[str, tuple[str, ...]]]:
+    def _ensure_all(self, targets: Sequence[Target]) -> tuple[list[Target], dict[str, tuple[str, ...]]]:
         """Those that were made, and the nodes of all."""
-        made: list[T] = []
+        made: list[Target] = []
         try:
             for target in targets:
                 if self._ensure(target):
                     made.append(target)
-            return made, {target.device: self._kind.nodes(target) for target in targets}
+            return made, {target.vgpu.device: self._nodes(target) for target in targets}
         except LauncherkitError:
             self._remove_all(made)
             raise
 
-    def _remove_all(self, targets: Sequence[T]) -> None:
+    def _nodes(self, target: Target) -> tuple[str, ...]:
+        return self._changes.maker.nodes(target.vgpu.address, iommufd=self._kind.iommufd)
+
+    def _remove_all(self, targets: Sequence[Target]) -> None:
         for target in targets:
             with suppress(LauncherkitError):  # reported; what stays is removed after the grace time
                 self._kind.remove(target)
 
-    def _ensure(self, target: T) -> bool:
+    def _ensure(self, target: Target) -> bool:
         try:
             made = self._kind.ensure(target)
         except VgpuNotMade as error:
@@ -302,9 +297,9 @@ class Pool(Generic[T]):
         self._backoff.succeeded(target.key)
         return made
 
-    def _remove(self, target: T) -> bool:
+    def _remove(self, target: Target) -> bool:
         """Remove one, if it isn't too early after it failed. Gives whether it was removed."""
-        key = "remove", target.device
+        key = "remove", target.vgpu.device
         if self._backoff.rests(key, self._clock()):
             return False
         try:
@@ -317,15 +312,15 @@ class Pool(Generic[T]):
         self._backoff.succeeded(key)
         return removed
 
-    def _change(self, going: Iterable[T], missing: Iterable[T], spare: Sequence[T]) -> bool:
+    def _change(self, going: Iterable[Target], missing: Iterable[Target], spare: Sequence[Target]) -> bool:
         """Remove some, and make others; where there is no room, what nobody has makes way, whatever its grace time."""
         changed = False
         for target in going:
             changed |= self._remove(target)
-            if self._backoff.rests(("remove", target.device), self._clock()):
+            if self._backoff.rests(("remove", target.vgpu.device), self._clock()):
                 break  # a driver that doesn't let go of one will not of the next
         for target in missing:
-            rooms = [partial(self._remove, other) for other in spare if other.device != target.device]
+            rooms = [partial(self._remove, other) for other in spare if other.vgpu.device != target.vgpu.device]
             with suppress(LauncherkitError):  # reported; a later call tries again
                 changed |= with_room(partial(self._ensure, target), rooms)
         return changed
@@ -336,8 +331,8 @@ async def result_of(future: asyncio.Future[bool]) -> bool:
     return await future
 
 
-def _by_card(targets: Iterable[T]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
+def _by_card(targets: Iterable[Target]) -> dict[str, list[Target]]:
+    found: dict[str, list[Target]] = {}
     for target in targets:
         found.setdefault(target.card, []).append(target)
     return found

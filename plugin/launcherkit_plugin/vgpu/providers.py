@@ -12,7 +12,7 @@ from launcherkit_plugin.vgpu.apply import LayoutKeeper
 from launcherkit_plugin.vgpu.cards import NameOf
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev import MdevKind
-from launcherkit_plugin.vgpu.pool import Pool
+from launcherkit_plugin.vgpu.pool import Pool, VgpuKind
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import Changes
 
@@ -53,19 +53,13 @@ def vgpu_parts(
     """
     keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
     mdev_nodes, vf_nodes, iommufd = handed or Handed(GrantedNodes(), GrantedNodes())
-    grace = config.grace_seconds
-    pools: list[Provider] = []
-    reconcilers: list[Reconciler] = []
+    kinds: list[tuple[VgpuKind, GrantedNodes]] = []
     if config.mdevs:
-        mdevs = MdevKind(config.mdevs, name_of, changes)
-        pool = Pool(mdevs, changes, guarded, grace_seconds=grace, stopped=stopped, nodes=mdev_nodes)
-        pools.append(pool)
-        reconcilers.append(pool)
+        kinds.append((MdevKind(config.mdevs, name_of, changes), mdev_nodes))
     if config.vfs:
-        vfs = VfKind(config.vfs, name_of, changes, kept=keeper.keeps, iommufd=iommufd)
-        vf_pool = Pool(vfs, changes, guarded, grace_seconds=grace, stopped=stopped, nodes=vf_nodes)
-        pools.append(vf_pool)
-        reconcilers.append(vf_pool)
-    if config.layout or config.spread:
-        reconcilers.append(keeper)
-    return VgpuParts(tuple(pools), tuple(reconcilers))
+        kinds.append((VfKind(config.vfs, name_of, changes, kept=keeper.keeps, iommufd=iommufd), vf_nodes))
+    pools = tuple(
+        Pool(kind, changes, guarded, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
+        for kind, nodes in kinds
+    )
+    return VgpuParts(pools, (*pools, keeper) if config.layout or config.spread else pools)

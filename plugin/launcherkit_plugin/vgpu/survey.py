@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import columns, visible
-from launcherkit.resolve.vfio import cdev_node, group_node
+from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.vgpu.cards import Card, cards, is_vgpu_class
-from launcherkit_plugin.vgpu.layout import Instance, free_on, instances_on, is_vf, kinds_of
+from launcherkit_plugin.vgpu.cards import Card, Instance, cards, instances_on, kinds_of
+from launcherkit_plugin.vgpu.layout import free_on
 from launcherkit_plugin.vgpu.mdev_slots import slot_of
-
-
-def is_wanted(function: PciFunction) -> bool:
-    """Whether details of a function must be read to know of all vGPUs."""
-    return function.is_vf and is_vgpu_class(function)
 
 
 class VgpuUse(NamedTuple):
@@ -39,7 +32,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
         for device, holder in devices.items()
         if device == instance.device
     ]
-    processes = [str(process) for node in nodes_of(instance, host) for process in opened.holders.get(node, ())]
+    processes = [str(process) for node in nodes_of(instance.address, host) for process in opened.holders.get(node, ())]
     return VgpuUse(tuple(dict.fromkeys([*holders, *processes])), usage.known and opened.complete)
 
 
@@ -54,17 +47,6 @@ def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: Open
     if opened.unseen:
         return f"{what} may be in use: {opened.unseen}"
     return None
-
-
-def nodes_of(instance: Instance, host: HostFacts) -> list[str]:
-    """The device nodes by which a vGPU is opened."""
-    if not is_vf(instance):
-        mdev = host.mdevs.get(instance.device)
-        return [node for node in (group_node(mdev.iommu_group if mdev else None),) if node]
-    vf = PciAddress.parse(instance.device)
-    function = host.functions.get(vf)
-    found = (group_node(function.iommu_group if function else None), cdev_node(host.details.get(vf)))
-    return [node for node in found if node]
 
 
 def made_for(instance: Instance) -> str | None:
@@ -128,17 +110,13 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
         for kind in kinds(card, host)
     ]
     vgpus = [_row(instance, host, usage, opened) for card in cards(host) for instance in instances_on(card, host)]
-    yield from _table(("CARD", "ID", "TYPE", "THERE", "ROOM"), types)
+    yield from columns([("CARD", "ID", "TYPE", "THERE", "ROOM"), *types], "")
     if vgpus:
         yield ""
-        yield from _table(("DEVICE", "ON", "TYPE", "MADE FOR", "USED BY"), vgpus)
+        yield from columns([("DEVICE", "ON", "TYPE", "MADE FOR", "USED BY"), *vgpus], "")
 
 
 def _row(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> tuple[str, ...]:
     users, known = use_of(instance, host, usage, opened)
     used = ", ".join(users) or ("-" if known else "?")
     return instance.device, instance.parent, visible(instance.what), made_for(instance) or "-", visible(used)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield from columns([head, *rows], "")

@@ -10,34 +10,22 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
-from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.model.config import VgpuVfRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
-from launcherkit_plugin.vgpu.cards import NameOf, is_from, is_vgpu_class, parent_name, rank_of, resource_name, rule_for
-from launcherkit_plugin.vgpu.pool import Candidate, Present
+from launcherkit_plugin.vgpu.cards import Instance, NameOf, is_from, may_be_vgpu, parent_name, rank_of, rule_for
+from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
 from launcherkit_plugin.vgpu.writer import Changes
 
 
-class CandidateVf(NamedTuple):
-    """A VF under a rule, and the types by which it is a resource's device, the one to be preferred first.
-
-    See `launcherkit_plugin.vgpu.pool.Target`.
-    """
+class _Vf(NamedTuple):
+    """A VF under a rule, and the types by which it is a resource's device, the one to be preferred first."""
 
     vf: PciAddress
     state: VgpuVf
     card: str
     rule: VgpuVfRule
     types: tuple[int, ...]
-
-    @property
-    def device(self) -> str:
-        return str(self.vf)
-
-    @property
-    def key(self) -> str:
-        return self.card
 
 
 class VfKind:
@@ -69,32 +57,28 @@ class VfKind:
         self._name_of = name_of
         self._changes = changes
         self._kept = kept
-        self._iommufd = iommufd
+        self.iommufd = iommufd
         self._names: dict[str, dict[int, str]] = {}
         """Of types, by number, for each card: the driver lists only those that a VF could have at the moment."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        return (
-            function.physfn is not None
-            and is_vgpu_class(function)
-            and any(is_from(rule, (str(function.physfn),)) for rule in self.rules)
-        )
+        return may_be_vgpu(function) and any(is_from(rule, (str(function.physfn),)) for rule in self.rules)
 
     # What there is
 
-    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate[CandidateVf]]:
+    def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
         for (name, _), found in self._look(host, usage).items():
             device = self._device(found, self._problem(found, host), host)
-            yield Candidate(name, found.rule, device, found, found.state.current_type != 0)
+            yield Candidate(name, found.rule, device, self._target(found), found.state.current_type != 0)
 
-    def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], CandidateVf]:
+    def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], _Vf]:
         """Every VF of a rule, by resource and ID."""
         states = {vf: detail.vgpu for vf, detail in sorted(host.details.items()) if detail.vgpu is not None}
         for vf, state in states.items():
             self._names.setdefault(parent_name(vf, host), {}).update(state.creatable)
-        found: dict[tuple[str, str], CandidateVf] = {}
+        found: dict[tuple[str, str], _Vf] = {}
         for vf, state in states.items():
             for name, candidate in self._candidates_of(vf, state, host):
                 found[name, str(vf)] = candidate
@@ -103,10 +87,10 @@ class VfKind:
                     card = parent_name(vf, host)
                     rule = self._rule_of_held(name, card)
                     if rule is not None:
-                        found[name, str(vf)] = CandidateVf(vf, state, card, rule, (state.current_type,))
+                        found[name, str(vf)] = _Vf(vf, state, card, rule, (state.current_type,))
         return found
 
-    def _candidates_of(self, vf: PciAddress, state: VgpuVf, host: HostFacts) -> Iterator[tuple[str, CandidateVf]]:
+    def _candidates_of(self, vf: PciAddress, state: VgpuVf, host: HostFacts) -> Iterator[tuple[str, _Vf]]:
         card = parent_name(vf, host)
         function = host.functions.get(vf)
         vendor = None if function is None else function.vendor
@@ -115,11 +99,11 @@ class VfKind:
             rule = rule_for(self.rules, (card,), str(number), text)
             if rule is None or (rule.mode == "static" and number != state.current_type):
                 continue
-            name = resource_name(rule, text or str(number), vendor, self._name_of)
+            name = rule.name or self._name_of(text or str(number), vendor)
             rank = rank_of(rule.types, str(number), text) or 0
             kinds.setdefault(name, (rule, []))[1].append((rank, number))
         for name, (rule, ranked) in kinds.items():
-            yield name, CandidateVf(vf, state, card, rule, tuple(number for _, number in sorted(ranked)))
+            yield name, _Vf(vf, state, card, rule, tuple(number for _, number in sorted(ranked)))
 
     def _kinds(self, card: str, state: VgpuVf) -> dict[int, str | None]:
         """The types that a VF of a card could have, and has, by number."""
@@ -132,7 +116,7 @@ class VfKind:
         """The rule by which a VF can have been given away under a name: one with that name, or one without any."""
         return next((rule for rule in self.rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 
-    def _device(self, found: CandidateVf, problem: Problem | None, host: HostFacts) -> Device:
+    def _device(self, found: _Vf, problem: Problem | None, host: HostFacts) -> Device:
         function = host.functions[found.vf]
         detail = host.details.get(found.vf)
         groups = frozenset(() if function.iommu_group is None else (function.iommu_group,))
@@ -147,7 +131,7 @@ class VfKind:
             f"{names} on {found.vf} of {found.card}",
         )
 
-    def _problem(self, found: CandidateVf, host: HostFacts) -> Problem | None:
+    def _problem(self, found: _Vf, host: HostFacts) -> Problem | None:
         current = found.state.current_type
         if current in found.types and current:
             return self._node_problem(found, host)
@@ -159,14 +143,14 @@ class VfKind:
             return Problem("no-room", f"{found.card} can't place a vGPU of that type on {found.vf} now")
         return None
 
-    def _node_problem(self, found: CandidateVf, host: HostFacts) -> Problem | None:
+    def _node_problem(self, found: _Vf, host: HostFacts) -> Problem | None:
         """Whether QEMU could have one that has its type (V1, V2)."""
         errors = Collector()
         check_viability(touched_groups([found.vf], host), (), host, errors, [])
         viable = _first(errors)
         if viable is not None:
             return Problem("not-viable", viable)
-        check_nodes(needed_nodes([found.vf], host, iommufd=self._iommufd).nodes, host, errors)
+        check_nodes(needed_nodes([found.vf], host, iommufd=self.iommufd).nodes, host, errors)
         missing = _first(errors)
         return None if missing is None else Problem("node", missing)
 
@@ -179,22 +163,32 @@ class VfKind:
         self,
         host: HostFacts,
         usage: Usage,
-        targets: Mapping[tuple[str, str], CandidateVf],  # noqa: ARG002  # of kinds that remember
-    ) -> Present[CandidateVf]:
+        targets: Mapping[tuple[str, str], Target],  # noqa: ARG002  # of kinds that remember
+    ) -> Present:
         """See `VgpuKind.present`."""
         known = self._look(host, usage)
-        ours = {found.device: found for found in (*known.values(), *self._nameless(host)) if self._is_ours(found, host)}
+        ours = [found for found in (*known.values(), *self._nameless(host)) if self._is_ours(found, host)]
         lost = [found for (name, device), found in sorted(known.items()) if usage.holder(name, device) and _lost(found)]
-        typed = {found.device: found.vf for found in known.values() if found.state.current_type}
-        nodes = {device: needed_nodes([vf], host, iommufd=self._iommufd).nodes for device, vf in typed.items()}
-        return Present(ours, lost, nodes)
+        typed = {found.vf: str(found.vf) for found in known.values() if found.state.current_type}
+        return Present(
+            {str(found.vf): self._target(found) for found in ours},
+            [self._target(found) for found in lost],
+            {device: needed_nodes([vf], host, iommufd=self.iommufd).nodes for vf, device in typed.items()},
+        )
 
-    def _is_ours(self, found: CandidateVf, host: HostFacts) -> bool:
+    def _target(self, found: _Vf) -> Target:
+        vgpu = self._instance(str(found.vf), found.card, found.types[0])
+        return Target(vgpu, found.card, found.card, found.rule.mode == "dynamic", found.types)
+
+    def _instance(self, vf: str, card: str, number: int) -> Instance:
+        return Instance(vf, card, str(number), self._what(card, number))
+
+    def _is_ours(self, found: _Vf, host: HostFacts) -> bool:
         """Whether a VF has a type that is taken back when nobody uses it."""
         permitted = found.state.current_type != 0 and found.state.current_type in found.types
         return permitted and found.rule.mode == "dynamic" and not self._kept(found.card, host)
 
-    def _nameless(self, host: HostFacts) -> Iterator[CandidateVf]:
+    def _nameless(self, host: HostFacts) -> Iterator[_Vf]:
         """VFs with a type that no table names, on cards that only dynamic rules are about.
 
         A card that is full lists no types. What was set before a restart must not stay because of that.
@@ -204,45 +198,36 @@ class VfKind:
             if state is not None and state.current_type and state.current_type not in self._names.get(card, {}):
                 rules = [rule for rule in self.rules if is_from(rule, (card,))]
                 if rules and all(rule.mode == "dynamic" for rule in rules):
-                    yield CandidateVf(vf, state, card, rules[0], (state.current_type,))
+                    yield _Vf(vf, state, card, rules[0], (state.current_type,))
 
     # In a thread
 
-    def ensure(self, target: CandidateVf) -> bool:
+    def ensure(self, target: Target) -> bool:
         """See `VgpuKind.ensure`: sets one of the types."""
-        state = self._changes.maker.vf(target.vf)
+        state = self._state(target)
         if state is not None and state.current_type and state.current_type in target.types:
             return False
-        if target.rule.mode == "static":
+        if not target.dynamic:
             types = ", ".join(self._what(target.card, number) for number in target.types)
             raise UnknownDevice(
-                f"{target.vf} has no vGPU type of {types}",
+                f"{target.vgpu.device} has no vGPU type of {types}",
                 "Somebody has taken it back: in static mode types have to be set before pods can have the VFs.",
             )
         offered = dict(state.creatable) if state else {}
         number = next((number for number in target.types if number in offered), target.types[0])
-        return self._changes.set_type(target.vf, number, self._what(target.card, number))
+        return self._changes.create(self._instance(target.vgpu.device, target.card, number))
 
-    def remove(self, target: CandidateVf) -> bool:
+    def remove(self, target: Target) -> bool:
         """See `VgpuKind.remove`: takes the type back."""
-        state = self._changes.maker.vf(target.vf)
-        number = target.state.current_type if state is None else state.current_type
-        return self._changes.clear_type(target.vf, self._what(target.card, number))
+        state = self._state(target)
+        number = int(target.vgpu.type_id) if state is None else state.current_type
+        return self._changes.remove(self._instance(target.vgpu.device, target.card, number))
 
-    def nodes(self, target: CandidateVf) -> tuple[str, ...]:
-        """See `VgpuKind.nodes`."""
-        vf = target.vf
-        with self._changes.maker.files.tree() as tree:
-            facts = read_needed(tree, [vf], ())
-        errors = Collector()
-        check_viability(touched_groups([vf], facts), (), facts, errors, [])
-        nodes = needed_nodes([vf], facts, iommufd=self._iommufd).nodes
-        check_nodes(nodes, facts, errors)
-        errors.raise_if_any()
-        return nodes
+    def _state(self, target: Target) -> VgpuVf | None:
+        return self._changes.maker.vf(PciAddress.parse(target.vgpu.device))
 
 
-def _lost(found: CandidateVf) -> bool:
+def _lost(found: _Vf) -> bool:
     """Whether a VF that a pod has is without the type that it was given for."""
     dynamic = found.rule.mode == "dynamic" and found.types != (0,)
     return dynamic and found.state.current_type not in found.types

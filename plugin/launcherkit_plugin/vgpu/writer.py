@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.address import PciAddress
-from launcherkit.model.host import Mdev
-from launcherkit.resolve.vfio import cdev_node, group_node
+from launcherkit.model.address import MdevAddress
 from launcherkit.sources.sysfs import read_needed
+from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
 from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
 from launcherkit_plugin.telemetry.reporter import Log, Recorder, Reporter, silent
+from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.maker import Maker
 
 Opened: TypeAlias = Callable[[Iterable[str]], bool | None]
@@ -41,55 +41,46 @@ class Changes:
         self._reporter = Reporter(log, recorder)
         self._metrics = NoMetrics() if metrics is None else metrics
 
-    def make(self, parent: str, type_id: str, uuid: str, what: str) -> bool:
-        """`Maker.make`; ``what`` is its type for people."""
-        return self._do("create", f"{what} on {parent}, mdev {uuid}", lambda: self.maker.make(parent, type_id, uuid))
-
-    def set_type(self, vf: PciAddress, number: int, what: str) -> bool:
-        """`Maker.set_type`."""
-        return self._do("create", f"{what} on {vf}", lambda: self.maker.set_type(vf, number))
-
-    def remove(self, mdev: Mdev) -> bool:
-        """`Maker.remove`, unless a process has it open.
+    def create(self, vgpu: Instance) -> bool:
+        """See that a vGPU is there. True where it was made.
 
         Raises:
-            VgpuInUse: it is open, or that is unknown.
+            LauncherkitError: see `Maker.make`, `Maker.set_type`.
+        """
+        if vgpu.vf is not None:
+            vf = vgpu.vf
+            return self._do("create", vgpu, lambda: self.maker.set_type(vf, int(vgpu.type_id)))
+        return self._do("create", vgpu, lambda: self.maker.make(vgpu.parent, vgpu.type_id, vgpu.device))
+
+    def remove(self, vgpu: Instance) -> bool:
+        """See that a vGPU isn't there: its mdev, or the type of its VF. True where it was removed.
+
+        Raises:
+            VgpuInUse: a process has it open, or that is unknown.
             VgpuNotRemoved: see `Maker.remove`.
         """
-        what = f"{mdev.type_name or mdev.type_id} on {mdev.parent}, mdev {mdev.uuid}"
-        node = group_node(mdev.iommu_group)
-        self._refuse_open(what, [node] if node else [])
-        return self._do("remove", what, lambda: self.maker.remove(mdev.uuid))
-
-    def clear_type(self, vf: PciAddress, what: str) -> bool:
-        """Take back the type of a VF, unless a process has it open.
-
-        Raises:
-            VgpuInUse, VgpuNotRemoved: as `remove`.
-        """
+        vf = vgpu.vf
         with self.maker.files.tree() as tree:
-            facts = read_needed(tree, [vf], ())
-        function = facts.functions.get(vf)
-        nodes = (group_node(function.iommu_group if function else None), cdev_node(facts.details.get(vf)))
-        self._refuse_open(f"{what} on {vf}", [node for node in nodes if node])
-        return self._do("remove", f"{what} on {vf}", lambda: self.maker.set_type(vf, 0))
+            facts = read_needed(tree, [vf] if vf else (), () if vf else [MdevAddress(vgpu.device)])
+        self._refuse_open(vgpu, nodes_of(vgpu.address, facts))
+        return self._do("remove", vgpu, lambda: self.maker.set_type(vf, 0) if vf else self.maker.remove(vgpu.device))
 
-    def _refuse_open(self, what: str, nodes: list[str]) -> None:
+    def _refuse_open(self, vgpu: Instance, nodes: Sequence[str]) -> None:
         """A driver that is told to remove what is open takes it from the guest, or waits for ever."""
         is_open = self._opened(nodes) if nodes else False
         if is_open is False:
             return
         if is_open:
             raise VgpuInUse(
-                f"{what} is in use: a process has {' or '.join(nodes)} open",
+                f"{vgpu} is in use: a process has {' or '.join(nodes)} open",
                 "Stop the VM that has it: `fuser -v` on the node shows the process.",
             )
         raise VgpuInUse(
-            f"{what} stays: it can't be told whether a process has {' or '.join(nodes)} open",
+            f"{vgpu} stays: it can't be told whether a process has {' or '.join(nodes)} open",
             "Other processes must be visible, as root: a container needs hostPID and the capability SYS_PTRACE.",
         )
 
-    def _do(self, action: Literal["create", "remove"], what: str, change: Callable[[], bool]) -> bool:
+    def _do(self, action: Literal["create", "remove"], vgpu: Instance, change: Callable[[], bool]) -> bool:
         try:
             changed = change()
         except LauncherkitError as error:
@@ -100,7 +91,7 @@ class Changes:
         if changed:
             self._metrics.vgpu(action, "done")
             verb = "made" if action == "create" else "removed"
-            self._reporter.done(f"Vgpu{verb.capitalize()}", f"{verb} {what}", action=action)
+            self._reporter.done(f"Vgpu{verb.capitalize()}", f"{verb} {vgpu}", action=action)
             self._reporter.forget()
         return changed
 

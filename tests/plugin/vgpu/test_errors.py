@@ -27,6 +27,7 @@ from launcherkit_plugin.model.errors import (
 from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts, read_vm
 from launcherkit_plugin.telemetry.reporter import silent
 from launcherkit_plugin.vgpu.apply import apply_layout
+from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot
@@ -90,10 +91,8 @@ def test_a_vf_with_another_type(kernel: Kernel, maker: Maker) -> None:
 def test_one_that_is_open(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.open.add(kernel.node(UUID))
-    mdev = maker.mdev(UUID)
-    assert mdev is not None
     with told(VgpuInUse):
-        Changes(maker, kernel.is_open).remove(mdev)
+        Changes(maker, kernel.is_open).remove(Instance(UUID, CARD, T4_1Q.id, "GRID T4-1Q"))
 
 
 def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None:

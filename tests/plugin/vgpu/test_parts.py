@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Holder, Resource, Usage
-from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for, variable
+from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
@@ -68,7 +68,6 @@ def test_the_first_rule_counts_and_parents_go_by_their_card_too() -> None:
     assert rule_for(rules, ["0000:02:00.4", "0000:02:00.0"], "nvidia-222", None) is rules[0]
     assert rule_for(rules, ["0000:01:00.0"], "nvidia-222", None) is rules[1]
     assert rule_for(rules, ["0000:01:00.0"], "i915-GVTg_V5_4", None) is None
-    assert variable(rules[1], "nvidia.com/B") == "MDEV_PCI_RESOURCE_NVIDIA_COM_B"
 
 
 def test_cards_come_by_address_and_vfs_belong_to_theirs() -> None:
