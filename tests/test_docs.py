@@ -38,10 +38,12 @@ from tests.support.pages import (
     sections,
     steps,
 )
+from tests.systems.roots import CACHE, MIRROR
 from tests.tiers import CLUSTER, EXAMPLES, KERNEL_CACHE, LIBVIRT_SOCKET
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
+OF_THE_TESTS = {CLUSTER.variable, KERNEL_CACHE, LIBVIRT_SOCKET, EXAMPLES, CACHE, MIRROR}
 LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "dockerfile", "sh"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 
@@ -248,7 +250,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
     codes = set(LauncherkitError.codes())
-    variables = known_variables() | plugin_variables() | {CLUSTER.variable, KERNEL_CACHE, LIBVIRT_SOCKET, EXAMPLES}
+    variables = known_variables() | plugin_variables() | OF_THE_TESTS
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)
