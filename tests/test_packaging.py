@@ -250,6 +250,5 @@ def test_what_users_install_is_what_is_tested() -> None:
 
 
 def test_ci_runs_every_tier() -> None:
-    markers = re.search(r"--all -- -m '(.*)'", (ROOT / ".ci" / "run").read_text())
-    assert markers is not None
-    assert set(markers.group(1).split(" or ")) == {tier.name for tier in TIERS}
+    markers = re.findall(r"--all -- -m '(.*)'", (ROOT / ".ci" / "run").read_text())
+    assert sorted(" or ".join(markers).split(" or ")) == sorted(tier.name for tier in TIERS)

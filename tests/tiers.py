@@ -130,6 +130,8 @@ KERNEL = Tier(
 )
 
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
+# The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
+API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
 # The cluster's kubelet, with the same program.
 KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder)
 
@@ -140,6 +142,7 @@ TIERS = (
     SLOW,
     LIBVIRT,
     GUEST,
+    API,
     CLUSTER,
     KUBELET,
     KERNEL,

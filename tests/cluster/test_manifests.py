@@ -1,7 +1,7 @@
 """The manifests of deploy/, held against Kubernetes' own schemas: a real API server takes them, and drops nothing.
 
-What it can't be asked about is the admission policy, which is younger (Kubernetes 1.36); tests/test_deploy.py looks at
-its shape, and the container that it adds is tried here in a pod.
+What an older one can't be asked about is the admission policy (Kubernetes 1.36): tests/api does, and the container that
+it adds is tried here in a pod.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A cluster for the tests: a kubelet and an API server with all that belongs to it, by the program that the tier names.
 
-One a machine: it is started once in a session of tests, whichever tier asks first.
+One a machine: it is started once in a session of tests, whichever tier asks first. The tier `api` has its own, which
+ends with the last test of that tier.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiers import CLUSTER
+from tests.tiers import API, CLUSTER, Tier
 
 _START_SECONDS = 300
 _CALL_SECONDS = 120
@@ -25,10 +26,16 @@ class Refused(Exception):
 
 
 class Cluster:
-    """kubectl on a cluster that runs, and its kubelet."""
+    """kubectl on a cluster that runs, and its kubelet.
 
-    def __init__(self, program: Path) -> None:
+    Args:
+        program: starts and ends it.
+        what: of it, such as ``cluster``; the word after ``up``.
+    """
+
+    def __init__(self, program: Path, what: str) -> None:
         self._program = program
+        self._what = what
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
         """Run kubectl as the cluster's admin and return what it printed.
@@ -78,7 +85,7 @@ class Cluster:
         return self._run(_CALL_SECONDS, "status").returncode == 0
 
     def up(self) -> None:
-        self._done(_START_SECONDS, "up", "cluster")
+        self._done(_START_SECONDS, "up", self._what)
 
     def down(self) -> None:
         self._run(_START_SECONDS, "down")
@@ -96,14 +103,23 @@ class Cluster:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A cluster: the one that runs already, which is left as it is; else one that ends with the tests."""
-    program = CLUSTER.program()
+    yield from _running(CLUSTER)
+
+
+@pytest.fixture(scope="package")
+def api() -> Iterator[Cluster]:
+    """The API of a new Kubernetes, in the same way; it ends before another tier asks for its cluster."""
+    yield from _running(API)
+
+
+def _running(tier: Tier) -> Iterator[Cluster]:
+    program = tier.program()
     assert program, "tests of this tier are skipped where there is no cluster"
-    it = Cluster(program)
-    if it.is_up():
-        yield it
-        return
+    it = Cluster(program, tier.name)
+    was_up = it.is_up()
     try:
         it.up()
         yield it
     finally:
-        it.down()
+        if not was_up:
+            it.down()
