@@ -147,7 +147,10 @@ def shown_entry(text: str) -> str:
 
 
 class Collector:
-    """Collects the errors of one document, so that all are told at once."""
+    """Collects the errors of one document, so that all are told at once.
+
+    As a context manager it takes what its block raises, and what follows the block is done all the same.
+    """
 
     def __init__(self, errors: Iterable[LauncherkitError] = ()) -> None:
         self._errors = [*errors]
@@ -159,6 +162,18 @@ class Collector:
 
     def add(self, error: LauncherkitError) -> None:
         self._errors.append(error)
+
+    def extend(self, errors: Iterable[LauncherkitError]) -> None:
+        self._errors.extend(errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, raised: object, _trace: object) -> bool:
+        if not isinstance(raised, LauncherkitError):
+            return False
+        self._errors.extend(raised.leaves())
+        return True
 
     def raise_if_any(self) -> Self:
         """Raise what was collected: one error as itself, several together."""

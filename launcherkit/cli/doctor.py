@@ -19,7 +19,7 @@ from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, su
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
-from launcherkit.errors import Collector, LauncherkitError, NoSysfs
+from launcherkit.errors import LauncherkitError, NoSysfs
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -149,7 +149,7 @@ def _of_vm(
         translation = inputs._replace(host=_KnownHost(facts), policy=policy).translate()
     except LauncherkitError as error:
         found = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
-        entries = [entry for name in environment.variables for entry in environment.read(name, Collector(), []).entries]
+        entries = [entry for name in environment.variables for entry in environment.read(name).allocation.entries]
         addresses: list[HostAddress] = [*entries, *_claimed(inputs)]
         addresses += [each.source for each in domain.hostdevs if each.source]
         subject = subject_of_addresses(

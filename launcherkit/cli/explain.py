@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
-from launcherkit.errors import EX_USAGE, Collector, LauncherkitError
+from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -100,7 +100,7 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
         tables: where ``pci.ids`` may be.
     """
     environment = Environment(inputs.env, inputs.policy.extra_prefixes)
-    allocations = {name: environment.read(name, Collector(), []) for name in environment.variables}
+    allocations = {name: environment.read(name).allocation for name in environment.variables}
     asked = None
     if inputs.vmi is not None:
         asked = tuple(

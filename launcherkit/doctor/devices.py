@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from launcherkit.doctor.facts import SNAPSHOT, Patient
 from launcherkit.doctor.finding import Finding
 from launcherkit.doctor.size import size
-from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
+from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.render.columns import visible
 from launcherkit.resolve.pci_class import describe
@@ -24,9 +23,9 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
     touched = False
     for group in subject.groups:
         touched = True
-        errors, notes = Collector(), list[Note]()
-        check_viability((group,), subject.managed, host, errors, notes)
-        problems = _collected(errors)
+        problems = [
+            problem for problem in check_viability((group,), subject.managed, host) if not isinstance(problem, _V3)
+        ]
         for problem in problems:
             yield Finding(name, f"group {group.number}", "fail", problem.message, problem.remedy)
         undriven = [member for member in group.members if member.attached and _undriven(member, patient)]
@@ -65,19 +64,8 @@ def _nothing(patient: Patient) -> str:
     return "nothing on this host is bound to VFIO"
 
 
-def _collected(errors: Collector, *kinds: type[LauncherkitError]) -> list[LauncherkitError]:
-    """What was collected; of some kinds where they are given, else all but what V3 is about."""
-    try:
-        errors.raise_if_any()
-    except LauncherkitError as error:
-        leaves = list(error.leaves())
-        if kinds:
-            return [leaf for leaf in leaves if isinstance(leaf, kinds)]
-        return [leaf for leaf in leaves if not isinstance(leaf, _V3)]
-    return []
-
-
 _V3 = (VgpuPhysicalFunction, DeviceAsleep, DeviceGone)
+"""What `check_functions` tells."""
 
 
 def _undriven(member: GroupMember, patient: Patient) -> bool:
@@ -122,11 +110,10 @@ def check_functions(patient: Patient) -> Iterator[Finding]:
 
 def _third(patient: Patient, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
     host, address = patient.host, function.address
-    errors = Collector()
     member = GroupMember(address, function.driver, attached=True, bridge=is_bridge(function, host.details.get(address)))
-    check_viability((TouchedGroup(-1, (member,)),), patient.subject.managed, host, errors, [])
-    for problem in _collected(errors, kind):
-        return Finding(name, str(address), "fail", problem.message, problem.remedy)
+    for problem in check_viability((TouchedGroup(-1, (member,)),), patient.subject.managed, host):
+        if isinstance(problem, kind):
+            return Finding(name, str(address), "fail", problem.message, problem.remedy)
     detail = host.details.get(address)
     if detail is None:
         return Finding(name, str(address), "skipped", "the host's facts have no details of it")

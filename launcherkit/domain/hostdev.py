@@ -7,7 +7,7 @@ from typing import TypeGuard
 from lxml import etree
 
 from launcherkit.domain.escape import escaped
-from launcherkit.errors import BadHostdev, Collector
+from launcherkit.errors import BadHostdev
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.plan import PlannedFunction, Shown
@@ -49,21 +49,18 @@ def parts_of(device: etree._Element) -> Parts:
     )
 
 
-def read_hostdev(device: etree._Element, parts: Parts, name: str, errors: Collector) -> ExistingHostdev | None:
-    """A hostdev that is there; None for one that is not ours.
+def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None, parts: Parts) -> ExistingHostdev:
+    """A hostdev that is there.
 
     Args:
         device: its element.
+        kind: from `kind_of_element`.
+        source: from `read_source`.
         parts: of the element.
-        name: what messages call it.
-        errors: takes `BadHostdev` where its source address is none.
     """
-    kind = kind_of_element(device, parts.source)
-    if kind is None:
-        return None
     return ExistingHostdev(
         kind=kind,
-        source=_source_address(kind, parts.source, name, errors),
+        source=source,
         alias=parts.alias,
         guest=parts.guest,
         placed=parts.placed,
@@ -144,15 +141,24 @@ def _is_kind(text: str) -> TypeGuard[Kind]:
     return text in ("pci", "mdev", "usb")
 
 
-def _source_address(kind: Kind, source: etree._Element | None, name: str, errors: Collector) -> HostAddress | None:
+def read_source(kind: Kind, source: etree._Element | None, name: str) -> HostAddress | None:
+    """The source of a hostdev; None for a USB device that is named by its port.
+
+    Args:
+        kind: from `kind_of_element`.
+        source: its element.
+        name: what messages call the hostdev.
+
+    Raises:
+        BadHostdev: there is no address, or none of that kind.
+    """
     address = None if source is None else source.find("address")
     if kind == "usb" and address is not None and address.get("device") is None:
         return None  # named by its port, as newer libvirt can
     if address is None:
         if kind == "usb":
             return None if source is None else _usb_model(source)
-        errors.add(BadHostdev(f"{name}: it has no <source><address/></source>", _REMEDY))
-        return None
+        raise BadHostdev(f"{name}: it has no <source><address/></source>", _REMEDY)
     try:
         if kind == "mdev":
             return MdevAddress.parse(address.get("uuid", ""))
@@ -161,8 +167,7 @@ def _source_address(kind: Kind, source: etree._Element | None, name: str, errors
         return read_pci_address(address)
     except ValueError as problem:
         shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
-        errors.add(BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY))
-        return None
+        raise BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY) from problem
 
 
 def _usb_model(source: etree._Element) -> UsbModel | None:

@@ -14,6 +14,7 @@ from launcherkit.domain.hostdev import (
     parts_of,
     read_hostdev,
     read_pci_address,
+    read_source,
     yes_or_no,
 )
 from launcherkit.domain.unplaced import Device, find_unplaced
@@ -109,15 +110,19 @@ class _Reader:
 
     def _read_hostdev(self, device: etree._Element, parts: Parts) -> bool:
         """Whether it is one of ours; the others are devices like any."""
-        count = len(self.hostdevs) + 1
-        hostdev = read_hostdev(device, parts, f"{self._name}, hostdev {count}", self.errors)
-        if hostdev is None:
+        kind = kind_of_element(device, parts.source)
+        if kind is None:
             return False
-        self.hostdevs.append(hostdev)
-        if hostdev.source is not None:
-            first = self._number_of.setdefault(hostdev.source, count)
+        count, source = len(self.hostdevs) + 1, None
+        try:
+            source = read_source(kind, parts.source, f"{self._name}, hostdev {count}")
+        except BadHostdev as error:
+            self.errors.add(error)
+        self.hostdevs.append(read_hostdev(device, kind, source, parts))
+        if source is not None:
+            first = self._number_of.setdefault(source, count)
             if first != count:
-                self.errors.add(_twice(hostdev.source, first, count, self._name))
+                self.errors.add(_twice(source, first, count, self._name))
         return True
 
     def controller(self, device: etree._Element, parts: Parts) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
@@ -22,7 +22,17 @@ from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims
 from launcherkit.resolve.allocated import sees_own_nodes_alone
 from launcherkit.resolve.backend import Backends, decide_backends, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.viability import check_nodes, check_viability, nodes_to_come, touched_groups
+from launcherkit.resolve.viability import (
+    check_nodes,
+    check_viability,
+    nodes_to_come,
+    notes_on_drivers,
+    touched_groups,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.resolve.display import Displays
 
 
 class Decided(NamedTuple):
@@ -44,7 +54,6 @@ class Decided(NamedTuple):
 
 def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     """Put siblings with their primaries, and name, show and bind them."""
-    errors, notes = Collector(), list[Note]()
     facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
     named = name_claims(resolved.claims, domain, prefixes)
     riders = find_riders(resolved.claims, named, domain)
@@ -55,10 +64,11 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     situation = Situation(policy.siblings, facts, listed, existing, domain.taken, riders, own_nodes)
     units = assemble_units(resolved.claims, situation)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
-    shown = _displays([unit for unit in units if not unit.kept], options, domain, facts, errors, notes)
+    displays = _displays([unit for unit in units if not unit.kept], options, domain, facts)
+    shown, notes, errors = displays or ({}, (), ())
     aliases = assign_aliases(units, named, domain, prefixes)
     managed = _managed(units, domain, policy)
-    return Decided(units, aliases, shown, managed, tuple(notes), errors.errors)
+    return Decided(units, aliases, shown, managed, notes, errors)
 
 
 class Checked(NamedTuple):
@@ -74,22 +84,21 @@ class Checked(NamedTuple):
 
 def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Policy) -> Checked:
     """Look at the groups and nodes of all that is attached; tell of what is not."""
-    errors, notes = Collector(), list[Note]()
+    notes: list[Note] = []
     facts, units, managed = resolved.facts, decided.units, decided.managed
     if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
         gpus = {request.name for request in resolved.requests if request.section == "gpus"}
         notes += rare.notes_about(units, resolved.left_alone, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
-    check_viability(groups, managed, facts, errors, notes)
     backends = decide_backends(units, domain, facts)
-    notes += backends.notes
-    errors = Collector((*errors.errors, *backends.errors))
+    notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
+    errors = [*check_viability(groups, managed, facts), *backends.errors]
     nodes = nodes_of(attached, backends, facts)
     if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
         to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
-        check_nodes([node for node in nodes if node not in to_come], facts, errors)
-    return Checked(groups, backends, nodes, tuple(notes), errors.errors)
+        errors += check_nodes([node for node in nodes if node not in to_come], facts)
+    return Checked(groups, backends, nodes, tuple(notes), tuple(errors))
 
 
 def _displays(
@@ -97,14 +106,12 @@ def _displays(
     options: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     facts: HostFacts,
-    errors: Collector,
-    notes: list[Note],
-) -> dict[HostAddress, Shown]:
-    """Most VMs have GPUs that are passed through whole and shown nowhere."""
+) -> Displays | None:
+    """None where nothing has to do with displays: most VMs have GPUs that are passed through whole."""
     said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
     if not said and not any(options.values()) and all(unit.kind != "mdev" for unit in units):
-        return {}
-    return rare.decide_displays(units, options, domain, facts, errors, notes)
+        return None
+    return rare.decide_displays(units, options, domain, facts)
 
 
 def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -73,63 +73,57 @@ def resolve(
         LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
     """
     requests = () if vmi is None else vmi.requests
-    notes: list[Note] = []
-    allocations = _allocations(environment, dra, vmi, domain, notes)
+    allocations, notes = _allocations(environment, dra, vmi, domain)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
     facts = _facts(host, (*listed, *existing))
-    errors = Collector()
-    check_on_host(variables.values(), facts, errors)
-    errors.raise_if_any()
-    answered, left_alone = _claims(allocations, requests, domain, facts, policy, errors, notes)
-    errors.raise_if_any()
-    asked = {claim.primary for claim in answered}
-    claims = (*answered, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
-    return Resolved(requests, claims, left_alone, existing, listed, bool(variables), facts, tuple(notes))
+    Collector(check_on_host(variables.values(), facts)).raise_if_any()
+    found = _claims(allocations, requests, domain, facts, policy)
+    Collector(found.errors).raise_if_any()
+    asked = {claim.primary for claim in found.claims}
+    claims = (*found.claims, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
+    notes = (*notes, *found.notes)
+    return Resolved(requests, claims, found.left_alone, existing, listed, bool(variables), facts, notes)
 
 
 def _allocations(
-    environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts, notes: list[Note]
-) -> dict[str, Allocation]:
-    """What answers, by `Request.key`, or by the variable's name where there is no VMI (Q1, Q2)."""
-    errors = Collector()
+    environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts
+) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
+    """What answers, by `Request.key`, or by the variable's name where there is no VMI (Q1, Q2); with notes on it."""
     by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
     files = (dra or rare.DraFiles()) if by_claim else None
     if not environment.variables and (files is None or not files.present()):
-        return _nothing_allocated(vmi, domain, notes)
-    if vmi is None:
-        read = {name: environment.read(name, errors, notes) for name in environment.variables}
-        errors.raise_if_any()
-        return read
-    resources = dict.fromkeys([request.resource for request in vmi.requests if request.resource is not None])
-    variable_of = {resource: environment.variable_for(resource) for resource in resources}
-    if len(set(variable_of.values()) - {None}) < len(variable_of):
-        rare.check_requests(vmi.requests, variable_of, environment, errors)
-    allocations = {
-        resource: environment.read(variable, errors, notes)
-        for resource, variable in variable_of.items()
-        if variable is not None
-    }
+        return {}, _nothing_allocated(vmi, domain)
+    errors = Collector()
+    variable_of: dict[str, str | None] = {name: name for name in environment.variables}
+    if vmi is not None:
+        resources = [request.resource for request in vmi.requests if request.resource is not None]
+        variable_of = {resource: environment.variable_for(resource) for resource in dict.fromkeys(resources)}
+        if len(set(variable_of.values()) - {None}) < len(variable_of):
+            errors.extend(rare.check_requests(vmi.requests, variable_of, environment))
+    readings = {key: environment.read(variable) for key, variable in variable_of.items() if variable is not None}
+    allocations = {key: reading.allocation for key, reading in readings.items()}
+    errors.extend([error for reading in readings.values() for error in reading.errors])
     if files is not None:
         for request in by_claim:
-            try:
+            with errors:
                 allocations[request.key] = files.read(request)
-            except LauncherkitError as error:
-                errors.add(error)
     errors.raise_if_any()
-    return allocations
+    return allocations, tuple([note for reading in readings.values() for note in reading.notes])
 
 
-def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts, notes: list[Note]) -> dict[str, Allocation]:
-    """As in a sidecar, where the hostdevs of the document are all there is (Q2)."""
-    if vmi is None and not domain.hostdevs:
-        notes.append(
-            Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach")
-        )
+def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]:
+    """As in a sidecar, where the hostdevs of the document are all there is (Q2).
+
+    Raises:
+        VariableMissing: the VMI asks for more than that.
+    """
     if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
         raise rare.not_in_domain(vmi.requests, len(domain.hostdevs))
-    return {}
+    if vmi is not None or domain.hostdevs:
+        return ()
+    return (Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"),)
 
 
 def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:
@@ -144,13 +138,11 @@ def _claims(
     domain: DomainFacts,
     facts: HostFacts,
     policy: Policy,
-    errors: Collector,
-    notes: list[Note],
 ) -> Claims:
     if not allocations:
-        return Claims((), ())
+        return Claims(())
     if not requests:
-        return Claims(claim_all(allocations.values(), facts, policy.pairing, domain.taken, notes), ())
+        return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # What a claim names is for its request alone, whatever a variable holds (C5).
     wanted = {request: allocations[request.key].entries[0] for request in requests if request.claim is not None}
@@ -162,4 +154,4 @@ def _claims(
         for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
             if alias in there:
                 wanted.setdefault(request, there[alias])
-    return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken, errors, notes)
+    return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken)

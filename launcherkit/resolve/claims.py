@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.errors import Collector, NotOnHost, TooFewDevices, UnreadableFile
+from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.function import PciFunction
@@ -23,8 +23,12 @@ class Claims(NamedTuple):
     """Every request answered, in order, and what the variables hold beyond that."""
 
     claims: tuple[Claim, ...]
-    left_alone: tuple[tuple[str, HostAddress], ...]
+    left_alone: tuple[tuple[str, HostAddress], ...] = ()
     """Variable and primary."""
+    notes: tuple[Note, ...] = ()
+    """What was guessed (C3), and what is left out because the document has it already (C5)."""
+    errors: tuple[TooFewDevices, ...] = ()
+    """One for each variable that is short."""
 
 
 def claim_requested(
@@ -34,8 +38,6 @@ def claim_requested(
     pairing: Pairing,
     wanted_aliases: Mapping[Request, HostAddress],
     taken: Iterable[PciAddress],
-    errors: Collector,
-    notes: list[Note],
 ) -> Claims:
     """Answer the requests of a VMI from the variables of their resources.
 
@@ -47,10 +49,8 @@ def claim_requested(
         taken: functions that the document uses otherwise, which answer nothing here, with a note (C5).
         wanted_aliases: addresses that are for one request: what its claim names, or what the document already has under
             its alias.
-        errors: takes `TooFewDevices` for each resource that is short.
-        notes: takes what was guessed (C3).
     """
-    pools = _Pools(host, pairing, taken, notes)
+    pools = _Pools(host, pairing, taken)
     claims: list[Claim] = []
     kept = frozenset(wanted_aliases.values())
     short: dict[str, int] = {}
@@ -61,25 +61,23 @@ def claim_requested(
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
             continue
         claims.append(Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary))
-    for variable, missing in short.items():
-        errors.add(_too_few(variable, missing, requests, variable_of, frozenset(taken), host))
-    return Claims(tuple(claims), pools.left_alone())
+    errors = [
+        _too_few(variable, missing, requests, variable_of, frozenset(taken), host)
+        for variable, missing in short.items()
+    ]
+    return Claims(tuple(claims), pools.left_alone(), tuple(pools.notes), tuple(errors))
 
 
 def claim_all(
-    allocations: Iterable[Allocation],
-    host: HostFacts,
-    pairing: Pairing,
-    taken: Iterable[PciAddress],
-    notes: list[Note],
-) -> tuple[Claim, ...]:
+    allocations: Iterable[Allocation], host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress]
+) -> Claims:
     """With no VMI every physical device in every variable is a request, named after its resource (Q1).
 
     Args:
         allocations: every variable that is there.
-        host: as in `claim_requested`; so are ``pairing``, ``taken`` and ``notes``.
+        host: as in `claim_requested`; so are ``pairing`` and ``taken``.
     """
-    pools = _Pools(host, pairing, taken, notes)
+    pools = _Pools(host, pairing, taken)
     counts: dict[str, int] = {}
     claims: list[Claim] = []
     for allocation in allocations:
@@ -89,7 +87,7 @@ def claim_all(
             counts[name] = count + 1
             section = _section_of(primary, host)
             claims.append(Claim("environment", section, f"{name}-{count}", None, allocation.variable, primary))
-    return tuple(claims)
+    return Claims(tuple(claims), notes=tuple(pools.notes))
 
 
 def claim_existing(
@@ -156,10 +154,10 @@ _USED_OTHERWISE = "an <interface> or <disk> of the domain"
 class _Pools:
     """What each variable can still answer requests with."""
 
-    def __init__(self, host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress], notes: list[Note]) -> None:
+    def __init__(self, host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress]) -> None:
         self._host = host
         self._pairing = pairing
-        self._notes = notes
+        self.notes: list[Note] = []
         self._taken = frozenset(taken)
         self._claimed: set[HostAddress] = set(self._taken)
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
@@ -171,7 +169,7 @@ class _Pools:
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
             free = [entry for entry in allocation.entries if entry not in self._claimed]
-            self._notes += [
+            self.notes += [
                 Note("taken", f"{allocation.variable}: {entry} is skipped: {_USED_OTHERWISE} uses it already")
                 for entry in allocation.entries
                 if entry in self._taken
@@ -203,10 +201,15 @@ class _Pools:
         """The primaries among the entries of one variable, in their order there (C2)."""
         if self._pairing == "positional":
             return list(entries)
-        return _primaries(variable, entries, self._host, self._notes)
+        primaries = _primaries(entries, self._host)
+        if not self._host.known and any(isinstance(entry, PciAddress) for entry in entries):
+            chosen = ", ".join(str(entry) for entry in primaries)
+            guess = "without host facts the lowest function of a slot is assumed to be the primary"
+            self.notes.append(Note("guess", f"{variable}: {guess}: {chosen}"))
+        return primaries
 
 
-def _primaries(variable: str, entries: Sequence[HostAddress], host: HostFacts, notes: list[Note]) -> list[HostAddress]:
+def _primaries(entries: Sequence[HostAddress], host: HostFacts) -> list[HostAddress]:
     slots: dict[PciAddress | PciSlot, list[PciAddress]] = {}
     for entry in entries:
         if isinstance(entry, PciAddress):
@@ -216,14 +219,6 @@ def _primaries(variable: str, entries: Sequence[HostAddress], host: HostFacts, n
     primaries: set[HostAddress] = set()
     for mates in slots.values():
         primaries.update(mates if len(mates) == 1 else _best(mates, host))
-    if not host.known and any(isinstance(entry, PciAddress) for entry in entries):
-        chosen = ", ".join(str(entry) for entry in entries if entry in primaries)
-        notes.append(
-            Note(
-                "guess",
-                f"{variable}: without host facts the lowest function of a slot is assumed to be the primary: {chosen}",
-            )
-        )
     return [entry for entry in entries if entry in primaries or not isinstance(entry, PciAddress)]
 
 
@@ -242,18 +237,18 @@ _IN_A_RECORD = (
 )
 
 
-def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Collector) -> None:
+def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterator[LauncherkitError]:
     """Every address of the variables that are used must be there: what is gone was allocated in vain."""
     if not host.known:
         return
     for allocation in allocations:
         for entry in allocation.entries:
             if isinstance(entry, PciAddress) and entry in host.unknown:
-                errors.add(
-                    UnreadableFile(
-                        f"{allocation.variable}: {entry} can't be read: {host.unknown[entry]}",
-                        "It is on this host, and nothing is known of it. The kernel's log (dmesg) may say more.",
-                    )
+                yield UnreadableFile(
+                    f"{allocation.variable}: {entry} can't be read: {host.unknown[entry]}",
+                    "It is on this host, and nothing is known of it. The kernel's log (dmesg) may say more.",
+                    variable=allocation.variable,
+                    device=str(entry),
                 )
                 continue
             if isinstance(entry, PciAddress) and entry not in host.functions:
@@ -262,16 +257,14 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts, errors: Co
                 what, where = "mediated device", "/sys/bus/mdev/devices"
             else:
                 continue
-            errors.add(
-                NotOnHost(
-                    f"{allocation.variable}: {what} {entry} is not on this host",
-                    _IN_A_RECORD
-                    if host.recorded
-                    else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
-                    "Restart the plugin and the pod.",
-                    variable=allocation.variable,
-                    device=str(entry),
-                )
+            yield NotOnHost(
+                f"{allocation.variable}: {what} {entry} is not on this host",
+                _IN_A_RECORD
+                if host.recorded
+                else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
+                "Restart the plugin and the pod.",
+                variable=allocation.variable,
+                device=str(entry),
             )
 
 
@@ -291,6 +284,7 @@ def _too_few(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
         f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].key}. Audio and other "
         "companions of a GPU don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
+        variable=variable,
     )
 
 

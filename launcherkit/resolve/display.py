@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcherkit.errors import Collector, UnknownMdevModel, shown
+from launcherkit.errors import UnknownMdevModel, shown
 from launcherkit.model.address import HostAddress, MdevAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Claim, Shown, Unit
 from launcherkit.model.request import DisplayOptions
+from launcherkit.model.value import NamedTuple
 
 _DISPLAYED_MODEL = "vfio-pci"
 MODELS = (_DISPLAYED_MODEL, "vfio-ccw", "vfio-ap")
 """The device APIs of mediated devices that libvirt has a model for (X3)."""
+
+
+class Displays(NamedTuple):
+    """What each function is to QEMU, and whether it is shown."""
+
+    shown: Mapping[HostAddress, Shown]
+    notes: tuple[Note, ...] = ()
+    """What was asked for and is not given."""
+    errors: tuple[UnknownMdevModel, ...] = ()
 
 
 def decide_displays(
@@ -22,9 +32,7 @@ def decide_displays(
     options_of: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     host: HostFacts,
-    errors: Collector,
-    notes: list[Note],
-) -> dict[HostAddress, Shown]:
+) -> Displays:
     """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says of it.
 
     KubeVirt: a mediated gpu whose ``display`` block says on or is silent has display and ramfb; if no gpu of the VMI
@@ -37,9 +45,9 @@ def decide_displays(
         options_of: the ``display`` block of each gpu of the VMI by name.
         domain: tells of graphics, and what the hostdevs that are there say.
         host: tells the type of an mdev.
-        errors: takes `UnknownMdevModel`.
-        notes: takes what was not given although asked for.
     """
+    errors: list[UnknownMdevModel] = []
+    notes: list[Note] = []
     nobody_said = all(options is None for options in options_of.values())
     first = next((unit for unit in units if unit.kind == "mdev" and _is_gpu(unit.primary.claim, options_of)), None)
     holder = _ramfb_holder(domain)
@@ -52,7 +60,9 @@ def decide_displays(
                 by_default = nobody_said and unit is first
                 shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
             if unit.kind == "mdev":
-                model = _model(attachment, host, errors)
+                model = _model(attachment, host)
+                if model not in MODELS:
+                    errors.append(_unknown_model(attachment, model))
                 shown = (shown or _NOT_SHOWN)._replace(model=model) if model == _DISPLAYED_MODEL else Shown(model)
             if shown is None:
                 continue
@@ -66,7 +76,7 @@ def decide_displays(
                 else:
                     holder = source
             decided[source] = shown
-    return decided
+    return Displays(decided, tuple(notes), tuple(errors))
 
 
 _NOT_SHOWN = Shown()
@@ -117,16 +127,15 @@ def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | No
     return "on", None if options.ramfb is False else "on"
 
 
-def _model(primary: Attachment, host: HostFacts, errors: Collector) -> str:
+def _model(primary: Attachment, host: HostFacts) -> str:
     mdev = host.mdevs.get(primary.source.uuid) if isinstance(primary.source, MdevAddress) else None
-    api = _DISPLAYED_MODEL if mdev is None else mdev.device_api or _DISPLAYED_MODEL
-    if api not in MODELS:
-        errors.add(
-            UnknownMdevModel(
-                f"the mediated device {primary.source} has the device API {shown(api)}, not one of {', '.join(MODELS)}",
-                "libvirt can't attach it. See mdev_type/device_api of the device in /sys/bus/mdev/devices, or in the "
-                "snapshot that was given, and allocate a device of another type.",
-                device=str(primary.source),
-            )
-        )
-    return api
+    return _DISPLAYED_MODEL if mdev is None else mdev.device_api or _DISPLAYED_MODEL
+
+
+def _unknown_model(primary: Attachment, api: str) -> UnknownMdevModel:
+    return UnknownMdevModel(
+        f"the mediated device {primary.source} has the device API {shown(api)}, not one of {', '.join(MODELS)}",
+        "libvirt can't attach it. See mdev_type/device_api of the device in /sys/bus/mdev/devices, or in the "
+        "snapshot that was given, and allocate a device of another type.",
+        device=str(primary.source),
+    )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import Collector, LauncherkitError, VariableClash, VariableMissing
+from launcherkit.errors import VariableClash, VariableMissing
 from launcherkit.model.request import Request, resource_suffix
 
 
 def check_requests(
-    requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence, errors: Collector
-) -> None:
-    """Add what keeps requests from being answered by variables.
+    requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence
+) -> Iterator[VariableClash | VariableMissing]:
+    """What keeps requests from being answered by variables: two resources with one of them, a resource with none.
 
     Args:
         requests: all of a VMI's.
         variable_of: the variable that answers each requested resource, None where there is none.
         present: the variables that there are.
-        errors: takes `VariableClash` for two resources with one variable, `VariableMissing` for a resource with none.
     """
     resource_of: dict[str, Request] = {}
     for request in requests:
@@ -26,17 +25,17 @@ def check_requests(
             continue
         first = resource_of.setdefault(resource_suffix(request.resource), request)
         if first.resource != request.resource:
-            errors.add(
-                VariableClash(
-                    f"{first.path} asks for {first.resource} and {request.path} for {request.resource}, which have one "
-                    f"variable, PCI_RESOURCE_{resource_suffix(request.resource)}",
-                    "Rename one of the resources in the device plugin's configuration: / and . both become _.",
-                )
+            clash = f"PCI_RESOURCE_{resource_suffix(request.resource)}"
+            yield VariableClash(
+                f"{first.path} asks for {first.resource} and {request.path} for {request.resource}, which have one "
+                f"variable, {clash}",
+                "Rename one of the resources in the device plugin's configuration: / and . both become _.",
+                variable=clash,
             )
     for resource, variable in variable_of.items():
         if variable is None:
             askers = [request for request in requests if request.resource == resource]
-            errors.add(variable_missing(askers, present.names_for(resource), present.counts()))
+            yield variable_missing(askers, present.names_for(resource), present.counts())
 
 
 class Presence(Protocol):
@@ -51,9 +50,7 @@ class Presence(Protocol):
         ...
 
 
-def variable_missing(
-    askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]
-) -> LauncherkitError:
+def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> VariableMissing:
     """The error for a request that no variable answers.
 
     Args:
@@ -64,16 +61,18 @@ def variable_missing(
     import difflib  # only where something is wrong already
 
     there = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
-    nearest = difflib.get_close_matches(expected[1] if len(expected) > 1 else expected[0], present, n=1, cutoff=0.5)
+    usual = expected[1] if len(expected) > 1 else expected[0]
+    nearest = difflib.get_close_matches(usual, present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     return VariableMissing(
         f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {there}{hint}",
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
         f"{askers[0].resource} is in the limits of the container that runs this.",
+        variable=usual,
     )
 
 
-def not_in_domain(requests: Sequence[Request], hostdevs: int) -> LauncherkitError:
+def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing:
     """The error where there is neither a variable nor a hostdev for the requests (Q2, E4)."""
     names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
     return VariableMissing(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import (
-    Collector,
     DeviceAsleep,
     DeviceGone,
     GroupNotViable,
+    LauncherkitError,
     NodeMissing,
     VgpuPhysicalFunction,
 )
@@ -58,43 +58,45 @@ def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[To
 
 
 def check_viability(
-    groups: Iterable[TouchedGroup],
-    managed: Container[HostAddress],
-    host: HostFacts,
-    errors: Collector,
-    notes: list[Note],
-) -> None:
-    """Add an error for each device that keeps a group from QEMU (V1), or that no guest can use (V3).
+    groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts
+) -> Iterator[LauncherkitError]:
+    """An error for each device that keeps a group from QEMU (V1), or that no guest can use (V3).
+
+    They are `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep` and `DeviceGone`.
 
     Args:
         groups: from `touched_groups`.
         managed: what libvirt itself binds to vfio-pci; the present driver of these doesn't matter.
         host: facts about all members.
-        errors: takes `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep`, `DeviceGone`.
-        notes: takes what libvirt will object to although the kernel would not.
     """
     for group in groups:
         for address in host.groups.get(group.number, ()) if host.unknown else ():
             if address in host.unknown:
-                errors.add(_unreadable_member(group, address, host.unknown[address]))
+                yield _unreadable_member(group, address, host.unknown[address])
         for member in group.members:
             function = host.functions[member.address]
-            bound_by_libvirt = member.address in managed
             if member.attached:
-                _check_attached(function, host, errors)
-                if member.driver is None and not bound_by_libvirt:
-                    notes.append(
-                        Note(
-                            "no-driver",
-                            f"{describe(function)} has no driver; libvirt requires it to be bound to vfio-pci "
-                            "or managed='yes'",
-                        )
+                yield from _check_attached(function, host)
+            if not member.bridge and member.address not in managed and not _leaves_group_alone(member, function, host):
+                yield _not_viable(group, member, function, host)
+
+
+def notes_on_drivers(
+    groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts
+) -> Iterator[Note]:
+    """What libvirt will object to although the kernel does not; arguments as of `check_viability`."""
+    for group in groups:
+        for member in group.members:
+            if (member.driver is None or member.bridge) and member.address not in managed:
+                function = host.functions[member.address]
+                if member.driver is None and member.attached:
+                    yield Note(
+                        "no-driver",
+                        f"{describe(function)} has no driver; libvirt requires it to be bound to vfio-pci "
+                        "or managed='yes'",
                     )
-            if not bound_by_libvirt and not _leaves_group_alone(member, function, host):
-                if member.bridge:
-                    notes.append(_bridge_driver(group, member, function))
-                else:
-                    errors.add(_not_viable(group, member, function, host))
+                elif not _leaves_group_alone(member, function, host):
+                    yield _bridge_driver(group, member, function)
 
 
 def _leaves_group_alone(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
@@ -120,6 +122,8 @@ def _unreadable_member(group: TouchedGroup, address: PciAddress, why: str) -> Gr
     return GroupNotViable(
         f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {why}",
         "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
+        device=str(address),
+        group=group.number,
     )
 
 
@@ -171,7 +175,7 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
     )
 
 
-def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -> None:
+def _check_attached(function: PciFunction, host: HostFacts) -> Iterator[LauncherkitError]:
     """V3."""
     detail = host.details.get(function.address)
     if detail is None:
@@ -179,31 +183,25 @@ def _check_attached(function: PciFunction, host: HostFacts, errors: Collector) -
     if detail.virtfns and any(
         (vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns
     ):
-        errors.add(
-            VgpuPhysicalFunction(
-                f"{describe(function)} is the physical function of an SR-IOV vGPU card",
-                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the "
-                "whole card through.",
-                device=str(function.address),
-            )
+        yield VgpuPhysicalFunction(
+            f"{describe(function)} is the physical function of an SR-IOV vGPU card",
+            "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
+            "through.",
+            device=str(function.address),
         )
     if detail.power_state == "D3cold":
-        errors.add(
-            DeviceAsleep(
-                f"{describe(function)} is in power state D3cold",
-                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and "
-                "keep its slot powered.",
-                device=str(function.address),
-            )
+        yield DeviceAsleep(
+            f"{describe(function)} is in power state D3cold",
+            f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot "
+            "powered.",
+            device=str(function.address),
         )
     if not detail.config_readable:
-        errors.add(
-            DeviceGone(
-                f"{describe(function)} has fallen off the bus: its config space reads all ones",
-                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove "
-                "and rescan it.",
-                device=str(function.address),
-            )
+        yield DeviceGone(
+            f"{describe(function)} has fallen off the bus: its config space reads all ones",
+            "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan "
+            "it.",
+            device=str(function.address),
         )
 
 
@@ -241,19 +239,17 @@ def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress
     )
 
 
-def check_nodes(nodes: Iterable[str], host: HostFacts, errors: Collector) -> None:
-    """Add `NodeMissing` for each VFIO node that is not there (V2); USB nodes are not among the facts."""
+def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
+    """An error for each VFIO node that is not there (V2); USB nodes are not among the facts."""
     if host.nodes is None:
         return
     for node in nodes:
         if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
-            errors.add(
-                NodeMissing(
-                    f"the device node {node} is missing",
-                    "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
-                    "Where the VM runs elsewhere: --no-node-check.",
-                    file=node,
-                )
+            yield NodeMissing(
+                f"the device node {node} is missing",
+                "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
+                "Where the VM runs elsewhere: --no-node-check.",
+                file=node,
             )
 
 

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, shown_entry
+from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, LauncherkitError, shown_entry
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
+from launcherkit.model.value import NamedTuple
 
 _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {
     "pci": (PciAddress.parse, BadPciAddress, "a PCI address such as 0000:e1:00.0"),
     "mdev": (MdevAddress.parse, BadMdevUuid, "the UUID of a mediated device"),
     "usb": (UsbAddress.parse, BadUsbAddress, "a USB address such as 1:4"),
 }
+
+
+class Reading(NamedTuple):
+    """What one variable holds."""
+
+    allocation: Allocation
+    """Of the entries that are addresses."""
+    notes: tuple[Note, ...]
+    """Entries that repeat others (E3)."""
+    errors: tuple[LauncherkitError, ...]
+    """One for each entry that is no address."""
 
 
 class Environment:
@@ -49,11 +61,13 @@ class Environment:
         there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
         return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
 
-    def read(self, variable: str, errors: Collector, notes: list[Note]) -> Allocation:
-        """Parse one variable; what is wrong with it goes to ``errors``, entry by entry."""
+    def read(self, variable: str) -> Reading:
+        """Parse one variable, entry by entry."""
         prefix, kind = next(item for item in self._kinds.items() if variable.startswith(item[0] + "_"))
         parse, error, expected = _PARSE[kind]
         entries: dict[HostAddress, int] = {}
+        notes: list[Note] = []
+        errors: list[LauncherkitError] = []
         for position, entry in enumerate(self._env[variable].split(","), start=1):
             text = entry.strip()
             if not text:
@@ -61,7 +75,7 @@ class Environment:
             try:
                 address = parse(text)
             except ValueError as problem:
-                errors.add(
+                errors.append(
                     error(
                         f"{variable}, entry {position}: {shown_entry(text)}: {problem}",
                         f"The device plugin that sets {variable} must put {expected} there; see what it logged.",
@@ -74,7 +88,8 @@ class Environment:
                 notes.append(Note("repeat", f"{variable}: entry {position} repeats entry {first}, {address}"))
             else:
                 entries[address] = position
-        return Allocation(variable, variable[len(prefix) + 1 :], kind, tuple(entries))
+        allocation = Allocation(variable, variable[len(prefix) + 1 :], kind, tuple(entries))
+        return Reading(allocation, tuple(notes), tuple(errors))
 
 
 def _entries(value: str) -> list[str]:

@@ -40,7 +40,6 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
         BadVmi: it is not JSON, is something else than a VMI, or not of the VMI's shape; all faults together.
     """
     document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
-    errors = Collector()
     requests: list[Request] = []
     path = ""
     notes: tuple[Note, ...] = ()
@@ -48,7 +47,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
         from launcherkit.sources.vmi_object import find_vmi  # KubeVirt hands VMIs to hooks; the others are people's
 
         document, path, notes = find_vmi(document, name)
-    reader = _Reader(name, errors, path)
+    reader = _Reader(name, path)
     root = reader.mapping(document, "$")
     spec = reader.mapping(root.get("spec"), "spec")
     domain = reader.mapping(spec.get("domain"), "spec.domain")
@@ -65,7 +64,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
             requests.append(_request(reader, section, index, entry, claims))
     metadata = reader.mapping(root.get("metadata"), "metadata")
     annotations = reader.mapping(metadata.get("annotations"), "metadata.annotations")
-    errors.raise_if_any()
+    reader.errors.raise_if_any()
     texts = {key: value for key, value in annotations.items() if isinstance(value, str)}
     return Vmi(tuple(requests), texts, notes)
 
@@ -92,14 +91,14 @@ def _parse(text: str | bytes, name: str) -> object:
 class _Reader:
     """Checks shapes and collects what is wrong, each with its JSON path."""
 
-    def __init__(self, name: str, errors: Collector, root: str) -> None:
+    def __init__(self, name: str, root: str) -> None:
         self._name = name
-        self._errors = errors
+        self.errors = Collector()
         self._root = root
 
     def fault(self, path: str, value: object, expected: str) -> None:
         where = f"{self._name}, {self._root}{path}"
-        self._errors.add(BadVmi(f"{where}: expected {expected}, found {shown(value)}", _REMEDY))
+        self.errors.add(BadVmi(f"{where}: expected {expected}, found {shown(value)}", _REMEDY))
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""

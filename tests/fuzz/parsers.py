@@ -46,10 +46,9 @@ def environment(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     for prefix in "PCI_RESOURCE", "MDEV_PCI_RESOURCE", "USB_RESOURCE":
         found = Environment({f"{prefix}_X": text})
-        errors = Collector()
-        allocation = found.read(f"{prefix}_X", errors, [])
+        allocation, _, errors = found.read(f"{prefix}_X")
         assert len(set(allocation.entries)) == len(allocation.entries)
-        errors.raise_if_any()
+        Collector(errors).raise_if_any()
 
 
 def env_file(data: bytes) -> None:

@@ -10,7 +10,6 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Claim, Shown, Unit
 from launcherkit.model.request import DisplayOptions, Kind, Section
 from launcherkit.resolve.display import decide_displays
@@ -46,12 +45,10 @@ def decide(
     options: Mapping[str, DisplayOptions | None],
     facts_of_domain: DomainFacts | None = None,
     host: HostFacts = HOST,
-) -> tuple[dict[HostAddress, Shown], list[str]]:
-    notes: list[Note] = []
-    errors = Collector()
-    shown = decide_displays(units, options, facts_of_domain or domain(), host, errors, notes)
-    errors.raise_if_any()
-    return shown, [note.topic for note in notes]
+) -> tuple[Mapping[HostAddress, Shown], list[str]]:
+    found = decide_displays(units, options, facts_of_domain or domain(), host)
+    Collector(found.errors).raise_if_any()
+    return found.shown, [note.topic for note in found.notes]
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,13 @@ def request(resource: str | None, name: str = "a", position: int = 0) -> Request
 
 
 def check(*requests: Request) -> None:
-    errors = Collector()
     answered: dict[str, str | None] = {each.resource: "PCI_RESOURCE_X" for each in requests if each.resource}
-    check_requests(requests, answered, Environment({}), errors)
-    errors.raise_if_any()
+    Collector(check_requests(requests, answered, Environment({}))).raise_if_any()
 
 
 def missing(resource: str, env: dict[str, str]) -> VariableMissing:
     environment = Environment(env)
-    error = variable_missing([request(resource)], environment.names_for(resource), environment.counts())
-    assert isinstance(error, VariableMissing)
-    return error
+    return variable_missing([request(resource)], environment.names_for(resource), environment.counts())
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,21 @@ from collections.abc import Iterable
 import pytest
 
 from launcherkit.errors import (
-    Collector,
     DeviceAsleep,
     DeviceGone,
     GroupNotViable,
     LauncherkitError,
-    NodeMissing,
     VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.function import PciDetail, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.note import Note
 from launcherkit.resolve.viability import (
     check_nodes,
     check_viability,
     needed_nodes,
     nodes_to_come,
+    notes_on_drivers,
     touched_groups,
 )
 from tests.support.facts import AUDIO, BRIDGE, UUID, at, card, detail, facts, function, mdev
@@ -32,22 +30,17 @@ GPU = "0000:e1:00.0"
 MATE = "0000:e1:00.1"
 
 
-def told_by(errors: Collector) -> list[LauncherkitError]:
-    try:
-        errors.raise_if_any()
-    except LauncherkitError as raised:
-        return list(raised.leaves())
-    return []
+def problems(host: HostFacts, *attached: str, managed: bool = False) -> list[LauncherkitError]:
+    addresses = [at(address) for address in attached]
+    return list(check_viability(touched_groups(addresses, host), addresses if managed else (), host))
 
 
-def problems(
-    host: HostFacts, *attached: str, managed: bool = False, notes: list[Note] | None = None
-) -> list[LauncherkitError]:
-    errors = Collector()
-    groups = touched_groups([at(address) for address in attached], host)
-    bound_by_libvirt = {at(address) for address in attached} if managed else set()
-    check_viability(groups, bound_by_libvirt, host, errors, [] if notes is None else notes)
-    return told_by(errors)
+def topics(host: HostFacts, *attached: str, managed: bool = False) -> list[str]:
+    """Of the notes that are made where the kernel has no objection."""
+    assert problems(host, *attached, managed=managed) == []
+    addresses = [at(address) for address in attached]
+    groups = touched_groups(addresses, host)
+    return [note.topic for note in notes_on_drivers(groups, addresses if managed else (), host)]
 
 
 @pytest.mark.parametrize(
@@ -122,11 +115,9 @@ def test_class_06_without_a_bridges_header_is_in_the_way_with_a_driver(
 def test_a_bridge_on_a_driver_of_its_own_is_a_note() -> None:
     """V1: the kernel went by the header up to Linux 5.18, and goes by the driver since."""
     host = facts(function(GPU), function("0000:e0:00.0", BRIDGE, driver="shpchp"))
-    errors, notes = Collector(), list[Note]()
-    check_viability(touched_groups([at(GPU)], host), (), host, errors, notes)
-    errors.raise_if_any()
-    (note,) = notes
-    assert (note.topic, "is bound to shpchp" in note.text) == ("bridge-driver", True)
+    assert topics(host, GPU) == ["bridge-driver"]
+    (note,) = notes_on_drivers(touched_groups([at(GPU)], host), (), host)
+    assert "is bound to shpchp" in note.text
 
 
 def test_a_member_that_can_not_be_read_counts_as_in_the_way() -> None:
@@ -187,12 +178,8 @@ def test_managed_lets_libvirt_bind_what_is_attached_and_nothing_else() -> None:
 
 def test_an_attached_function_without_a_driver_is_viable_but_noted_where_libvirt_does_not_bind_it() -> None:
     """V1."""
-    notes: list[Note] = []
-    assert problems(facts(function(GPU, driver=None)), GPU, notes=notes) == []
-    assert [note.topic for note in notes] == ["no-driver"]
-    notes.clear()
-    assert problems(facts(function(GPU, driver=None)), GPU, managed=True, notes=notes) == []
-    assert notes == []
+    assert topics(facts(function(GPU, driver=None)), GPU) == ["no-driver"]
+    assert topics(facts(function(GPU, driver=None)), GPU, managed=True) == []
 
 
 @pytest.mark.parametrize(
@@ -289,16 +276,12 @@ def test_an_mdev_forces_the_old_set() -> None:
 
 def missing(nodes: Iterable[str], host: HostFacts) -> list[str]:
     """The nodes that an error names."""
-    errors = Collector()
-    check_nodes(nodes, host, errors)
-    return [error.message.split()[3] for error in told_by(errors)]
+    return [error.message.split()[3] for error in check_nodes(nodes, host)]
 
 
 def test_every_node_that_is_not_here_is_an_error() -> None:
     """V2."""
-    errors = Collector()
-    check_nodes(OLD, cdev_host([]), errors)
-    assert {type(error) for error in told_by(errors)} == {NodeMissing}
+    assert {error.file for error in check_nodes(OLD, cdev_host([]))} == OLD
     assert missing(sorted(OLD), cdev_host(["/dev/vfio/44"])) == ["/dev/vfio/vfio"]
     assert missing(sorted(OLD), cdev_host([])) == ["/dev/vfio/44", "/dev/vfio/vfio"]
     assert missing(sorted(OLD), cdev_host(OLD)) == []

@@ -13,10 +13,9 @@ from tests.support.facts import UUID
 X = "PCI_RESOURCE_X"
 
 
-def read(name: str, value: str, extra: tuple[str, ...] = ()) -> tuple[Allocation, list[Note]]:
-    errors, notes = Collector(), list[Note]()
-    allocation = Environment({name: value}, extra).read(name, errors, notes)
-    errors.raise_if_any()
+def read(name: str, value: str, extra: tuple[str, ...] = ()) -> tuple[Allocation, tuple[Note, ...]]:
+    allocation, notes, errors = Environment({name: value}, extra).read(name)
+    Collector(errors).raise_if_any()
     return allocation, notes
 
 

@@ -14,7 +14,6 @@ from launcherkit_plugin.binding.in_use import read_uses
 from launcherkit_plugin.cli.binding import (
     BindingParts,
     add_change_arguments,
-    collected,
     open_parts,
     prepare,
     read_addresses,
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     errors = Collector()
     done = []
     for plan in plans:
-        with collected(errors):
+        with errors:
             change = [member.address for member in plan.change]
             changed = parts.binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
             done.append((plan.number, plan.members, changed))
@@ -94,7 +93,7 @@ def _plans(addresses: Iterable[PciAddress], parts: BindingParts, *, force: bool)
     uses = read_uses(parts.root, parts.proc, [member.address for plan in plans for member in plan.change])
     errors = Collector()
     for plan in plans:
-        with collected(errors):
+        with errors:
             check_free(plan, facts, uses, force=force)
             parts.holders([member.address for member in plan.change], sure=False)
     errors.raise_if_any()

@@ -6,8 +6,7 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -162,16 +161,6 @@ def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> No
         else:
             end = "all is bound" if settled.end == "bound" else "all is as it was"
             tell("note", f"{what}: left half done by another process; {end} now", env)
-
-
-@contextmanager
-def collected(errors: Collector) -> Iterator[None]:
-    """What goes wrong with one group doesn't keep the next one from being tried."""
-    try:
-        yield
-    except LauncherkitError as error:
-        for leaf in error.leaves():
-            errors.add(leaf)
 
 
 def write_changes(groups: Iterable[Group], output: str) -> None:

@@ -17,7 +17,6 @@ from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.cli.binding import (
     BindingParts,
     add_change_arguments,
-    collected,
     open_parts,
     prepare,
     read_addresses,
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     for record in records:
         known = [facts.functions[entry.address] for entry in record.entries if entry.address in facts.functions]
         number = next((function.iommu_group for function in known), None)
-        with collected(errors):
+        with errors:
             if args.dry_run:
                 parts.holders([entry.address for entry in record.entries], sure=True)
                 changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]

@@ -124,14 +124,23 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     models: dict[str, dict[tuple[int, int], None]] = {}
     types: dict[str, dict[str, None]] = {}
     path = f"{name}, permittedHostDevices"
-    for place, pci in _ours(permitted.pci, f"{path}.pciHostDevices", notes):
-        model = _checked(parse_pair, pci.selector, f"{place}.pciVendorSelector", errors)
-        resource = _checked(check_resource_name, pci.resource, f"{place}.resourceName", errors)
-        if model and resource:
-            models.setdefault(resource, {})[model] = None
-    for place, mediated in _ours(permitted.mediated, f"{path}.mediatedDevices", notes):
-        resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName", errors)
-        if resource:
+    for place, pci in _placed(permitted.pci, f"{path}.pciHostDevices"):
+        if not pci.external:
+            notes.append(_left_alone(place, pci))
+            continue
+        model = None
+        with errors:
+            model = _checked(parse_pair, pci.selector, f"{place}.pciVendorSelector")
+        with errors:
+            resource = _checked(check_resource_name, pci.resource, f"{place}.resourceName")
+            if model:
+                models.setdefault(resource, {})[model] = None
+    for place, mediated in _placed(permitted.mediated, f"{path}.mediatedDevices"):
+        if not mediated.external:
+            notes.append(_left_alone(place, mediated))
+            continue
+        with errors:
+            resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName")
             types.setdefault(resource, {})[mediated.selector] = None
     if permitted.usb:
         notes.append(Note("left-alone", f"{path}.usb: USB devices are not ours"))
@@ -178,22 +187,21 @@ _Device = TypeVar("_Device", bound=_WrittenDevice)
 _Value = TypeVar("_Value")
 
 
-def _ours(entries: list[_Device], path: str, notes: list[Note]) -> Iterator[tuple[str, _Device]]:
-    """The entries that are ours, each with its path."""
-    for position, entry in enumerate(entries):
-        if entry.external:
-            yield f"{path}.{position}", entry
-        else:
-            text = f"{path}.{position}: {entry.resource} is KubeVirt's own: it has no externalResourceProvider: true"
-            notes.append(Note("left-alone", text))
+def _placed(entries: list[_Device], path: str) -> Iterator[tuple[str, _Device]]:
+    """Each entry with its path."""
+    return ((f"{path}.{position}", entry) for position, entry in enumerate(entries))
 
 
-def _checked(check: Callable[[str], _Value], text: str, path: str, errors: Collector) -> _Value | None:
+def _left_alone(place: str, entry: _WrittenDevice) -> Note:
+    text = f"{place}: {entry.resource} is KubeVirt's own: it has no externalResourceProvider: true"
+    return Note("left-alone", text)
+
+
+def _checked(check: Callable[[str], _Value], text: str, path: str) -> _Value:
     try:
         return check(text)
     except ValueError as problem:
-        errors.add(BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY))
-        return None
+        raise BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY) from problem
 
 
 def _others(permitted: WrittenPermitted) -> Iterator[Selector]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from launcherkit.errors import Collector, DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
+from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
@@ -193,9 +193,8 @@ class PciProvider:
             return failed or Problem("driver", f"{what} {bound} to a VFIO driver")
         if function.iommu_group is None:
             return Problem("no-group", f"{what} has no IOMMU group: the IOMMU is off, in the firmware or the kernel")
-        errors = _viability(plan.functions, host)
-        if errors:
-            return Problem(_reason(errors[0]), errors[0].message)
+        for error in check_viability(touched_groups(plan.functions, host), (), host):
+            return Problem(_reason(error), error.message)
         if self._chosen_nodes([plan]) is None:
             return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
@@ -350,16 +349,6 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
     situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
     (unit,) = assemble_units([claim], situation)
     return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
-
-
-def _viability(functions: Sequence[PciAddress], host: HostFacts) -> list[LauncherkitError]:
-    errors = Collector()
-    check_viability(touched_groups(functions, host), (), host, errors, [])
-    try:
-        errors.raise_if_any()
-    except LauncherkitError as error:
-        return list(error.leaves())
-    return []
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:

@@ -200,11 +200,9 @@ class Maker:
         """
         with self.files.tree() as tree:
             facts = read_needed(tree, *(([address], ()) if isinstance(address, PciAddress) else ((), [address])))
-        errors = Collector()
-        check_viability(touched_groups([address], facts), (), facts, errors, [])
         nodes = needed_nodes([address], facts, iommufd=iommufd).nodes
-        check_nodes(nodes, facts, errors)
-        errors.raise_if_any()
+        errors = (*check_viability(touched_groups([address], facts), (), facts), *check_nodes(nodes, facts))
+        Collector(errors).raise_if_any()
         return nodes
 
     def _seen(self, check: Callable[[Tree], object], patience: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
@@ -145,14 +145,11 @@ class VfKind:
 
     def _node_problem(self, found: _Vf, host: HostFacts) -> Problem | None:
         """Whether QEMU could have one that has its type (V1, V2)."""
-        errors = Collector()
-        check_viability(touched_groups([found.vf], host), (), host, errors, [])
-        viable = _first(errors)
-        if viable is not None:
-            return Problem("not-viable", viable)
-        check_nodes(needed_nodes([found.vf], host, iommufd=self.iommufd).nodes, host, errors)
-        missing = _first(errors)
-        return None if missing is None else Problem("node", missing)
+        for error in check_viability(touched_groups([found.vf], host), (), host):
+            return Problem("not-viable", error.message)
+        for error in check_nodes(needed_nodes([found.vf], host, iommufd=self.iommufd).nodes, host):
+            return Problem("node", error.message)
+        return None
 
     def _what(self, card: str, number: int) -> str:
         return self._names.get(card, {}).get(number, str(number))
@@ -231,11 +228,3 @@ def _lost(found: _Vf) -> bool:
     """Whether a VF that a pod has is without the type that it was given for."""
     dynamic = found.rule.mode == "dynamic" and found.types != (0,)
     return dynamic and found.state.current_type not in found.types
-
-
-def _first(errors: Collector) -> str | None:
-    try:
-        errors.raise_if_any()
-    except LauncherkitError as error:
-        return next(error.leaves()).message
-    return None
