@@ -120,14 +120,13 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     """
     permitted = settings.permitted or WrittenPermitted.model_validate({})
     errors = Collector()
-    notes: list[Note] = []
     models: dict[str, dict[tuple[int, int], None]] = {}
     types: dict[str, dict[str, None]] = {}
     path = f"{name}, permittedHostDevices"
-    for place, pci in _placed(permitted.pci, f"{path}.pciHostDevices"):
-        if not pci.external:
-            notes.append(_left_alone(place, pci))
-            continue
+    pci_devices, notes = _ours(permitted.pci, f"{path}.pciHostDevices")
+    mediated_devices, more = _ours(permitted.mediated, f"{path}.mediatedDevices")
+    notes += more
+    for place, pci in pci_devices:
         model = None
         with errors:
             model = _checked(parse_pair, pci.selector, f"{place}.pciVendorSelector")
@@ -135,10 +134,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
             resource = _checked(check_resource_name, pci.resource, f"{place}.resourceName")
             if model:
                 models.setdefault(resource, {})[model] = None
-    for place, mediated in _placed(permitted.mediated, f"{path}.mediatedDevices"):
-        if not mediated.external:
-            notes.append(_left_alone(place, mediated))
-            continue
+    for place, mediated in mediated_devices:
         with errors:
             resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName")
             types.setdefault(resource, {})[mediated.selector] = None
@@ -187,14 +183,12 @@ _Device = TypeVar("_Device", bound=_WrittenDevice)
 _Value = TypeVar("_Value")
 
 
-def _placed(entries: list[_Device], path: str) -> Iterator[tuple[str, _Device]]:
-    """Each entry with its path."""
-    return ((f"{path}.{position}", entry) for position, entry in enumerate(entries))
-
-
-def _left_alone(place: str, entry: _WrittenDevice) -> Note:
-    text = f"{place}: {entry.resource} is KubeVirt's own: it has no externalResourceProvider: true"
-    return Note("left-alone", text)
+def _ours(entries: list[_Device], path: str) -> tuple[list[tuple[str, _Device]], list[Note]]:
+    """The entries that are ours, each with its path; and notes on the others."""
+    placed = [(f"{path}.{position}", entry) for position, entry in enumerate(entries)]
+    why = "is KubeVirt's own: it has no externalResourceProvider: true"
+    others = [Note("left-alone", f"{place}: {entry.resource} {why}") for place, entry in placed if not entry.external]
+    return [(place, entry) for place, entry in placed if entry.external], others
 
 
 def _checked(check: Callable[[str], _Value], text: str, path: str) -> _Value:
