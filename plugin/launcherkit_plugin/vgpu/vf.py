@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
