@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 _DRIVERS = "sys/bus/pci/drivers"
+_EVENTS = "sys/kernel/uevent_seqnum"
+"""How many uevents the kernel has sent: one after each new device, binding, unbinding and removal."""
 
 
 def scan_identity(tree: Tree) -> HostFacts:
@@ -54,6 +56,8 @@ class _Remembered(NamedTuple):
     groups: Mapping[int, tuple[PciAddress, ...]]
     bound: frozenset[str]
     """The names of those that VFIO drivers had."""
+    events: bytes | None
+    """What `_EVENTS` held before the look; None where a part of it must be tried again."""
 
 
 class IdentityMemory:
@@ -62,12 +66,12 @@ class IdentityMemory:
     A function keeps its IDs, its group and its physical function for as long as it is there. Its driver may change:
     which functions have a VFIO driver is looked at each time, other drivers are those of when it was read. So are NUMA
     nodes with ``numa``, without it they are not read. Looks may overlap: what a look leaves behind holds for as long as
-    the entries are the same.
+    the entries are the same. Nothing is listed while the kernel has sent no uevent, on a host that counts them.
     """
 
     def __init__(self, *, numa: bool = False) -> None:
         self._numa = numa
-        self._last = _Remembered({}, {}, {}, frozenset())
+        self._last = _Remembered({}, {}, {}, frozenset(), None)
 
     def scan(self, tree: Tree, without: Collection[str] = ()) -> HostFacts:
         """As `scan_identity`. What can't be read is tried again by the next look.
@@ -78,12 +82,16 @@ class IdentityMemory:
         """
         if not isinstance(tree, DiskTree):
             return scan_identity(tree)
-        last, inodes, bound = self._last, tree.inodes(DEVICES), _bound_to_vfio(tree)
+        last, events = self._last, tree.read(_EVENTS)
+        if events is not None and events == last.events:
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
+        inodes, bound = tree.inodes(DEVICES), _bound_to_vfio(tree)
         kept, changed = last.inodes, last.bound ^ bound
         if changed:
             kept = {name: inode for name, inode in kept.items() if name not in changed}
         unknown: dict[PciAddress, str] = {}
         if inodes == kept:
+            self._last = last._replace(events=events)
             return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
         reader, functions = IdentityReader(numa=self._numa), {}
         with tree.below(DEVICES) as devices:
@@ -102,7 +110,7 @@ class IdentityMemory:
         groups = _groups(functions.values())
         unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
         sure = {name: inode for name, inode in inodes.items() if name not in unsure}
-        self._last = _Remembered(sure, functions, groups, bound)
+        self._last = _Remembered(sure, functions, groups, bound, None if unsure else events)
         if unknown:
             groups = _with_unknown(groups, unknown, tree)
         return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
@@ -223,7 +231,7 @@ class _NeedReader:
         found = self._mdevs(mdevs)
         for mdev in found.values():
             self._take(mdev.parent)  # what it is decides whether the mdev counts as a GPU (Q1)
-        nodes = self._nodes(found)
+        nodes, others = self._nodes(found)
         return HostFacts(
             True,
             self._functions,
@@ -232,7 +240,7 @@ class _NeedReader:
             found,
             {},
             nodes,
-            is_container_dev(self._tree) and read_nodes(self._tree) == nodes,
+            not others and is_container_dev(self._tree),
             unknown=self._unknown,
         )
 
@@ -295,16 +303,19 @@ class _NeedReader:
                 found[mdev.uuid] = fact
         return found
 
-    def _nodes(self, mdevs: dict[str, Mdev]) -> frozenset[str] | None:
-        """Which of the nodes exist by which what was read could be opened (V2)."""
+    def _nodes(self, mdevs: dict[str, Mdev]) -> tuple[frozenset[str] | None, bool]:
+        """Which of the nodes exist by which what was read could be opened (V2), and whether there are others."""
         if not self._has_dev:
-            return None
+            return None, False
         names = {"vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())}
-        cdevs = {detail.vfio_dev for detail in self._details.values() if detail.vfio_dev}
-        found = [f"/dev/vfio/{name}" for name in self._tree.names("dev/vfio") if name in names]
-        if cdevs:
-            found += [f"/dev/vfio/devices/{name}" for name in self._tree.names("dev/vfio/devices") if name in cdevs]
-        return frozenset([*found, "/dev/iommu"] if self._has_iommufd else found)
+        cdevs = {f"devices/{detail.vfio_dev}" for detail in self._details.values() if detail.vfio_dev}
+        there = self._tree.names("dev/vfio")
+        if "devices" in there:
+            there += [f"devices/{name}" for name in self._tree.names("dev/vfio/devices")]
+            names.add("devices")
+        found = (names | cdevs).intersection(there)
+        nodes = frozenset(f"/dev/vfio/{name}" for name in found if name != "devices")
+        return nodes | {"/dev/iommu"} if self._has_iommufd else nodes, len(found) < len(there)
 
 
 def _groups(functions: Iterable[PciFunction]) -> dict[int, tuple[PciAddress, ...]]:

@@ -105,6 +105,32 @@ def test_a_second_look_sees_what_has_come_gone_and_changed(tmp_path: Path) -> No
     assert agrees()
 
 
+def test_nothing_is_listed_until_the_kernel_sends_an_event(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    events = tmp_path / "sys/kernel/uevent_seqnum"
+    events.write_text("2711\n")
+    host, reader = Host.from_sysfs(tree.root), NodeReader()
+
+    def functions() -> list[str]:
+        return list(map(str, reader.read(host, is_display, vgpu=False).functions))
+
+    first = functions()
+    tree.card("0000:e2:00", group=45)
+    assert functions() == first
+    events.write_text("2712\n")
+    assert functions() == [*first, "0000:e2:00.0", "0000:e2:00.1"]
+    assert functions() == [*first, "0000:e2:00.0", "0000:e2:00.1"]
+
+
+def test_what_could_not_be_read_is_tried_again_without_an_event(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    (tmp_path / "sys/kernel/uevent_seqnum").write_text("2711\n")
+    host, reader, disk = Host.from_sysfs(tree.root), NodeReader(), PciAddress.parse("0000:02:00.0")
+    with failing(tmp_path / f"sys/bus/pci/devices/{disk}", errno.EIO):
+        assert disk in reader.read(host, is_display, vgpu=False).unknown
+    assert disk in reader.read(host, is_display, vgpu=False).functions
+
+
 def test_a_second_look_sees_whom_a_vfio_driver_has(tmp_path: Path) -> None:
     tree = built(tmp_path)
     host, reader = Host.from_sysfs(tree.root), NodeReader()
