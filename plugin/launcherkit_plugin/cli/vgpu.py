@@ -20,14 +20,16 @@ from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.vgpu.apply import apply_layout, check_layout, take
 from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import (
     Step,
+    apply_layout,
     cards_of,
+    check_layout,
     difference,
     free_on,
     kinds_like,
+    take,
     wishes,
 )
 from launcherkit_plugin.vgpu.maker import Maker

@@ -1,4 +1,4 @@
-"""A declared layout against what there is: what differs, and what to do next (G5). Pure.
+"""A declared layout against what there is: what differs, what to do next, and all of it done at once (G5).
 
 A card that a layout names is the layout's alone: what it doesn't want there goes. Cards that it doesn't name are left
 as they are. One look gives one round of steps, for what there is room for can only be read after each change.
@@ -7,14 +7,17 @@ as they are. One look gives one round of steps, for what there is room for can o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count as counting
 from typing import Literal, NamedTuple, TypeAlias
 
+from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
-from launcherkit_plugin.model.errors import BadLayout
+from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Card, Instance, cards, instances_on, is_meant, is_type, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.writer import Changes
 
 MayGo: TypeAlias = Callable[[Instance], str | None]
 """Why a vGPU must stay, or None."""
@@ -196,3 +199,77 @@ def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
     for instance in instances:
         found.setdefault(instance.type_id, []).append(instance)
     return found
+
+
+def take(step: Step, changes: Changes) -> bool:
+    """Do one step. True where something was changed.
+
+    Raises:
+        LauncherkitError: see `Changes`.
+    """
+    return changes.create(step.instance) if step.action == "create" else changes.remove(step.instance)
+
+
+def apply_layout(
+    entries: Sequence[LayoutEntry],
+    spread: Sequence[str],
+    look: Callable[[], HostFacts],
+    changes: Changes,
+    may_go: MayGo,
+    done: Callable[[Step], None],
+) -> None:
+    """Bring a host to a layout, or refuse before the first step.
+
+    Args:
+        entries: the layout.
+        spread: types for the cards that it doesn't name.
+        look: reads the host.
+        changes: makes and removes.
+        may_go: why a vGPU must stay.
+        done: called with each step that was taken.
+
+    Raises:
+        BadLayout: a card or type isn't there.
+        VgpuInUse: what is in use would have to go; nothing has been changed.
+        NoVgpuRoom: it can't be brought about; the message says how far it came.
+        LauncherkitError: a step failed.
+    """
+    host = look()
+    check_layout(entries, spread, host, may_go)
+    while True:
+        wanted, _ = wishes(entries, spread, host)
+        steps = next_round(wanted, host, may_go).steps
+        changed = False
+        for step in steps:
+            with suppress(NoVgpuRoom):  # what there is room for shows when it is read again
+                changed |= take(step, changes)
+                done(step)
+        host = look()
+        if not changed:
+            break
+    left = difference(wishes(entries, spread, host)[0], host)
+    if left:
+        raise NoVgpuRoom(
+            f"the layout can't be brought about: {'; '.join(left)}",
+            "The cards have no room for it beside each other: see the driver's rules for mixing types.",
+        )
+
+
+def check_layout(
+    entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts, may_go: MayGo
+) -> tuple[Step, ...]:
+    """The first steps to a layout.
+
+    Raises:
+        BadLayout: a card or type isn't there.
+        VgpuInUse: what is in use would have to go.
+    """
+    wanted, unknown = wishes(entries, spread, host)
+    errors = Collector()
+    for error in unknown:
+        errors.add(error)
+    coming = next_round(wanted, host, may_go)
+    for why in coming.blocked:
+        errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout."))
+    errors.raise_if_any()
+    return coming.steps

@@ -1,20 +1,108 @@
-"""The pools of vGPUs that a configuration asks for, and what keeps its layout."""
+"""What vGPUs need of the daemon: the pools that a configuration asks for, and what keeps its layout (G5)."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.config import VgpuConfig
-from launcherkit_plugin.vgpu.apply import LayoutKeeper
-from launcherkit_plugin.vgpu.cards import NameOf
-from launcherkit_plugin.vgpu.lifecycle import Stopped
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
+from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.errors import VgpuNotMade, VgpuNotRemoved
+from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
+from launcherkit_plugin.vgpu.layout import Step, next_round, take, wishes
+from launcherkit_plugin.vgpu.lifecycle import Stopped, kept_devices
 from launcherkit_plugin.vgpu.mdev import MdevKind
-from launcherkit_plugin.vgpu.pool import Pool, VgpuKind
+from launcherkit_plugin.vgpu.mdev_slots import slot_of
+from launcherkit_plugin.vgpu.pool import (
+    FIRST_PAUSE_SECONDS,
+    LATE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Pool,
+    VgpuKind,
+    result_of,
+)
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import Changes
+
+
+class LayoutKeeper:
+    """Keeps the layout of the configuration: a `launcherkit_plugin.devices.provider.Reconciler`.
+
+    What pods have stays, and so does what isn't of our making; what was made for pods is their pools' business.
+    """
+
+    def __init__(
+        self, entries: Sequence[LayoutEntry], spread: Sequence[str], changes: Changes, guarded: Guarded
+    ) -> None:
+        self._entries = tuple(entries)
+        self._spread = tuple(spread)
+        self._changes = changes
+        self._guarded = guarded
+        self._clock = changes.maker.clock
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        return may_be_vgpu(function)
+
+    def keeps(self, card: str, host: HostFacts) -> bool:
+        """Whether a card is the layout's."""
+        return any(wish.card.name == card for wish in wishes(self._entries, self._spread, host)[0])
+
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
+        """See `Reconciler.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
+        if not usage.known:
+            return []
+        wanted, unknown = wishes(self._entries, self._spread, host)
+        for error in unknown:
+            self._changes.tell(error)
+        steps: dict[str, list[Step]] = {}
+        for step in next_round(wanted, host, partial(_may_go, held=kept_devices(usage))).steps:
+            if not self._backoff.rests((step.action, step.instance.device), now):
+                steps.setdefault(step.card, []).append(step)
+        begun = [
+            self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
+            for card, todo in steps.items()
+        ]
+        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+
+    def _take(self, steps: Sequence[Step]) -> bool:
+        """In a thread. One that fails ends the round: the next ones would fail like it."""
+        changed = False
+        for step in steps:
+            key = step.action, step.instance.device
+            try:
+                changed |= take(step, self._changes)
+            except LauncherkitError as error:
+                self._changes.tell(error)
+                if isinstance(error, VgpuNotMade | VgpuNotRemoved):
+                    self._backoff.failed(key, self._clock())
+                    break
+            else:
+                self._backoff.succeeded(key)
+        return changed
+
+
+def _may_go(instance: Instance, held: Collection[str]) -> str | None:
+    if instance.device in held:
+        return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
+    if not instance.named or not (instance.vf or _is_for_layout(instance)):
+        return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
+    return None
+
+
+def _is_for_layout(instance: Instance) -> bool:
+    slot = slot_of(instance.device, instance.parent, instance.type_id)
+    return slot is not None and slot.purpose == "layout"
 
 
 class Handed(NamedTuple):

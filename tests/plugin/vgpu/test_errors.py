@@ -26,8 +26,8 @@ from launcherkit_plugin.model.errors import (
 )
 from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts, read_vm
 from launcherkit_plugin.telemetry.reporter import silent
-from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.cards import Instance
+from launcherkit_plugin.vgpu.layout import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot

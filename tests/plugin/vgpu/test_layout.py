@@ -9,9 +9,8 @@ import pytest
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.vgpu.apply import apply_layout
 from launcherkit_plugin.vgpu.cards import Instance
-from launcherkit_plugin.vgpu.layout import Step, difference, wishes
+from launcherkit_plugin.vgpu.layout import Step, apply_layout, difference, wishes
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
