@@ -10,7 +10,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.daemon.loop import Setup
-from launcherkit_plugin.devices.cdi import CdiFile
+from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.selectors import compile_rules, unmet_rules, whatever_driver
@@ -64,8 +64,7 @@ def assemble(config: Config, parts: ProviderParts) -> Setup:
         parts.host,
         root=parts.root,
         nodes=config.nodes,
-        cdi=_cdi_file(config, "pci", parts),
-        cdi_only=_only_cdi(config),
+        granted=_granted(config, "pci", parts),
         binder=binder,
         guarded=parts.guarded,
         may_match=compile_rules(whatever_driver(config.pci)),
@@ -89,7 +88,6 @@ def _no_vgpus(vgpu: VgpuConfig) -> bool:
 
 
 def _vgpu_parts(config: Config, namer: Namer, parts: ProviderParts) -> VgpuParts:
-    from launcherkit_plugin.devices.cdi import GrantedNodes
     from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import Handed, vgpu_parts
@@ -102,17 +100,14 @@ def _vgpu_parts(config: Config, namer: Namer, parts: ProviderParts) -> VgpuParts
         metrics=parts.metrics,
         recorder=parts.events,
     )
-    mdevs, vfs = (GrantedNodes(_cdi_file(config, part, parts), cdi_only=_only_cdi(config)) for part in ("mdev", "vf"))
-    handed = Handed(mdevs, vfs, iommufd=config.nodes == "cdev")
+    handed = Handed(_granted(config, "mdev", parts), _granted(config, "vf", parts), iommufd=config.nodes == "cdev")
     return vgpu_parts(config.vgpu, namer.vgpu, changes, parts.guarded, handed=handed, stopped=parts.stopped)
 
 
-def _cdi_file(config: Config, part: str, parts: ProviderParts) -> CdiFile | None:
-    return None if config.cdi is None else CdiFile(config.cdi.folder, part, parts.dev_root)
-
-
-def _only_cdi(config: Config) -> bool:
-    return config.cdi is not None and config.cdi.only
+def _granted(config: Config, part: str, parts: ProviderParts) -> GrantedNodes:
+    if config.cdi is None:
+        return GrantedNodes()
+    return GrantedNodes(CdiFile(config.cdi.folder, part, parts.dev_root), cdi_only=config.cdi.only)
 
 
 def _binder(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile
-from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.device import Grant
 from launcherkit_plugin.model.errors import CdiNotWritten
 
 KIND = "launcherkit.io/vfio"
@@ -60,13 +60,14 @@ class CdiFile:
         self._nodes: dict[str, tuple[str, ...]] = {}
         self._written: dict[str, tuple[str, ...]] | None = None
 
-    def replace(self, nodes: Mapping[str, Sequence[str]]) -> None:
-        """All devices from now on; those that are not among them are gone.
+    def replace(self, nodes: Mapping[str, Sequence[str]], held: Collection[str] = ()) -> None:
+        """From now on these devices; of others only those stay that somebody has, who may have got them since the look.
 
         Raises:
             CdiNotWritten: names the file and the reason; it is as it was.
         """
-        self._nodes = {name: tuple(paths) for name, paths in nodes.items()}
+        kept = {name: paths for name, paths in self._nodes.items() if name in held}
+        self._nodes = kept | {name: tuple(paths) for name, paths in nodes.items()}
         self._write()
 
     def add(self, nodes: Mapping[str, Sequence[str]]) -> None:
@@ -78,16 +79,12 @@ class CdiFile:
         self._nodes |= {name: tuple(paths) for name, paths in nodes.items()}
         self._write()
 
-    def remove(self) -> None:
-        """No devices, no file. Containers that run keep their nodes."""
-        self.replace({})
-
     def _write(self) -> None:
         nodes = {name: paths for name, paths in self._nodes.items() if paths}
         if nodes == self._written and os.path.exists(self.path) == bool(nodes):
             return
         if nodes:
-            with suppress(OSError):  # the write below tells the reason
+            with suppress(OSError):  # the write below gives the reason
                 os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             try:
                 write_atomically(self.path, cdi_spec(nodes, self._dev_root))
@@ -114,40 +111,38 @@ class GrantedNodes:
     """Device nodes for containers, and for their runtime where CDI is used.
 
     Args:
-        cdi: where they are written down for the runtime.
+        cdi: where the runtime finds them.
         cdi_only: containers get them in no other way.
     """
 
     def __init__(self, cdi: CdiFile | None = None, *, cdi_only: bool = False) -> None:
-        self._cdi = cdi
+        self.cdi = cdi
         self._only = cdi_only
-        self._written: dict[str, tuple[str, ...]] = {}
 
-    def grant(self, resource: Resource, nodes: Mapping[str, Sequence[str]]) -> Grant:
-        """The answer for devices with these nodes, by ID in the order of the request.
-
-        Raises:
-            UnwritableFile: they can't be written down.
-        """
-        names: tuple[str, ...] = ()
-        if self._cdi is not None:
-            self._written |= {device: tuple(of_one) for device, of_one in nodes.items()}
-            self._cdi.add(nodes)
-            names = tuple(map(cdi_name, nodes))
-        unique = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
-        return Grant({resource.variable: ",".join(nodes)}, () if names and self._only else unique, names)
-
-    def refresh(self, there: Mapping[str, Sequence[str]], held: Collection[str]) -> None:
-        """What is written down for the runtime: what there is, and what somebody has: it may be newer than the look.
+    def grant(
+        self,
+        variable: str,
+        nodes: Mapping[str, Sequence[str]],
+        *,
+        listed: Iterable[str] | None = None,
+        together: Sequence[str] | None = None,
+    ) -> Grant:
+        """What a container gets for devices.
 
         Args:
-            there: the nodes of all devices that were there, by ID.
-            held: the IDs of those that somebody has.
+            variable: that lists them.
+            nodes: of each, by ID in the order of the request.
+            listed: what the variable lists, if not the IDs.
+            together: the nodes of all, if not those of each.
 
         Raises:
-            UnwritableFile: they can't be written down.
+            CdiNotWritten: see `CdiFile`.
         """
-        if self._cdi is not None:
-            self._written = {device: of_one for device, of_one in self._written.items() if device in held}
-            self._written |= {device: tuple(of_one) for device, of_one in there.items()}
-            self._cdi.replace(self._written)
+        names: tuple[str, ...] = ()
+        if self.cdi is not None:
+            self.cdi.add(nodes)
+            names = tuple(map(cdi_name, nodes))
+        if together is None:
+            together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
+        env = {variable: ",".join(nodes if listed is None else listed)}
+        return Grant(env, () if names and self._only else tuple(together), names)

@@ -18,7 +18,7 @@ from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
-from launcherkit_plugin.devices.cdi import CdiFile, cdi_name
+from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
     Fingerprint,
@@ -71,8 +71,7 @@ class PciProvider:
         *,
         root: str = "/",
         nodes: NodeChoice = "auto",
-        cdi: CdiFile | None = None,
-        cdi_only: bool = False,
+        granted: GrantedNodes | None = None,
         binder: BindingProblems | None = None,
         guarded: Guarded | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
@@ -85,8 +84,7 @@ class PciProvider:
             host: looked at again when the kubelet asks for what has changed since.
             root: where ``sys/`` and ``dev/`` of that host are.
             nodes: which device nodes containers get.
-            cdi: where the devices are written down for the container runtime, if CDI is used.
-            cdi_only: containers get the device nodes through CDI and in no other way.
+            granted: how containers get them.
             binder: binds functions before they are advertised.
             guarded: does what may hang.
             may_match: a rule that a function could fall under with another driver or NUMA node; ``match`` does where no
@@ -98,8 +96,7 @@ class PciProvider:
         self._host = host
         self._root = root.rstrip("/")
         self._nodes = nodes
-        self._cdi = cdi
-        self._cdi_only = cdi_only
+        self._granted = granted or GrantedNodes()
         self._binder = binder
         self._guarded = guarded or Guarded()
         self._rules: dict[str, PciRule] = {}
@@ -252,19 +249,19 @@ class PciProvider:
             if self._rules[resource.name].list_siblings
             else ids
         )
-        names = self._write_down(ids, chosen)
-        own = () if names and self._cdi_only else nodes
-        return Grant({resource.variable: ",".join(listed)}, (*own, *await self._egm_nodes(chosen)), names)
+        each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
+        grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
+        return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
         await self._look_again(resource, ids)
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
-        """See `launcherkit_plugin.devices.provider.Reconciler`: writes down for the container runtime what there is."""
-        if self._cdi is not None:
+        """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
+        if self._granted.cdi is not None:
             well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
-            self._cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
+            self._granted.cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
         return ()
 
     async def _egm_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...]:
@@ -273,13 +270,6 @@ class PciProvider:
         given = [str(function) for plan in plans for function in plan.functions]
         read = partial(egm_nodes, self._root, given)
         return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
-
-    def _write_down(self, ids: Sequence[str], plans: Sequence[_Plan]) -> tuple[str, ...]:
-        """The names by which the container runtime finds devices, once their nodes are written down for it."""
-        if self._cdi is None:
-            return ()
-        self._cdi.add({key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, plans, strict=True)})
-        return tuple(map(cdi_name, ids))
 
     async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
         """Plans by what is on the host now.

@@ -141,7 +141,7 @@ class Pool:
         self._guarded = guarded
         self._grace = grace_seconds
         self._stopped = stopped or Stopped()
-        self._handed = nodes or GrantedNodes()
+        self._granted = nodes or GrantedNodes()
         self._clock = changes.maker.clock
         self._targets: Mapping[tuple[str, str], Target] = {}
         self._idle: Mapping[str, float] = {}
@@ -199,7 +199,7 @@ class Pool:
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
         """See `Provider.allocate`; makes what isn't there (G2, G4)."""
-        return self._handed.grant(resource, await self._give(resource.name, ids))
+        return self._granted.grant(resource.variable, await self._give(resource.name, ids))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `Provider.check`. The kubelet starts containers from its own notes after a reboot, without Allocate."""
@@ -263,7 +263,9 @@ class Pool:
             )
             for card in dict.fromkeys([*changing, *missing])
         ]
-        self._changes.try_to(lambda: self._handed.refresh(nodes, kept))
+        cdi = self._granted.cdi
+        if cdi is not None:
+            self._changes.try_to(lambda: cdi.replace(nodes, kept))
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     # In a thread, one for each card

@@ -63,7 +63,7 @@ def test_the_file_follows_the_devices_and_goes_with_the_last(tmp_path: Path) -> 
     assert devices(file.path) == ["0000:01:00.0", "0000:e1:00.0"]
     file.replace({"0000:01:00.0": ["/dev/vfio/vfio", "/dev/vfio/2"]})
     assert devices(file.path) == ["0000:01:00.0"]
-    file.remove()
+    file.replace({})
     assert list((tmp_path / "cdi").iterdir()) == []
 
 

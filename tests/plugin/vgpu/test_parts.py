@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
-from launcherkit_plugin.model.device import Holder, Resource, Usage
+from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
@@ -110,14 +110,13 @@ def test_a_stopped_vms_devices_are_free_until_they_are_another_pods() -> None:
 def test_the_container_runtime_finds_what_is_there_and_what_was_just_given(tmp_path: Path) -> None:
     file = CdiFile(str(tmp_path), "mdev")
     nodes = GrantedNodes(file, cdi_only=True)
-    resource = Resource("x/A", "X_A", {})
 
     def written() -> set[str]:
         return {device["name"] for device in json.loads(Path(file.path).read_text())["devices"]}
 
-    grant = nodes.grant(resource, {"1": ("/dev/vfio/vfio", "/dev/vfio/1"), "2": ("/dev/vfio/vfio", "/dev/vfio/2")})
+    grant = nodes.grant("X_A", {"1": ("/dev/vfio/vfio", "/dev/vfio/1"), "2": ("/dev/vfio/vfio", "/dev/vfio/2")})
     assert grant.env == {"X_A": "1,2"}
     assert grant.nodes == ()
     assert grant.cdi == ("launcherkit.io/vfio=1", "launcherkit.io/vfio=2")
-    nodes.refresh({"3": ("/dev/vfio/3",)}, held={"1"})  # by a look that was older than the grant
+    file.replace({"3": ("/dev/vfio/3",)}, held={"1"})  # by a look that was older than the grant
     assert written() == {"1", "3"}
