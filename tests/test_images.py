@@ -1,6 +1,6 @@
 """The Containerfiles, read strictly: what an image will have in it, whom it runs as, and where that comes from.
 
-No engine is needed, and none is used: nothing here says that a build succeeds.
+No engine is needed: the tier ``images`` builds them.
 """
 
 from __future__ import annotations
@@ -94,6 +94,14 @@ def test_an_image_names_its_user_by_number_and_starts_without_a_shell(file: Cont
     assert re.fullmatch(r"\d+:\d+", user.rest), "runAsNonRoot can't be checked by name"
     assert entrypoint
     assert exec_form(entrypoint)
+
+
+@every_target
+def test_an_image_is_labelled(file: Containerfile, stage: Stage) -> None:
+    if stage.name:  # the shim's are those of the sidecar that it is built on
+        label = stage.last("LABEL")
+        assert label
+        assert f'org.opencontainers.image.title="launcherkit-{stage.name}"' in label.rest
 
 
 @every_target

@@ -31,6 +31,8 @@ class Tier(NamedTuple):
     """The name of that program."""
     architecture: str = ""
     """Of the only machines that can run it; empty: any."""
+    root: bool = False
+    """Whether only root can run it."""
 
     def program(self) -> Path | None:
         """The program that the variable leads to; None where there is no variable, or it is not set."""
@@ -40,15 +42,21 @@ class Tier(NamedTuple):
     def missing(self) -> list[str]:
         """The programs that are not there, though they should be."""
         own = self.program()
+        if self.variable and own is None:
+            return []  # the tier is skipped
         lost = [str(own)] if own and not os.access(own, os.X_OK) else []
         if self.architecture and os.uname().machine != self.architecture:
             lost.append(f"{self.architecture} machine")
+        if self.root and os.geteuid() != 0:
+            lost.append("root")
         if self.module and find_spec(self.module) is None:
             lost.append(f"Python module {self.module}")
         return lost + [program for program, _ in self.needs if find_program(program) is None]
 
     def packages(self) -> list[tuple[str, ...]]:
         """The packages of the missing programs; of each tuple the first that the release knows is the one."""
+        if self.variable and self.program() is None:
+            return []
         wanted = dict.fromkeys(packages for program, packages in self.needs if find_program(program) is None)
         wanted |= dict.fromkeys(packages for what, packages in self.builds if not _is_there(what))
         return list(wanted)
@@ -129,11 +137,17 @@ KERNEL = Tier(
     architecture="x86_64",
 )
 
+IMAGES = Tier(
+    "images",
+    needs=(("buildah", ("buildah",)), ("mmdebstrap", ("mmdebstrap",)), ("apt-get", ("apt",))),
+    root=True,
+)
+
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
 # The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
 API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
-# The cluster's kubelet, with the same program.
-KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder)
+# The cluster's kubelet, with the same program; the plugin runs on it from its image.
+KUBELET = Tier("kubelet", needs=IMAGES.needs, variable=CLUSTER.variable, in_folder=CLUSTER.in_folder, root=True)
 
 # Ten thousand calls, twenty restarts, kills at every moment: it needs nothing but time.
 SLOW = Tier("slow")
@@ -143,6 +157,7 @@ TIERS = (
     LIBVIRT,
     GUEST,
     API,
+    IMAGES,
     CLUSTER,
     KUBELET,
     KERNEL,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-_KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "RUN", "USER"}
+_KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "LABEL", "RUN", "USER"}
 """What ours are made of. ADD fetches and unpacks; CMD, SHELL, VOLUME and the others are not needed."""
 
 
@@ -20,8 +20,8 @@ class Step(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a RUN, which are joined by ``&&`` alone."""
-        return [command.strip() for command in self.rest.split("&&")]
+        """The commands of a RUN, which are joined by ``&&`` alone; without its mounts."""
+        return [command.strip() for command in re.sub(r"^(--mount=\S+ )*", "", self.rest).split("&&")]
 
 
 class Stage(NamedTuple):
