@@ -16,15 +16,15 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, Task, check_free, plan_groups, tasks, unwanted, wanted_functions
 from launcherkit_plugin.binding.in_use import Holders, read_uses
-from launcherkit_plugin.binding.ledger import Ledger, Record, boot_id
+from launcherkit_plugin.binding.ledger import Ledger, Record
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.guarded import Guarded, group_key
-from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
+from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Problem, Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
-from launcherkit_plugin.telemetry.metrics import Binding, Metrics
+from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -34,20 +34,6 @@ LONGEST_PAUSE_SECONDS = 300.0
 LATE_SECONDS = 30.0
 """After which a group on its way is reported as late. A large GPU takes some ten seconds; a step that takes longer than
 `launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
-
-
-class ReconcilerParts(NamedTuple):
-    """What is bound, and what tells who has it."""
-
-    host: Host
-    root: str
-    proc: str
-    sysfs: Callable[[], Sysfs]
-    """Makes what does the steps; each group has its own."""
-    ledger: Ledger
-    open_nodes: Callable[[], OpenNodes]
-    load: Callable[[str], None]
-    """Loads the module of a driver."""
 
 
 class _Done(NamedTuple):
@@ -64,25 +50,36 @@ class BindingReconciler:
 
     Args:
         match: the rule that a function falls under, if any.
-        machine: where it is done.
+        host: facts are read from.
+        ledger: the records of what was bound.
         guarded: does it, group by group.
         reporter: takes what was done and what failed.
-        metrics: counts it.
+        sysfs: makes what does the steps; each group has its own.
+        open_nodes: reads which processes have which nodes open.
+        proc: where the host's proc file system is mounted.
     """
 
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        machine: ReconcilerParts,
+        host: Host,
+        ledger: Ledger,
         guarded: Guarded,
         reporter: Reporter,
-        metrics: Metrics,
+        *,
+        sysfs: Callable[[], Sysfs],
+        open_nodes: Callable[[], OpenNodes],
+        proc: str,
     ) -> None:
         self._match = match
-        self._machine = machine
+        self._host = host
+        self._ledger = ledger
         self._guarded = guarded
         self._reporter = reporter
-        self._metrics = metrics
+        self._sysfs = sysfs
+        self._open_nodes = open_nodes
+        self._proc = proc
+        self._load = modprobe if os.path.realpath(sysfs().root) == "/" else no_modprobe
         self._usage = NO_USAGE
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._problems: dict[PciAddress, Problem] = {}
@@ -101,7 +98,7 @@ class BindingReconciler:
         self._usage = usage  # what is under way goes by the newest, too
         wanted = wanted_functions(host, self._match)
         try:
-            records = self._machine.ledger.records()
+            records = self._ledger.records()
         except LauncherkitError as error:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
@@ -135,9 +132,7 @@ class BindingReconciler:
         return [] if begun is None else [asyncio.create_task(self._end(begun))]
 
     def _binder(self) -> Binder:
-        machine = self._machine
-        check_free = Holders(machine.host, lambda: self._usage, machine.open_nodes)
-        return Binder(machine.sysfs(), machine.ledger, check_free)
+        return Binder(self._sysfs(), self._ledger, Holders(self._host, lambda: self._usage, self._open_nodes))
 
     async def _end(self, begun: asyncio.Future[_Done]) -> bool:
         done = await begun
@@ -159,14 +154,14 @@ class BindingReconciler:
     # In a thread
 
     def _bind(self, task: Task, binder: Binder) -> _Done:
-        machine = self._machine
         try:
-            facts = machine.host.facts(task.asked)
+            sysfs = self._sysfs()
+            facts = self._host.facts(task.asked)
             changed: list[Changed] = []
             for plan in plan_groups(task.asked, facts):
-                uses = read_uses(machine.root, machine.proc, [member.address for member in plan.change])
+                uses = read_uses(sysfs.root, self._proc, [member.address for member in plan.change])
                 check_free(plan, facts, uses, force=False)
-                require_driver(VFIO_PCI, machine.sysfs(), machine.load)
+                require_driver(VFIO_PCI, sysfs, self._load)
                 change = [member.address for member in plan.change]
                 changed += binder.bind(plan.addresses, change, VFIO_PCI, asked=plan.asked, by="configuration")
         except LauncherkitError as error:
@@ -176,7 +171,7 @@ class BindingReconciler:
     def _restore(self, record: Record, binder: Binder) -> _Done:
         functions = tuple(entry.address for entry in record.entries)
         try:
-            self._machine.ledger.remove_void()
+            self._ledger.remove_void()
             if record.is_settled:
                 return _Done("unbind", functions, binder.restore(record))
             settled = binder.finish(record, wait=False)
@@ -193,10 +188,10 @@ class BindingReconciler:
             for address in done.functions:
                 self._problems.pop(address, None)
             if done.changed:
-                self._metrics.bound(done.action, "done")
+                self._reporter.metrics.bound(done.action, "done")
                 self._tell_done(done)
             return
-        self._metrics.bound(done.action, "refused" if _is_refusal(done.error) else "failed")
+        self._reporter.metrics.bound(done.action, "refused" if _is_refusal(done.error) else "failed")
         if done.action == "bind":
             problem = Problem("failed", f"it can't be bound to {VFIO_PCI}: {done.error.message}")
             self._problems.update(dict.fromkeys(done.functions, problem))
@@ -208,9 +203,9 @@ class BindingReconciler:
             for change in done.changed
         )
         if done.action == "bind":
-            self._reporter.done("DevicesBound", f"bound: {words}")
+            self._reporter.happened("DevicesBound", f"bound: {words}")
         else:
-            self._reporter.done("DevicesGivenBack", f"given back: {words}")
+            self._reporter.happened("DevicesGivenBack", f"given back: {words}")
 
 
 def _key(leader: PciAddress, host: HostFacts) -> str:
@@ -226,38 +221,3 @@ def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | 
 def _is_refusal(error: LauncherkitError) -> bool:
     refusals = (BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver)
     return all(isinstance(leaf, refusals) for leaf in error.leaves())
-
-
-def binder_of(
-    match: Callable[[PciFunction], PciRule | None],
-    host: Host,
-    *,
-    root: str,
-    proc: str,
-    ledger: str,
-    guarded: Guarded,
-    reporter: Reporter,
-    metrics: Metrics,
-) -> BindingReconciler:
-    """What binds by rules with ``bind``, and gives back what such rules had bound.
-
-    Args:
-        match: the rule that a function falls under, if any.
-        host: facts are read from.
-        root: where its ``sys/`` is.
-        proc: where its proc file system is mounted.
-        ledger: folder of the records; below ``/run``.
-        guarded: does what may hang.
-        reporter, metrics: take what was done.
-    """
-    this_machine = os.path.realpath(root) == "/"
-    machine = ReconcilerParts(
-        host,
-        root,
-        proc,
-        partial(Sysfs, root),
-        Ledger(ledger, boot_id(proc)),
-        lambda: read_open_nodes(proc),
-        modprobe if this_machine else no_modprobe,
-    )
-    return BindingReconciler(match, machine, guarded, reporter, metrics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,14 +17,13 @@ from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.options import text_from
-from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
+from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
 from launcherkit_plugin.model.device import Device, Resource, Usage
-from launcherkit_plugin.telemetry.metrics import NoMetrics
-from launcherkit_plugin.telemetry.reporter import LogRecorder, silent
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 _HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "ALONG", "VARIABLE", "SOCKET", "ABOUT")
@@ -83,24 +81,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     # Looking leaves no CDI files behind.
     config = _config(args, env)._replace(cdi=None)
     host = open_host(args.host)
-    parts = ProviderParts(
-        host,
-        root=args.host,
-        dev_root="",
-        clock=time.monotonic,
-        sleep=time.sleep,
-        log=lambda level, text, **_: tell("note" if level == "warning" else level, text, env),
-        metrics=NoMetrics(),
-        events=LogRecorder(silent),
-        stopped=Stopped(),
-        guarded=Guarded(),
-        ledger=os.devnull,
-        proc="/proc",
-    )
-    setup = assemble(config, parts)
+    reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, text, env))
+    wiring = Wiring(host, args.host, reporter, Guarded(), Stopped())
+    setup = assemble(config, wiring)
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
-    offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, parts.clock())]
+    offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     left = left_out(facts, compile_rules(config.pci), resources)
     if args.output == "json":

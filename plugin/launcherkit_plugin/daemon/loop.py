@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from time import monotonic
+from typing import Any
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.scan import Looks, Progress, with_stalled
+from launcherkit_plugin.host.scan import Looks, with_stalled
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource, Usage
-from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.telemetry.reporter import Log, Recorder, changes, log_error
+from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
 STEP_SECONDS = 0.5
 """For how long a turn waits for what it has begun on the host, before it advertises what there is."""
@@ -31,61 +31,37 @@ TURN_SECONDS = 10.0
 """For how long a turn under way may go on when the daemon ends."""
 
 
-class Setup(NamedTuple):
-    """What a configuration amounts to on this node."""
-
-    providers: tuple[Provider, ...]
-    reconcilers: tuple[Reconciler, ...]
-    """In the order in which they have their turn at a card."""
-    vgpu: bool
-    """Whether mediated devices, or virtual functions of vGPU cards, are among the devices."""
-    rescan_seconds: float
-    learn: Callable[[HostFacts], None]
-    """Called once, with the first look."""
-    check: Callable[[Sequence[Resource]], None]
-    """Raises a `LauncherkitError` where two resources are in each other's way (K6)."""
-
-    def wants(self, function: PciFunction) -> bool:
-        """Whether somebody needs the details of a function."""
-        wanting: tuple[Provider | Reconciler, ...] = (*self.providers, *self.reconcilers)
-        return any(each.wants(function) for each in wanting)
-
-
-class HealthRecorder(Protocol):
-    """See `launcherkit_plugin.telemetry.http.Health`."""
-
-    def turned(self) -> None: ...
-
-    def waiting(self, for_what: str) -> None: ...
-
-
-class DaemonParts(NamedTuple):
-    """What the daemon works with."""
-
-    scan: Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
-    """The facts, by which functions are wanted and whether vGPUs are. It blocks."""
-    looks: Looks
-    read_usage: Callable[[], Awaitable[Usage]]
-    reload: Callable[[], Awaitable[Setup | None]]
-    """What the configuration says now; None where it says what it did."""
-    publish: Callable[[HostFacts, Sequence[Resource]], None]
-    """Tell others of the node what there is."""
-    clock: Callable[[], float]
-    """Seconds, monotonic."""
-    log: Log
-    metrics: Metrics
-    events: Recorder
-    health: HealthRecorder
-
-
 class Daemon:
-    """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`."""
+    """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`.
 
-    def __init__(self, parts: DaemonParts, setup: Setup, allocator: Allocator, wakeups: WakeupQueue) -> None:
-        self._parts = parts
+    Args:
+        setup: what the configuration amounts to at the start.
+        read_usage: who has what.
+        reload: what the configuration says now; None where it says what it did.
+        publish: tells others of the node what there is.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        allocator: Allocator,
+        wakeups: WakeupQueue,
+        reporter: Reporter,
+        *,
+        looks: Looks,
+        read_usage: Callable[[], Awaitable[Usage]],
+        reload: Callable[[], Awaitable[Setup | None]],
+        publish: Callable[[HostFacts, Sequence[Resource]], None],
+    ) -> None:
         self._setup = setup
         self._allocator = allocator
         self._wakeups = wakeups
+        self._reporter = reporter
+        self._looks = looks
+        self._read_usage = read_usage
+        self._read_setup = reload
+        self._publish = publish
+        self._turned: Callable[[], None] = lambda: None
         self._facts: HostFacts | None = None
         self._reported: dict[str, Resource] = {}
         self._learned = False
@@ -94,19 +70,21 @@ class Daemon:
         """What goes on at the host behind the turns."""
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
         """What was in force before a new configuration, until a whole turn with that has gone well."""
-        self._wrong: dict[str, str] = {}
-        """What is wrong at the moment, by what it is about: each is reported once."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
         """Whether something on the host may change by itself when something is given away."""
 
-    async def run(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
+    async def run(self, advertiser: Advertiser, stop: asyncio.Event, turned: Callable[[], None]) -> None:
         """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is reported, and tried again.
+
+        Args:
+            turned: called whenever the loop has come round.
 
         Raises:
             LauncherkitError: the host can't be read at all, or two resources are in each other's way.
         """
+        self._turned = turned
         turning = asyncio.create_task(self._turns(advertiser, stop))
         await _first_of(turning, stop)
         if not turning.done():
@@ -117,7 +95,7 @@ class Daemon:
 
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
         await self._turn(advertiser)
-        self._due = self._parts.clock() + self._setup.rescan_seconds
+        self._due = monotonic() + self._setup.rescan_seconds
         while wakeups := await self._next_wakeups(stop):
             try:
                 if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
@@ -129,17 +107,17 @@ class Daemon:
                 self._take_for_good()
             except LauncherkitError as error:
                 if not self._put_back(error):
-                    log_error(self._parts.log, error)
+                    self._reporter.error(error)
             except Exception as bug:
-                self._parts.log("error", f"internal error: {type(bug).__name__}: {bug}")
+                self._reporter.bug(bug)
 
     async def _next_wakeups(self, stop: asyncio.Event) -> frozenset[Wakeup]:
         """What there is to look for; nothing where it is time to end."""
         while not stop.is_set():
-            self._parts.health.turned()
-            left = self._due - self._parts.clock()
+            self._turned()
+            left = self._due - monotonic()
             if left <= 0:  # whatever else there is: wakeups may come again and again
-                self._due = self._parts.clock() + self._setup.rescan_seconds
+                self._due = monotonic() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
             waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
             await _first_of(waiting, stop)
@@ -149,8 +127,8 @@ class Daemon:
         return frozenset()
 
     async def _turn(self, advertiser: Advertiser) -> None:
-        read_at = self._parts.clock()
-        facts, used = await asyncio.gather(self._look(), self._parts.read_usage())
+        read_at = monotonic()
+        facts, used = await asyncio.gather(self._look(), self._read_usage())
         if not self._learned:
             self._setup.learn(facts)
             self._learned = True
@@ -161,10 +139,9 @@ class Daemon:
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
     async def _look(self) -> HostFacts:
-        began = self._parts.clock()
-        wanted = self._setup.wants
-        facts = await self._parts.looks.look(lambda progress: self._parts.scan(wanted, self._setup.vgpu, progress))
-        self._parts.metrics.scanned(self._parts.clock() - began)
+        began = monotonic()
+        facts = await self._looks.look(self._setup.wants, self._setup.vgpu)
+        self._reporter.metrics.scanned(monotonic() - began)
         return facts
 
     async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
@@ -184,20 +161,20 @@ class Daemon:
 
     def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
         try:
-            return reconciler.reconcile(facts, usage, self._parts.clock())
+            return reconciler.reconcile(facts, usage, monotonic())
         except LauncherkitError as error:
-            log_error(self._parts.log, error)
+            self._reporter.error(error)
         except Exception as bug:  # of one kind of device; the others go on
-            self._parts.log("error", f"internal error in {type(reconciler).__name__}: {type(bug).__name__}: {bug}")
+            self._reporter.bug(bug, f" in {type(reconciler).__name__}")
         return ()
 
     def _has_changed(self, task: asyncio.Task[bool]) -> bool:
         try:
             return task.result()
         except LauncherkitError as error:
-            log_error(self._parts.log, error)
+            self._reporter.error(error)
         except Exception as bug:
-            self._parts.log("error", f"internal error at the host: {type(bug).__name__}: {bug}")
+            self._reporter.bug(bug, " at the host")
         return False
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
@@ -220,15 +197,15 @@ class Daemon:
         """The same with the group members of what pods have Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(listed.values())
-        self._tell(facts, listed)
+        self._report(facts, listed)
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            found = provider.resources(facts, usage, self._parts.clock())
-            stalled = self._parts.looks.stalled
+            found = provider.resources(facts, usage, monotonic())
+            stalled = self._looks.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
         except Exception as bug:  # of one kind of device: what it had stays, and the others go on
-            self._parts.log("error", f"internal error in {type(provider).__name__}: {type(bug).__name__}: {bug}")
+            self._reporter.bug(bug, f" in {type(provider).__name__}")
             return self._found.get(provider, ())
 
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
@@ -238,34 +215,30 @@ class Daemon:
         except LauncherkitError as error:
             if self._facts is None or self._before is not None:
                 raise
-            if self._is_new("names", error):
-                log_error(self._parts.log, error)
+            self._reporter.problem("names", error)
             return [offer for offer in offered if offer.resource.name in self._reported]
-        self._is_new("names", None)
+        self._reporter.well("names")
         return offered
 
-    def _tell(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
-        parts = self._parts
+    def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
         for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
                 continue  # a start is no change of devices that are well
-            parts.log("info" if change.type == "Normal" else "warning", change.text, reason=change.reason)
-            parts.events.event(change.type, change.reason, change.text)
+            self._reporter.happened(change.reason, change.text, "info" if change.type == "Normal" else "warning")
         if listed != self._reported:
-            parts.metrics.devices(list(listed.values()))
+            self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
-        parts.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
+        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
-            parts.publish(facts, list(listed.values()))
-            self._is_new("labels", None)
+            self._publish(facts, list(listed.values()))
+            self._reporter.well("labels")
         except LauncherkitError as error:
-            if self._is_new("labels", error):
-                log_error(parts.log, error)
+            self._reporter.problem("labels", error)
 
     async def _reload(self) -> None:
         """Take the new configuration if it is one, and keep the old one if it is wrong."""
         try:
-            setup = await self._parts.reload()
+            setup = await self._read_setup()
         except LauncherkitError as error:
             self._refuse(error)
             return
@@ -273,17 +246,16 @@ class Daemon:
             return
         self._before = self._setup, self._found
         self._setup, self._learned, self._found = setup, False, {}
-        self._due = min(self._due, self._parts.clock() + setup.rescan_seconds)
+        self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
         """A turn has gone well; with a new configuration that is the proof of it."""
         if self._before is None:
             return
         self._before = None
-        self._is_new("configuration", None)
-        self._parts.metrics.reloaded("done")
-        self._parts.log("info", "the configuration has changed; the new one is in force")
-        self._parts.events.event("Normal", "ConfigurationChanged", "the new configuration is in force")
+        self._reporter.well("configuration")
+        self._reporter.metrics.reloaded("done")
+        self._reporter.happened("ConfigurationChanged", "the new configuration is in force")
 
     def _put_back(self, error: LauncherkitError) -> bool:
         """Back to the configuration before, where a new one shows only on the host that it is wrong."""
@@ -296,17 +268,9 @@ class Daemon:
         return True
 
     def _refuse(self, error: LauncherkitError) -> None:
-        if self._is_new("configuration", error):
-            self._parts.metrics.reloaded("refused")
-            log_error(self._parts.log, error)
-            self._parts.events.event("Warning", "ConfigurationRefused", f"the old one is kept: {error.message}")
-
-    def _is_new(self, about: str, error: LauncherkitError | None) -> bool:
-        """Whether something else is wrong than at the last time; None: nothing is any more."""
-        before = self._wrong.pop(about, None)
-        if error is not None:
-            self._wrong[about] = error.message
-        return error is not None and error.message != before
+        kept = f"the old one is kept: {error.message}"
+        if self._reporter.problem("configuration", error, "ConfigurationRefused", kept):
+            self._reporter.metrics.reloaded("refused")
 
 
 class WakingAllocator:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.rpc.faults import Faults
@@ -25,23 +25,22 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
-from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
-from launcherkit_plugin.daemon.wiring import ProviderParts, assemble
+from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
+from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import Auto, Config, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.telemetry.http import Health
-from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
-from launcherkit_plugin.telemetry.reporter import Lines, Log, Waits, log_error
+from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
@@ -115,14 +114,29 @@ async def _serve(
     health = Health(clock, patience=QUIET_SECONDS)
     wakeups = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
-        metrics = await _metrics(options, health, log, opened)
         cluster = ClusterSocket(log, wakeups)
+        reporter = Reporter(log, await _metrics(options, health, log, opened), cluster)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        parts = _provider_parts(options, log, metrics, cluster, wakeups)
+        wiring = Wiring(
+            Host.from_sysfs(options.host),
+            options.host,
+            reporter,
+            Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),
+            Stopped(),
+            options.dev_root,
+            options.proc,
+            options.ledger,
+        )
         allocator = Allocator(Reservations(), clock)
-        around = Surroundings(options.plugins, WakingAllocator(allocator, wakeups), log, metrics, options.dev_root)
-        advertiser = Advertiser(around, clock, lambda names: health.waiting(_waiting_for(names)))
+        advertiser = Advertiser(
+            options.plugins,
+            WakingAllocator(allocator, wakeups),
+            reporter,
+            clock,
+            dev_root=options.dev_root,
+            changed=lambda names: health.waiting(_waiting_for(names)),
+        )
         opened.push_async_callback(advertiser.close)
         seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
         labels = FeatureFile(options.features_dir)
@@ -137,60 +151,37 @@ async def _serve(
             labels.write(features(facts, resources))
 
         watch()
-        configuration = _Configuration(source, cluster, log, watch, parts)
+        configuration = _Configuration(source, cluster, watch, wiring)
         reading = await configuration.first()
-        daemon_parts = DaemonParts(
-            scan=partial(_scan, parts.host, NodeReader()),
-            looks=Looks(parts.guarded),
-            read_usage=_UsageReader(options, env, log).read,
+        read_usage = _UsageReader(options, env, reporter).read
+        if options.node_hook is not None:
+            wake = partial(wakeups.give, Wakeup.PODS)
+            hook = _node_hook(options.node_hook, allocator, read_usage, wiring, wake)
+            await opened.enter_async_context(hook)
+        daemon = Daemon(
+            configuration.in_force(reading),
+            allocator,
+            wakeups,
+            reporter,
+            looks=Looks(wiring.guarded, partial(_scan, wiring.host, NodeReader())),
+            read_usage=read_usage,
             reload=configuration.reload,
             publish=publish,
-            clock=clock,
-            log=log,
-            metrics=metrics,
-            events=cluster,
-            health=health,
         )
-        if options.node_hook is not None:
-            await opened.enter_async_context(
-                _node_hook(options.node_hook, allocator, daemon_parts, wakeups, parts.stopped)
-            )
         started.set()
-        await Daemon(daemon_parts, configuration.in_force(reading), allocator, wakeups).run(advertiser, stop)
+        await daemon.run(advertiser, stop, health.turned)
         log("info", "ending")
-
-
-def _provider_parts(
-    options: Options, log: Log, metrics: Metrics, cluster: ClusterSocket, wakeups: WakeupQueue
-) -> ProviderParts:
-    return ProviderParts(
-        host=Host.from_sysfs(options.host),
-        root=options.host,
-        dev_root=options.dev_root,
-        clock=time.monotonic,
-        sleep=time.sleep,
-        log=log,
-        metrics=metrics,
-        events=cluster,
-        stopped=Stopped(),
-        guarded=Guarded(Waits(log, metrics, cluster, partial(wakeups.give, Wakeup.HOST))),
-        ledger=options.ledger,
-        proc=options.proc,
-    )
 
 
 class _Configuration:
     """The configuration, by its file and the cluster, and what the daemon makes of it."""
 
-    def __init__(
-        self, source: ConfigSource, cluster: ClusterSocket, log: Log, watch: Callable[[], None], parts: ProviderParts
-    ) -> None:
+    def __init__(self, source: ConfigSource, cluster: ClusterSocket, watch: Callable[[], None], wiring: Wiring) -> None:
         """``watch`` is called whenever one comes into force: its files may be others."""
         self._source = source
         self._cluster = cluster
-        self._log = log
         self._watch = watch
-        self._parts = parts
+        self._wiring = wiring
 
     async def first(self) -> Reading:
         """What it says at the start. Where it wants the cluster's settings, they are waited for."""
@@ -201,7 +192,7 @@ class _Configuration:
         try:
             self._source.tell(*await self._cluster.first(CLUSTER_SECONDS))
         except NoCluster as silent:
-            log_error(self._log, silent)  # what the file says by itself doesn't wait for the cluster
+            self._wiring.reporter.error(silent)  # what the file says by itself doesn't wait for the cluster
         return await self._source.again() or reading
 
     async def reload(self) -> Setup | None:
@@ -210,7 +201,7 @@ class _Configuration:
         reading = await self._source.again()
         if reading is None:
             return None
-        if reading.cluster and _waits_for(self._cluster, self._log):
+        if reading.cluster and _waits_for(self._cluster, self._wiring.reporter):
             self._source.forget()  # the cluster's word is a wakeup; until then the old one stays
             return None
         return self.in_force(reading)
@@ -218,18 +209,18 @@ class _Configuration:
     def in_force(self, reading: Reading) -> Setup:
         """What the daemon works with from now on."""
         for note in reading.notes:
-            self._log("info", note.text, topic=note.topic)
+            self._wiring.reporter.log("info", note.text, topic=note.topic)
         self._watch()
-        return assemble(reading.config, self._parts)
+        return assemble(reading.config, self._wiring)
 
 
-def _waits_for(cluster: ClusterSocket, log: Log) -> bool:
+def _waits_for(cluster: ClusterSocket, reporter: Reporter) -> bool:
     """Whether a configuration that wants the cluster's settings has to wait for them. Where nothing is to speak to a
     cluster that is reported, and what the configuration says by itself holds.
     """
     cluster.want_kubevirt()
     if not cluster.listens:
-        log_error(log, nothing_speaks())
+        reporter.error(nothing_speaks())
     return cluster.listens and cluster.facts[0] is None
 
 
@@ -274,34 +265,35 @@ def _watched(
 class _UsageReader:
     """Reads who has what. Why that is unknown is reported once, and not for a kubelet that is just being restarted."""
 
-    def __init__(self, options: Options, env: Mapping[str, str], log: Log) -> None:
+    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter) -> None:
         self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
         self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
-        self._log = log
-        self._lasting: dict[str, int] = {}
-        """Messages, and for how many readings they have been the same."""
+        self._reporter = reporter
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
         usage = await read_usage(*self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append)
         if usage.source == "pod-resources":  # the better one; there may be no other yet
             problems = []
-        self._lasting = {problem.message: self._lasting.get(problem.message, 0) + 1 for problem in problems}
-        for problem in problems:
-            if self._lasting[problem.message] == 2:
-                log_error(self._log, problem)
+        if problems:
+            self._reporter.problem("usage", SeveralErrors(problems), after=2)
+        else:
+            self._reporter.well("usage")
         return usage
 
 
 def _node_hook(
-    path: str, allocator: Allocator, parts: DaemonParts, wakeups: WakeupQueue, stopped: Stopped
+    path: str,
+    allocator: Allocator,
+    read_usage: Callable[[], Awaitable[Usage]],
+    wiring: Wiring,
+    wake: Callable[[], None],
 ) -> AbstractAsyncContextManager[None]:
-    from launcherkit_plugin.nodehook.service import NodeHookParts, serving_node_hook
+    from launcherkit_plugin.nodehook.service import NodeHook, serving_node_hook
 
-    wake = partial(wakeups.give, Wakeup.PODS)
-    return serving_node_hook(path, NodeHookParts(allocator, parts.read_usage, stopped, wake, parts.log))
+    return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
 async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
@@ -310,7 +302,7 @@ async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExit
 
         await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health)))
     if options.metrics_address is None:
-        return NoMetrics()
+        return Metrics()
     from launcherkit_plugin.telemetry.http import serving
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics, metrics_pages
 

@@ -3,131 +3,151 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.daemon.loop import Setup
 from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
-from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.telemetry.reporter import Log, Recorder, Reporter
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
     from launcherkit_plugin.binding.reconciler import BindingReconciler
-    from launcherkit_plugin.vgpu.providers import VgpuParts
 
 REMOVAL_SECONDS = 2.0
 """For how long a vGPU that was told to go is watched. The next look sees it, too, and a pod may want that card."""
 
 
-class ProviderParts(NamedTuple):
-    """What providers are made of, beside the configuration."""
+class Setup(NamedTuple):
+    """What a configuration amounts to on this node."""
+
+    providers: tuple[Provider, ...]
+    reconcilers: tuple[Reconciler, ...]
+    """In the order in which they have their turn at a card."""
+    vgpu: bool
+    """Whether mediated devices, or virtual functions of vGPU cards, are among the devices."""
+    rescan_seconds: float
+    learn: Callable[[HostFacts], None]
+    """Called once, with the first look."""
+    check: Callable[[Sequence[Resource]], None]
+    """Raises a `LauncherkitError` where two resources are in each other's way (K6)."""
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether somebody needs the details of a function."""
+        wanting: tuple[Provider | Reconciler, ...] = (*self.providers, *self.reconcilers)
+        return any(each.wants(function) for each in wanting)
+
+
+class Wiring(NamedTuple):
+    """What the daemon is made of whatever its configuration says; the rooms are handed what they need of it."""
 
     host: Host
     root: str
     """Where ``sys/`` and ``dev/`` of that host are."""
-    dev_root: str
-    """What stands before the paths of device nodes on the kubelet's side."""
-    clock: Callable[[], float]
-    """Seconds, monotonic."""
-    sleep: Callable[[float], None]
-    """Blocks; for threads."""
-    log: Log
-    metrics: Metrics
-    events: Recorder
-    stopped: Stopped
+    reporter: Reporter
     guarded: Guarded
     """Does what may hang; the same after a reload, so that what hangs is known."""
-    ledger: str
-    """Folder of what was bound to what before."""
-    proc: str
+    stopped: Stopped
+    dev_root: str = ""
+    """What stands before the paths of device nodes on the kubelet's side."""
+    proc: str = "/proc"
     """The host's proc file system."""
+    ledger: str = os.devnull
+    """Folder of what was bound to what before."""
 
 
-def assemble(config: Config, parts: ProviderParts) -> Setup:
+def assemble(config: Config, wiring: Wiring) -> Setup:
     """The providers that a configuration asks for."""
     namer = Namer(config)
     match = compile_rules(config.pci)
-    binder = _binder(config, match, parts)
+    binder = _binder(config, match, wiring)
     pci = PciProvider(
         match,
         namer.function,
-        parts.host,
-        root=parts.root,
+        wiring.host,
+        root=wiring.root,
         nodes=config.nodes,
-        granted=_granted(config, "pci", parts),
+        granted=_granted(config, "pci", wiring),
         binder=binder,
-        guarded=parts.guarded,
+        guarded=wiring.guarded,
         may_match=compile_rules(whatever_driver(config.pci)),
     )
 
     def learn(facts: HostFacts) -> None:
         namer.learn([function for function in facts.functions.values() if pci.wants(function)])
         for text in unmet_rules(config.pci, facts, pci.primaries(facts)):
-            parts.log("warning", text)
+            wiring.reporter.log("warning", text)
 
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):
         return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, namer.check)
-    vgpus = _vgpu_parts(config, namer, parts)
-    reconcilers = (*binding, pci, *vgpus.reconcilers)
-    return Setup((pci, *vgpus.providers), reconcilers, True, config.rescan_seconds, learn, namer.check)
+    providers, reconcilers = _vgpus(config, namer, wiring)
+    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, namer.check)
 
 
 def _no_vgpus(vgpu: VgpuConfig) -> bool:
     return not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread)
 
 
-def _vgpu_parts(config: Config, namer: Namer, parts: ProviderParts) -> VgpuParts:
+def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
     from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
-    from launcherkit_plugin.vgpu.providers import Handed, vgpu_parts
+    from launcherkit_plugin.vgpu.providers import vgpus_of
     from launcherkit_plugin.vgpu.writer import Changes
 
     changes = Changes(
-        Maker(DiskFiles(parts.root), parts.clock, parts.sleep, removal_patience=REMOVAL_SECONDS),
-        lambda nodes: read_open_nodes(parts.proc).is_open(nodes),
-        log=parts.log,
-        metrics=parts.metrics,
-        recorder=parts.events,
+        Maker(DiskFiles(wiring.root), time.monotonic, time.sleep, removal_patience=REMOVAL_SECONDS),
+        lambda nodes: read_open_nodes(wiring.proc).is_open(nodes),
+        wiring.reporter.anew(),
     )
-    handed = Handed(_granted(config, "mdev", parts), _granted(config, "vf", parts), iommufd=config.nodes == "cdev")
-    return vgpu_parts(config.vgpu, namer.vgpu, changes, parts.guarded, handed=handed, stopped=parts.stopped)
+    return vgpus_of(
+        config.vgpu,
+        namer.vgpu,
+        changes,
+        wiring.guarded,
+        stopped=wiring.stopped,
+        mdev_nodes=_granted(config, "mdev", wiring),
+        vf_nodes=_granted(config, "vf", wiring),
+        iommufd=config.nodes == "cdev",
+    )
 
 
-def _granted(config: Config, part: str, parts: ProviderParts) -> GrantedNodes:
+def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
     if config.cdi is None:
         return GrantedNodes()
-    return GrantedNodes(CdiFile(config.cdi.folder, part, parts.dev_root), cdi_only=config.cdi.only)
+    return GrantedNodes(CdiFile(config.cdi.folder, part, wiring.dev_root), cdi_only=config.cdi.only)
 
 
-def _binder(
-    config: Config, match: Callable[[PciFunction], PciRule | None], parts: ProviderParts
-) -> BindingReconciler | None:
+def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring) -> BindingReconciler | None:
     """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
     binds = any(rule.bind for rule in config.pci)
-    if not binds and not _has_records(parts.ledger):
+    if not binds and not _has_records(wiring.ledger):
         return None
-    from launcherkit_plugin.binding.reconciler import binder_of
+    from launcherkit_plugin.binding.ledger import Ledger, boot_id
+    from launcherkit_plugin.binding.reconciler import BindingReconciler
+    from launcherkit_plugin.host.drivers import Sysfs
 
-    return binder_of(
+    return BindingReconciler(
         match if binds else _no_rule,
-        parts.host,
-        root=parts.root,
-        proc=parts.proc,
-        ledger=parts.ledger,
-        guarded=parts.guarded,
-        reporter=Reporter(parts.log, parts.events),
-        metrics=parts.metrics,
+        wiring.host,
+        Ledger(wiring.ledger, boot_id(wiring.proc)),
+        wiring.guarded,
+        wiring.reporter.anew(),
+        sysfs=partial(Sysfs, wiring.root),
+        open_nodes=partial(read_open_nodes, wiring.proc),
+        proc=wiring.proc,
     )
 
 

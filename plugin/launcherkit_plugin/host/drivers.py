@@ -42,6 +42,7 @@ class Sysfs:
             seconds: the longest that one step may take.
             make_worker: makes what does the steps, from open files that it is to keep.
         """
+        self.root = root
         self._bus = os.path.join(root, "sys/bus/pci")
         self._seconds = seconds
         self._make_worker = make_worker

@@ -170,8 +170,8 @@ class _FollowedTree(DiskTree):
         return _FollowedTree(path, self._progress, self)
 
 
-Scan: TypeAlias = Callable[[Progress], HostFacts]
-"""Looks at the host; blocks."""
+Scan: TypeAlias = Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
+"""Looks at the host, by which functions are wanted and whether vGPUs are; blocks."""
 
 
 class Looks:
@@ -179,11 +179,13 @@ class Looks:
 
     Args:
         guarded: does them.
+        scan: how.
         stall: seconds, see `STALL_SECONDS`.
     """
 
-    def __init__(self, guarded: Guarded, stall: float = STALL_SECONDS) -> None:
+    def __init__(self, guarded: Guarded, scan: Scan, stall: float = STALL_SECONDS) -> None:
         self._guarded = guarded
+        self._scan = scan
         self._stall = stall
         self._stalled: dict[str, asyncio.Future[HostFacts]] = {}
         self._last: HostFacts | None = None
@@ -193,7 +195,7 @@ class Looks:
         """The names of the devices that have not answered yet."""
         return frozenset(name for name, look in self._stalled.items() if not look.done())
 
-    async def look(self, scan: Scan) -> HostFacts:
+    async def look(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
         """What there is; of devices that don't answer what was known last, for they may be in use (T2).
 
         Where something else than a device makes it wait the last look counts, and the first one is waited for.
@@ -202,7 +204,7 @@ class Looks:
             without = self.stalled
             progress = Progress(without)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
-            begun = self._guarded.begin(key, progress.text, partial(scan, progress), LATE_SECONDS)
+            begun = self._guarded.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
             if begun is None:  # one that nobody could say of where it stalls
                 if self._last is not None:
                     return self._last

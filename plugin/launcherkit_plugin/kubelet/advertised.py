@@ -9,15 +9,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.unix_socket import Identity, identity
 from launcherkit_plugin.kubelet.client import KUBELET_SOCKET, no_kubelet, register
-from launcherkit_plugin.kubelet.server import ResourceServer, Surroundings
+from launcherkit_plugin.kubelet.server import KubeletAnswers, ResourceServer
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NoKubelet
-from launcherkit_plugin.telemetry.reporter import log_error
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
 """Between two looks with no event. A look is two calls of lstat."""
@@ -33,20 +34,28 @@ class Advertised:
     """One resource. ``changed`` is called when it has become, or isn't any longer, `registered`."""
 
     def __init__(
-        self, resource: Resource, around: Surroundings, clock: Callable[[], float], changed: Callable[[], None]
+        self,
+        resource: Resource,
+        folder: str,
+        answers: KubeletAnswers,
+        reporter: Reporter,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        dev_root: str,
     ) -> None:
-        self._around = around
+        self._folder = folder
+        self._kubelet = f"{folder}/{KUBELET_SOCKET}"
+        self._reporter = reporter
         self._clock = clock
         self._changed = changed
         self._resource = resource
-        self._server = ResourceServer(resource, around, self._left)
+        self._server = ResourceServer(resource, folder, answers, reporter, self._left, dev_root)
         self._wake = asyncio.Event()
         self._known_to: Identity | None = None
         """The kubelet's socket by which it was registered."""
         self._since = 0.0
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._failing = False
-        self._reported: str | None = None
 
     @property
     def registered(self) -> bool:
@@ -71,30 +80,25 @@ class Advertised:
             seen = identity(self._kubelet)
             try:
                 await self._tend(seen)
-                self._succeeds()
-                self._reported = None
-            except LauncherkitError as error:
-                self._report(error.message, lambda error=error: self._log_error(error))  # type: ignore[misc]
-                pause = self._next_pause()
-            except Exception as bug:  # one resource's trouble is not the others'
-                text = f"internal error: {type(bug).__name__}: {bug}"
-                self._report(text, lambda text=text: self._around.log("error", text, resource=self._server.name))  # type: ignore[misc]
-                pause = self._next_pause()
+                self._failing = False
+                self._backoff.succeeded(None)
+                self._reporter.well(self._server.name)
+            except Exception as problem:  # one resource's trouble is not the others'
+                self._failing = True
+                pause = self._backoff.failed(None, self._clock())
+                self._report(problem)
             await self._rest(pause, seen)
 
     async def end(self, *, gone: bool) -> None:
         """Stop serving. Where the resource is ``gone``, and won't be back, an empty list of devices is sent first."""
         if gone:
             self._server.update(self._resource._replace(devices={}))
+        self._reporter.well(self._server.name)
         await self._server.stop()
-
-    @property
-    def _kubelet(self) -> str:
-        return f"{self._around.folder}/{KUBELET_SOCKET}"
 
     async def _tend(self, kubelet: Identity | None) -> None:
         server = self._server
-        if not os.path.isdir(self._around.folder):
+        if not os.path.isdir(self._folder):
             raise no_kubelet(self._kubelet, "there is no such folder")
         if not server.in_place():
             # The old streams end before the new registration: a kubelet that sees them in the other order drops both.
@@ -108,14 +112,14 @@ class Advertised:
         if kubelet is None:
             raise no_kubelet(self._kubelet, "there is no socket")
         try:
-            await register(self._around.folder, server.name, server.endpoint)
+            await register(self._folder, server.name, server.endpoint)
         except LauncherkitError as error:
-            self._around.metrics.registered(server.name, "failed" if isinstance(error, NoKubelet) else "refused")
+            self._reporter.metrics.registered(server.name, "failed" if isinstance(error, NoKubelet) else "refused")
             raise
         self._since = self._clock()
         self._is_known_to(kubelet)
-        self._around.metrics.registered(server.name, "done")
-        self._around.log("info", f"registered {server.name}, devices: {len(self._resource.devices)}")
+        self._reporter.metrics.registered(server.name, "done")
+        self._reporter.log("info", f"registered {server.name}, devices: {len(self._resource.devices)}")
 
     def _left(self) -> None:
         """The kubelet has closed its stream, or has died: the resource has to be registered again."""
@@ -126,14 +130,6 @@ class Advertised:
         before, self._known_to = self._known_to, kubelet
         if before != kubelet:
             self._changed()
-
-    def _next_pause(self) -> float:
-        self._failing = True
-        return self._backoff.failed(self._server.name, self._clock())
-
-    def _succeeds(self) -> None:
-        self._failing = False
-        self._backoff.succeeded(self._server.name)
 
     async def _rest(self, pause: float, kubelet: Identity | None) -> None:
         """Wait for the next look; after a failure an event counts only if it is that of another kubelet."""
@@ -146,36 +142,53 @@ class Advertised:
                     if not self._failing:
                         return
                     if identity(self._kubelet) != kubelet:
-                        self._succeeds()
+                        self._backoff.succeeded(None)
                         return
 
-    def _report(self, text: str, report: Callable[[], None]) -> None:
+    def _report(self, problem: Exception) -> None:
         """Say what is wrong, once for as long as it is the same."""
-        if text != self._reported:
-            self._reported = text
-            report()
-
-    def _log_error(self, error: LauncherkitError) -> None:
-        if isinstance(error, NoKubelet):
-            self._around.log("info", f"{self._server.name}: waiting: {error.message}", code=error.code)
-        else:
-            log_error(self._around.log, error, resource=self._server.name)
+        name = self._server.name
+        if isinstance(problem, NoKubelet):
+            if self._reporter.is_new(name, problem.message):
+                self._reporter.log("info", f"{name}: waiting: {problem.message}", code=problem.code)
+        elif isinstance(problem, LauncherkitError):
+            self._reporter.problem(name, problem, resource=name)
+        elif self._reporter.is_new(name, f"{type(problem).__name__}: {problem}"):
+            self._reporter.bug(problem, resource=name)
 
 
 class Advertiser:
     """All resources: each has a task of its own.
 
     Args:
-        around: what they share.
+        folder: of the device plugins' sockets.
+        answers: what the kubelet asks for is answered by.
+        reporter: takes what is wrong, and registrations.
         clock: seconds, monotonic.
+        dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
         changed: called with the names of the resources that the kubelet doesn't know of, when that may have changed.
     """
 
     def __init__(
-        self, around: Surroundings, clock: Callable[[], float], changed: Callable[[Sequence[str]], object] = len
+        self,
+        folder: str,
+        answers: KubeletAnswers,
+        reporter: Reporter,
+        clock: Callable[[], float],
+        *,
+        dev_root: str = "",
+        changed: Callable[[Sequence[str]], object] = len,
     ) -> None:
-        self._around = around
-        self._clock = clock
+        self._reporter = reporter
+        self._advertised = partial(
+            Advertised,
+            folder=folder,
+            answers=answers,
+            reporter=reporter,
+            clock=clock,
+            changed=self._notify,
+            dev_root=dev_root,
+        )
         self._changed = changed
         self._kept: dict[str, tuple[Advertised, asyncio.Task[None]]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -185,13 +198,13 @@ class Advertiser:
         wanted = {resource.name: resource for resource in resources}
         for name in self._kept.keys() - wanted.keys():
             one, task = self._kept.pop(name)
-            self._around.log("info", f"{name} is not advertised any more")
+            self._reporter.log("info", f"{name} is not advertised any more")
             self._ending[name] = asyncio.create_task(self._end(name, one, task, gone=True))
         for name, resource in wanted.items():
             if name in self._kept:
                 self._kept[name][0].update(resource)
             else:
-                one = Advertised(resource, self._around, self._clock, self._notify)
+                one = self._advertised(resource)
                 self._kept[name] = one, asyncio.create_task(self._keep(one, self._ending.get(name)))
         self._notify()
 
@@ -225,7 +238,7 @@ class Advertiser:
         try:
             await one.end(gone=gone)
         except Exception as bug:
-            self._around.log("error", f"{name}: internal error while ending: {type(bug).__name__}: {bug}")
+            self._reporter.bug(bug, f" while {name} was ending")
         finally:
             if self._ending.get(name) is asyncio.current_task():
                 del self._ending[name]

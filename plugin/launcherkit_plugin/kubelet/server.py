@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
@@ -20,8 +20,8 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
-from launcherkit_plugin.telemetry.metrics import ActionOutcome, Metrics
-from launcherkit_plugin.telemetry.reporter import Log, log_error
+from launcherkit_plugin.telemetry.metrics import ActionOutcome
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 """The method whose calls last as long as the kubelet knows the resource."""
@@ -41,28 +41,34 @@ class KubeletAnswers(Protocol):
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]: ...
 
 
-class Surroundings(NamedTuple):
-    """What all resources share."""
-
-    folder: str
-    """Of the device plugins' sockets."""
-    answers: KubeletAnswers
-    log: Log
-    metrics: Metrics
-    dev_root: str = ""
-    """See `launcherkit_plugin.kubelet.messages.allocation`."""
-
-
 class ResourceServer:
     """A resource, served from `start` to `stop`; it can be started again."""
 
-    def __init__(self, resource: Resource, around: Surroundings, when_left: Callable[[], None]) -> None:
-        """``when_left`` is called when nobody watches the devices any more."""
+    def __init__(
+        self,
+        resource: Resource,
+        folder: str,
+        answers: KubeletAnswers,
+        reporter: Reporter,
+        when_left: Callable[[], None],
+        dev_root: str = "",
+    ) -> None:
+        """Make it.
+
+        Args:
+            resource: as it is now.
+            folder: of the device plugins' sockets.
+            answers: what is asked for is answered by.
+            reporter: takes what is refused, and how long an Allocate took.
+            when_left: called when nobody watches the devices any more.
+            dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
+        """
         self.name = resource.name
         self.endpoint = resource.socket
-        self.path = f"{around.folder}/{self.endpoint}"
-        self._around = around
+        self.path = f"{folder}/{self.endpoint}"
+        self._reporter = reporter
         self._devices = _Devices(messages.device_list(resource), when_left)
+        self._service = _Service(self.name, answers, reporter, self._devices, dev_root)
         self._running: AsyncExitStack | None = None
         self._ours: Identity | None = None
 
@@ -89,7 +95,7 @@ class ResourceServer:
         async with AsyncExitStack() as opening:
             made, self._ours = opening.enter_context(socket_at(self.path, _in_use, _not_made))
             calls = Calls(endless={LIST_AND_WATCH})
-            server = BoundedServer([_Service(self.name, self._around, self._devices)], calls)
+            server = BoundedServer([self._service], calls)
             await server.start(sock=made)
             self._devices.open()
             opening.push_async_callback(server.hang_up)
@@ -100,7 +106,7 @@ class ResourceServer:
         server.refuse()
         self._devices.close()
         if late := await calls.drain(DRAIN_SECONDS):
-            self._around.log("warning", f"{self.name}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s")
+            self._reporter.log("warning", f"{self.name}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s")
 
     async def stop(self) -> None:
         """End the streams, let calls under way finish, and remove the socket if it is ours."""
@@ -160,10 +166,14 @@ class _Devices:
 
 
 class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
-    def __init__(self, resource: str, around: Surroundings, devices: _Devices) -> None:
+    def __init__(
+        self, resource: str, answers: KubeletAnswers, reporter: Reporter, devices: _Devices, dev_root: str
+    ) -> None:
         self._resource = resource
-        self._around = around
+        self._answers = answers
+        self._reporter = reporter
         self._devices = devices
+        self._dev_root = dev_root
 
     async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
         await receive(stream, wire.Empty, REQUEST_BYTES)
@@ -183,7 +193,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
     async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
         for available, must, size in messages.preferences(self._resource, request, self._devices.most):
-            chosen = self._around.answers.prefer(self._resource, available, must, size)
+            chosen = self._answers.prefer(self._resource, available, must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
 
@@ -198,13 +208,13 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
             outcome = "failed" if refusal.status is Status.INTERNAL else "refused"
             raise
         finally:
-            self._around.metrics.allocated(self._resource, perf_counter() - began, outcome)
+            self._reporter.metrics.allocated(self._resource, perf_counter() - began, outcome)
         await stream.send_message(answer)
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         containers = messages.wanted(self._resource, request, self._devices.most)
-        grants = await self._around.answers.allocate(self._resource, containers)
-        responses = [messages.allocation(grant, self._around.dev_root) for grant in grants]
+        grants = await self._answers.allocate(self._resource, containers)
+        responses = [messages.allocation(grant, self._dev_root) for grant in grants]
         return wire.AllocateResponse(container_responses=responses)
 
     async def PreStartContainer(
@@ -216,19 +226,19 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
 
     async def _check(self, request: wire.PreStartContainerRequest) -> None:
         ids = messages.to_check(self._resource, request, self._devices.most)
-        await self._around.answers.check(self._resource, ids)
+        await self._answers.check(self._resource, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
         """What went wrong is logged, and returned to the kubelet."""
         try:
             return await work(*arguments)
         except LauncherkitError as error:
-            log_error(self._around.log, error, resource=self._resource, call=call)
+            self._reporter.error(error, resource=self._resource, call=call)
             raise messages.refused(error) from error
         except Exception as bug:
-            text = f"internal error in {call}: {type(bug).__name__}"
-            self._around.log("error", f"{self._resource}: {text}: {bug}", resource=self._resource, call=call)
-            raise GRPCError(Status.INTERNAL, f"{text}; the log of the device plugin has more") from bug
+            self._reporter.bug(bug, f" in {call} of {self._resource}", resource=self._resource, call=call)
+            text = f"internal error in {call}: {type(bug).__name__}; the log of the device plugin has more"
+            raise GRPCError(Status.INTERNAL, text) from bug
 
 
 def _in_use(path: str) -> PluginSocketInUse:

@@ -23,7 +23,7 @@ from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_grpc
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
-from launcherkit_plugin.telemetry.reporter import Log, log_error
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 _LONGEST_BASE = 58
@@ -106,23 +106,30 @@ class HookAllocator(Protocol):
     def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
 
 
-class NodeHookParts(NamedTuple):
-    """What the hook works with."""
-
-    answers: HookAllocator
-    read_usage: Callable[[], Awaitable[Usage]]
-    """Who has what, at this moment."""
-    stopped: Stopped
-    wake: Callable[[], None]
-    """There is something to be taken away."""
-    log: Log
-
-
 class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
-    """Answers virt-handler. What it can't be sure of it leaves to the loop and the grace time."""
+    """Answers virt-handler. What it can't be sure of it leaves to the loop and the grace time.
 
-    def __init__(self, node: NodeHookParts) -> None:
-        self._node = node
+    Args:
+        answers: makes what a VM's pod has where it is missing.
+        read_usage: who has what, at this moment.
+        stopped: takes what is free.
+        wake: called when something may be taken away.
+        reporter: takes what goes wrong.
+    """
+
+    def __init__(
+        self,
+        answers: HookAllocator,
+        read_usage: Callable[[], Awaitable[Usage]],
+        stopped: Stopped,
+        wake: Callable[[], object],
+        reporter: Reporter,
+    ) -> None:
+        self._answers = answers
+        self._read_usage = read_usage
+        self._stopped = stopped
+        self._wake = wake
+        self._reporter = reporter
         self._started: dict[str, Had] = {}
         """By the VM's UID: its successor of the same name may have a pod already when it is said to have stopped."""
 
@@ -134,10 +141,10 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
             elif asked.hookPoint == "PostVMStop":
                 self.after_stop(read_vm(asked.vmi))
         except LauncherkitError as error:
-            log_error(self._node.log, error, hook=asked.hookPoint)
+            self._reporter.error(error, hook=asked.hookPoint)
             raise refusal(error) from error
         except Exception as bug:
-            self._node.log("error", f"internal error in {asked.hookPoint}: {type(bug).__name__}: {bug}")
+            self._reporter.bug(bug, f" in {asked.hookPoint}")
             raise GRPCError(Status.INTERNAL, "internal error; the log of the device plugin has more") from bug
         await stream.send_message(wire.ExecuteNodeHookResponse())
 
@@ -148,13 +155,13 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
             VmLacksDevices: the pod has less than the VM asks for.
             LauncherkitError: see `Provider.check`.
         """
-        ours = {resource: number for resource, number in vm.asked.items() if resource in self._node.answers.names}
+        ours = {resource: number for resource, number in vm.asked.items() if resource in self._answers.names}
         if not ours:
             return
-        usage = await self._node.read_usage()
+        usage = await self._read_usage()
         had = pod_of(vm, usage) if usage.known else None
         if had is None:
-            self._node.log("warning", f"{vm} starts, and the kubelet names no pod, or several, that it could have")
+            self._reporter.log("warning", f"{vm} starts, and the kubelet names no pod, or several, that it could have")
             return
         for resource, number in ours.items():
             devices = had.devices.get(resource, ())
@@ -164,7 +171,7 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
                     "Start the VM again, so that it gets a new pod; the kubelet's log says what became of this one's.",
                 )
             # virt-handler may hang up in the middle; what has been begun comes to its end, under the allocator's lock.
-            await asyncio.shield(asyncio.create_task(self._node.answers.check(resource, devices)))
+            await asyncio.shield(asyncio.create_task(self._answers.check(resource, devices)))
         if len(self._started) >= MOST_VMS:
             self._started.pop(next(iter(self._started)))
         mine = {resource: had.devices[resource] for resource in ours}
@@ -174,21 +181,21 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
         """What the VM was seen to have when it started is free, unless somebody else has it."""
         had = self._started.pop(vm.uid, None)
         if had is not None:
-            self._node.stopped.mark(had.pod, [device for devices in had.devices.values() for device in devices])
-            self._node.log("info", f"{vm} has stopped; what {had.pod} has is free")
-            self._node.wake()
+            self._stopped.mark(had.pod, [device for devices in had.devices.values() for device in devices])
+            self._reporter.log("info", f"{vm} has stopped; what {had.pod} has is free")
+            self._wake()
 
 
 @asynccontextmanager
-async def serving_node_hook(path: str, node: NodeHookParts) -> AsyncIterator[None]:
-    """Serve on a socket, which must not be there or must be a dead one's.
+async def serving_node_hook(path: str, hook: NodeHook) -> AsyncIterator[None]:
+    """Serve it on a socket, which must not be there or must be a dead one's.
 
     Raises:
         PluginSocketInUse, PluginSocketNotMade: it can't be had.
     """
     with socket_at(path, _in_use, _not_made) as (made, _):
         calls = Calls()
-        server = BoundedServer([NodeHook(node)], calls)
+        server = BoundedServer([hook], calls)
         await server.start(sock=made)
         try:
             yield

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from launcherkit_plugin.model.device import Resource
 
 ActionOutcome: TypeAlias = Literal["done", "refused", "failed"]
-"""Refused: we said no, or were told so, for a reason that has a code. Failed: what should work did not."""
+"""Refused: we said no, or somebody else did, for a reason that has a code. Failed: what should work did not."""
 
 Binding: TypeAlias = Literal["bind", "unbind"]
 VgpuChange: TypeAlias = Literal["create", "remove"]
 """Of an mdev, or of the type of a VF."""
 
 
-class Metrics(Protocol):
-    """Told of what happens. Cheap, raises nothing, and may be called from any thread."""
+class Metrics:
+    """Counts what happens; this one keeps nothing. Cheap, raises nothing, and may be called from any thread."""
 
     def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         """An Allocate was answered."""
@@ -47,37 +47,3 @@ class Metrics(Protocol):
 
     def came_back(self, number: int) -> None:
         """Late work has ended; so many pieces are left."""
-
-
-class NoMetrics:
-    """`Metrics` that keep nothing."""
-
-    def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
-        pass
-
-    def registered(self, resource: str, outcome: ActionOutcome) -> None:
-        pass
-
-    def scanned(self, seconds: float) -> None:
-        pass
-
-    def devices(self, resources: Sequence[Resource]) -> None:
-        pass
-
-    def bound(self, action: Binding, outcome: ActionOutcome) -> None:
-        pass
-
-    def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
-        pass
-
-    def held_groups(self, number: int) -> None:
-        pass
-
-    def reloaded(self, outcome: ActionOutcome) -> None:
-        pass
-
-    def hangs(self, number: int) -> None:
-        pass
-
-    def came_back(self, number: int) -> None:
-        pass

@@ -20,7 +20,7 @@ from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BadMetricsToken
 from launcherkit_plugin.telemetry.http import Answer, Page
-from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, VgpuChange
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics, VgpuChange
 
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
@@ -35,7 +35,7 @@ _ALLOCATE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1
 _SCAN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
-class PrometheusMetrics:
+class PrometheusMetrics(Metrics):
     """`Metrics` in a registry of its own, beside the process's memory, time and files."""
 
     def __init__(self) -> None:

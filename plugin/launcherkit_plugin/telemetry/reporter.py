@@ -49,12 +49,6 @@ class Lines:
         tell(level, text, self._env, **{"time": when} | shown)
 
 
-def log_error(log: Log, error: LauncherkitError, **fields: object) -> None:
-    """An error that the daemon lives with, or each of those that it stands for: message, remedy and code."""
-    for leaf in error.leaves():
-        log("error", f"{leaf.code}: {leaf.message}. {on_one_line(leaf.remedy)}", code=leaf.code, **fields)
-
-
 def silent(level: Level, text: str, **fields: object) -> None:
     """The `Log` that says nothing."""
 
@@ -66,51 +60,73 @@ class Recorder(Protocol):
         """Record an Event on the Node. ``reason`` is one CamelCase word; ``message`` says it to people."""
 
 
-class LogRecorder:
-    """A `Recorder` for where there is no cluster: a line in the log."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        level: Level = "warning" if type == "Warning" else "info"
-        self._log(level, message, reason=reason)
-
-
 class Reporter:
-    """May be called from any thread.
+    """The log, the metrics and the node's Events in one; may be called from any thread.
 
     Args:
         log: takes everything.
-        events: takes what the cluster should know of.
+        metrics: count.
+        events: take what the cluster should know of; without them it isn't told.
     """
 
-    def __init__(self, log: Log = silent, events: Recorder | None = None) -> None:
+    def __init__(self, log: Log = silent, metrics: Metrics | None = None, events: Recorder | None = None) -> None:
         self.log = log
+        self.metrics = Metrics() if metrics is None else metrics
         self._events = events
-        self._wrong: dict[Hashable, str] = {}
+        self._wrong: dict[Hashable, tuple[str, int]] = {}
+        """What is wrong at the moment, by what it is about, and how often in a row it was."""
 
-    def done(self, reason: str, text: str, **fields: object) -> None:
-        """Something was done, or is well again; ``reason`` as Kubernetes writes them."""
-        self.log("info", text, **fields)
-        self._event("Normal", reason, text)
+    def anew(self) -> Reporter:
+        """One that reports to the same, and has reported nothing yet."""
+        return Reporter(self.log, self.metrics, self._events)
 
-    def problem(self, about: Hashable, error: LauncherkitError, reason: str | None = None, text: str = "") -> bool:
-        """Something is wrong. True where it was not wrong in the same way before.
+    def happened(self, reason: str, text: str, level: Level = "info", **fields: object) -> None:
+        """Something that people should know of; ``reason`` as Kubernetes writes them, in CamelCase."""
+        self.log(level, text, reason=reason, **fields)
+        self._event("Normal" if level == "info" else "Warning", reason, text)
+
+    def error(self, error: LauncherkitError, **fields: object) -> None:
+        """An error that the daemon lives with, or each of those that it stands for: message, remedy and code."""
+        for leaf in error.leaves():
+            self.log("error", f"{leaf.code}: {leaf.message}. {on_one_line(leaf.remedy)}", code=leaf.code, **fields)
+
+    def bug(self, bug: Exception, where: str = "", **fields: object) -> None:
+        """An exception that nobody expected."""
+        self.log("error", f"internal error{where}: {type(bug).__name__}: {bug}", **fields)
+
+    def problem(
+        self,
+        about: Hashable,
+        error: LauncherkitError,
+        reason: str | None = None,
+        text: str = "",
+        *,
+        after: int = 1,
+        **fields: object,
+    ) -> bool:
+        """Something is wrong. True where that is reported now: it was not wrong in the same way before.
 
         Args:
             about: what; `well` of the same ends it.
             error: goes to the log.
             reason: of the Event; without one there is no Event.
             text: of the Event, where it isn't the error's message.
+            after: it is reported when it has been the same so many times in a row.
+            fields: of the log.
         """
-        if self._wrong.get(about) == error.message:
+        if not self.is_new(about, error.message, after=after):
             return False
-        self._wrong[about] = error.message
-        log_error(self.log, error)
+        self.error(error, **fields)
         if reason is not None:
             self._event("Warning", reason, text or error.message)
         return True
+
+    def is_new(self, about: Hashable, text: str, *, after: int = 1) -> bool:
+        """Whether it is time to report that something is wrong: see `problem`."""
+        before, times = self._wrong.get(about, ("", 0))
+        times = times + 1 if text == before else 1
+        self._wrong[about] = text, times
+        return times == after
 
     def well(self, about: Hashable) -> None:
         """Nothing is wrong with it any more."""
@@ -129,34 +145,30 @@ class Waits:
     """A `launcherkit_plugin.host.guarded.Reports`.
 
     Args:
-        log, metrics, events: where waits are reported.
+        reporter: where waits are reported.
         ended: called when late work has come back: there is something to look at.
     """
 
-    def __init__(self, log: Log, metrics: Metrics, events: Recorder, ended: Callable[[], None]) -> None:
-        self._log = log
-        self._metrics = metrics
-        self._events = events
+    def __init__(self, reporter: Reporter, ended: Callable[[], object]) -> None:
+        self._reporter = reporter
         self._ended = ended
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
         """See `Reports.hangs`."""
-        self._metrics.hangs(hanging)
-        self._log("error", f"{key}: {text}", reason="OperationHangs")
-        self._events.event("Warning", "OperationHangs", f"{key}: {text}")
+        self._reporter.metrics.hangs(hanging)
+        self._reporter.happened("OperationHangs", f"{key}: {text}", "error")
 
     def came_back(self, key: str, text: str, hanging: int) -> None:
         """See `Reports.came_back`."""
-        self._metrics.came_back(hanging)
-        self._log("info", f"{key}: {text}", reason="OperationCameBack")
-        self._events.event("Normal", "OperationCameBack", f"{key}: {text}")
+        self._reporter.metrics.came_back(hanging)
+        self._reporter.happened("OperationCameBack", f"{key}: {text}")
         self._ended()
 
 
 class Change(NamedTuple):
-    """A line for the log and for the node's events."""
+    """A line for the log and for the node's Events."""
 
-    type: Literal["Normal", "Warning"]
+    type: EventType
     reason: str
     """In CamelCase, as Kubernetes writes them."""
     text: str

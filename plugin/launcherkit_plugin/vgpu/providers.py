@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
@@ -105,43 +104,30 @@ def _is_for_layout(instance: Instance) -> bool:
     return slot is not None and slot.purpose == "layout"
 
 
-class Handed(NamedTuple):
-    """How containers get the nodes of mdevs and of VFs."""
-
-    mdevs: GrantedNodes
-    vfs: GrantedNodes
-    iommufd: bool = False
-
-
-class VgpuParts(NamedTuple):
-    """What vGPUs need of the daemon."""
-
-    providers: tuple[Provider, ...]
-    reconcilers: tuple[Reconciler, ...]
-
-
-def vgpu_parts(
+def vgpus_of(
     config: VgpuConfig,
     name_of: NameOf,
     changes: Changes,
     guarded: Guarded,
     *,
-    handed: Handed | None = None,
     stopped: Stopped | None = None,
-) -> VgpuParts:
-    """Those for what there are rules for; none costs anything. What pods need comes first, the layout last.
+    mdev_nodes: GrantedNodes | None = None,
+    vf_nodes: GrantedNodes | None = None,
+    iommufd: bool = False,
+) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
+    """What there are rules for; what pods need comes first, the layout last.
 
     Args:
         config: of vGPUs.
         name_of: names the resources of rules that don't.
         changes: makes and removes.
         guarded: does what may hang.
-        handed: how containers get device nodes.
-        stopped: whose VM has ended, where a node hook tells.
+        stopped: pods whose VM has ended, as the node hook says.
+        mdev_nodes, vf_nodes: how containers get the device nodes of each.
+        iommufd: VFs are opened by iommufd alone.
     """
     keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
-    mdev_nodes, vf_nodes, iommufd = handed or Handed(GrantedNodes(), GrantedNodes())
-    kinds: list[tuple[VgpuKind, GrantedNodes]] = []
+    kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []
     if config.mdevs:
         kinds.append((MdevKind(config.mdevs, name_of, changes), mdev_nodes))
     if config.vfs:
@@ -150,4 +136,4 @@ def vgpu_parts(
         Pool(kind, changes, guarded, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
         for kind, nodes in kinds
     )
-    return VgpuParts(pools, (*pools, keeper) if config.layout or config.spread else pools)
+    return pools, (*pools, keeper) if config.layout or config.spread else pools

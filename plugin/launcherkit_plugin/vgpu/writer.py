@@ -10,8 +10,7 @@ from launcherkit.model.address import MdevAddress
 from launcherkit.sources.sysfs import read_needed
 from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
-from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
-from launcherkit_plugin.telemetry.reporter import Log, Recorder, Reporter, silent
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.maker import Maker
 
@@ -25,21 +24,13 @@ class Changes:
     Args:
         maker: does it.
         opened: whether a node is open.
+        reporter: its own, for it forgets what it has reported when something has changed.
     """
 
-    def __init__(
-        self,
-        maker: Maker,
-        opened: Opened,
-        *,
-        log: Log = silent,
-        metrics: Metrics | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
+    def __init__(self, maker: Maker, opened: Opened, reporter: Reporter | None = None) -> None:
         self.maker = maker
         self._opened = opened
-        self._reporter = Reporter(log, recorder)
-        self._metrics = NoMetrics() if metrics is None else metrics
+        self._reporter = Reporter() if reporter is None else reporter
 
     def create(self, vgpu: Instance) -> bool:
         """See that a vGPU is there. True where it was made.
@@ -85,13 +76,13 @@ class Changes:
             changed = change()
         except LauncherkitError as error:
             refused = isinstance(error, NoVgpuRoom | WrongVgpu)
-            self._metrics.vgpu(action, "refused" if refused else "failed")
+            self._reporter.metrics.vgpu(action, "refused" if refused else "failed")
             self.tell(error)
             raise
         if changed:
-            self._metrics.vgpu(action, "done")
+            self._reporter.metrics.vgpu(action, "done")
             verb = "made" if action == "create" else "removed"
-            self._reporter.done(f"Vgpu{verb.capitalize()}", f"{verb} {vgpu}", action=action)
+            self._reporter.happened(f"Vgpu{verb.capitalize()}", f"{verb} {vgpu}", action=action)
             self._reporter.forget()
         return changed
 

@@ -15,7 +15,7 @@ from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import MdevRule, VgpuConfig, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.providers import vgpu_parts
+from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.resources import CountedId, device
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Kernel
@@ -169,7 +169,7 @@ class Node:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
         changes = Changes(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
         mdevs, vfs = (MdevRule(TYPES, mode="dynamic"),), (VgpuVfRule(TYPES, mode="dynamic"),)
-        self.parts = vgpu_parts(VgpuConfig(mdevs, vfs), name_of, changes, Guarded())
+        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, changes, Guarded())
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()
         self.turn()
@@ -179,7 +179,7 @@ class Node:
         facts = self.kernel.facts()
         offers = {
             found.name: Offer(found, provider)
-            for provider in self.parts.providers
+            for provider in self.pools
             for found in provider.resources(facts, usage, self.clock.now)
         }
         self.offers = self.allocator.advertise(offers, facts)

@@ -14,13 +14,13 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.policy import Siblings
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.ledger import Ledger
-from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler, ReconcilerParts
-from launcherkit_plugin.host.drivers import Sysfs, no_modprobe
+from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler
+from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, NoMetrics
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics
 from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
@@ -29,7 +29,7 @@ GPU, AUDIO, NIC = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
 NOBODY = Usage("pod-resources", {})
 
 
-class Counted(NoMetrics):
+class Counted(Metrics):
     """Keeps what was counted."""
 
     def __init__(self) -> None:
@@ -69,10 +69,15 @@ class Node:
         """The daemon ends, and another one starts."""
         self.guarded = Guarded()
         root = str(self.tree.root)
-        sysfs = partial(Sysfs, root, make_worker=self.kernel.hand)
-        machine = ReconcilerParts(self.host, root, f"{root}/proc", sysfs, self.ledger, lambda: self.open, no_modprobe)
         self.reconciler = BindingReconciler(
-            self._match, machine, self.guarded, Reporter(self._tell, self), self.metrics
+            self._match,
+            self.host,
+            self.ledger,
+            self.guarded,
+            Reporter(self._tell, self.metrics, self),
+            sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
+            open_nodes=lambda: self.open,
+            proc=f"{root}/proc",
         )
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002

@@ -22,7 +22,7 @@ from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
-from launcherkit_plugin.telemetry.reporter import Level, LogRecorder
+from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.provoked import provoked
@@ -410,5 +410,5 @@ def test_the_daemons_side_has_no_kubernetes_client() -> None:
 
 def test_without_a_cluster_events_are_lines_of_the_log() -> None:
     told = Daemon()
-    LogRecorder(told.log).event("Warning", "DeviceUnhealthy", "it is gone")
+    Reporter(told.log).happened("DeviceUnhealthy", "it is gone", "warning")
     assert told.lines == ["it is gone"]

@@ -19,15 +19,15 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, DaemonParts, Setup, WakingAllocator
+from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
+from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
-from launcherkit_plugin.telemetry.metrics import NoMetrics
+from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, running_loop
@@ -106,21 +106,19 @@ class Stage:
         self.wakeups = loop.call(WakeupQueue, 0.01)
         allocator = loop.call(Allocator, Reservations(), time.monotonic)
         self.allocator = allocator
-        around = Surroundings(str(folder), WakingAllocator(allocator, self.wakeups), self.log, NoMetrics())
-        self.advertiser = loop.call(Advertiser, around, time.monotonic)
-        world = DaemonParts(
-            scan=self._scan,
-            looks=Looks(Guarded(), stall=0.05),
+        reporter = Reporter(self.log, events=self.events)
+        answers = WakingAllocator(allocator, self.wakeups)
+        self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
+        self.daemon = Daemon(
+            self.setup(*providers, rescan=rescan),
+            allocator,
+            self.wakeups,
+            reporter,
+            looks=Looks(Guarded(), self._scan, stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
             publish=lambda facts, resources: self.published.__setitem__(slice(None), resources),
-            clock=time.monotonic,
-            log=self.log,
-            metrics=NoMetrics(),
-            events=self.events,
-            health=self,
         )
-        self.daemon = loop.call(Daemon, world, self.setup(*providers, rescan=rescan), allocator, self.wakeups)
         self.running: Future[None] | None = None
 
     def setup(self, *providers: Shelf, rescan: float = LONG) -> Setup:
@@ -131,9 +129,6 @@ class Stage:
 
     def turned(self) -> None:
         self.rounds += 1
-
-    def waiting(self, for_what: str) -> None:
-        pass
 
     def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
         self.scans += 1
@@ -162,7 +157,7 @@ class Stage:
         until(lambda: self.rounds > before)
 
     def start(self) -> None:
-        self.running = self.loop.start(self.daemon.run(self.advertiser, self.stop))
+        self.running = self.loop.start(self.daemon.run(self.advertiser, self.stop, self.turned))
 
     def end(self) -> None:
         self.loop.call(self.stop.set)
@@ -417,7 +412,7 @@ def test_a_clash_of_names_at_the_start_is_an_error(kubelet: Kubelet) -> None:
     with on_stage(kubelet, Shelf(resource("a"), resource("b", name=OTHER)), start=False) as stage:
         stage.check = clash
         with pytest.raises(NameClash):
-            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop))
+            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop, stage.turned))
 
 
 def test_a_card_that_clashes_later_takes_nothing_away(kubelet: Kubelet) -> None:
@@ -486,7 +481,7 @@ def test_a_host_that_can_not_be_read_at_the_start_is_an_error(kubelet: Kubelet) 
     with on_stage(kubelet, Shelf(resource("a")), start=False) as stage:
         stage.scan = unreadable
         with pytest.raises(LauncherkitError, match="no sysfs"):
-            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop))
+            stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop, stage.turned))
 
 
 def test_one_that_can_not_be_read_later_is_told_and_read_again(kubelet: Kubelet) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -220,15 +220,13 @@ class Node:
     def __init__(self, tree: HostTree) -> None:
         self.host = Host.from_sysfs(tree.root)
         self.guarded = Guarded()
-        self.looks = Looks(self.guarded, stall=0.05)
+        self.looks = Looks(self.guarded, self._scan, stall=0.05)
 
     async def look(self) -> HostFacts:
-        return await self.looks.look(self._scan)
+        return await self.looks.look(lambda function: function.class_code >> 16 == 3, True)
 
-    def _scan(self, progress: Progress) -> HostFacts:
-        return read_node(
-            self.host.followed(progress.open_tree), lambda function: function.class_code >> 16 == 3, vgpu=True
-        )
+    def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
+        return read_node(self.host.followed(progress.open_tree), wanted, vgpu=vgpu)
 
 
 async def threads_are(number: int) -> None:

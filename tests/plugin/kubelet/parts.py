@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.kubelet.server import Surroundings
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
-from launcherkit_plugin.telemetry.metrics import NoMetrics
+from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.support.looping import PATIENCE, Loop
 
 NAME = "nvidia.com/GA102_GEFORCE_RTX_3090"
@@ -63,7 +64,7 @@ class Lines:
         self.lines.append(f"{level}: {text}")
 
 
-class Tries(NoMetrics):
+class Tries(Metrics):
     """Counts registrations."""
 
     def __init__(self) -> None:
@@ -103,8 +104,9 @@ class Plugin:
         self.shelf = Shelf()
         self.log = Lines()
         self.metrics = Tries()
-        around = Surroundings(str(folder), self.shelf, self.log, self.metrics, dev_root)
-        self.advertiser = loop.call(Advertiser, around, time.monotonic)
+        reporter = Reporter(self.log, self.metrics)
+        advertiser = partial(Advertiser, dev_root=dev_root)
+        self.advertiser = loop.call(advertiser, str(folder), self.shelf, reporter, time.monotonic)
 
     def advertise(self, *resources: Resource) -> None:
         self.shelf.resources = {resource.name: resource for resource in resources}

@@ -18,8 +18,8 @@ from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
-from launcherkit_plugin.nodehook.service import NodeHookParts, pod_of, read_vm, serving_node_hook
-from launcherkit_plugin.telemetry.reporter import silent
+from launcherkit_plugin.nodehook.service import NodeHook, pod_of, read_vm, serving_node_hook
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 ONE = "nvidia.com/GRID_T4-1Q"
@@ -74,7 +74,7 @@ class Handler:
 
     def does(self, *calls: tuple[str, bytes]) -> None:
         async def all_of_them() -> None:
-            node = NodeHookParts(self.answers, self.read, self.stopped, self.wake, silent)
+            node = NodeHook(self.answers, self.read, self.stopped, self.wake, Reporter())
             async with serving_node_hook(self.path, node):
                 channel = unix_channel(self.path)
                 try:
@@ -159,7 +159,7 @@ def test_a_document_that_is_no_vmi_is_refused(handler: Handler) -> None:
 
 def test_the_socket_is_for_owner_and_group_and_goes_at_the_end(handler: Handler) -> None:
     async def look() -> int:
-        node = NodeHookParts(handler.answers, handler.read, handler.stopped, handler.wake, silent)
+        node = NodeHook(handler.answers, handler.read, handler.stopped, handler.wake, Reporter())
         async with serving_node_hook(handler.path, node):
             return Path(handler.path).stat().st_mode & 0o777
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import BadMetricsToken, NoMetricsAddress
 from launcherkit_plugin.telemetry.http import Answer, Health, Page, answer, parse_address, probe_pages, serving
-from launcherkit_plugin.telemetry.metrics import Metrics, NoMetrics
+from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics, metrics_pages
 from tests.support.provoked import provoked
 
@@ -100,7 +100,7 @@ def test_two_daemons_in_one_process_share_nothing() -> None:
 
 
 def test_a_command_counts_nothing_and_needs_no_more_code_for_it() -> None:
-    tell_all(NoMetrics())
+    tell_all(Metrics())
 
 
 def test_every_metric_is_on_its_page_with_its_labels_and_no_other_is() -> None:

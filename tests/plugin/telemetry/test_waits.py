@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
-from launcherkit_plugin.telemetry.reporter import Waits
+from launcherkit_plugin.telemetry.reporter import Reporter, Waits
 
 
 def test_what_hangs_is_told_when_it_does_and_when_it_comes_back() -> None:
@@ -31,7 +31,7 @@ def test_what_hangs_is_told_when_it_does_and_when_it_comes_back() -> None:
         return metrics.registry.get_sample_value(f"launcherkit_plugin_{name}")
 
     async def scene() -> None:
-        guarded = Guarded(Waits(log, metrics, Events(), lambda: woken.append(1)))
+        guarded = Guarded(Waits(Reporter(log, metrics, Events()), lambda: woken.append(1)))
         free = threading.Event()
         with pytest.raises(WorkHangs):
             await guarded.run("0000:01:00.0", "removing mdev 7", lambda: free.wait(60), 0.01)

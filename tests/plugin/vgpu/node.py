@@ -11,10 +11,11 @@ from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.telemetry.metrics import NoMetrics
+from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.providers import vgpu_parts
+from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import Kernel
 
@@ -34,7 +35,7 @@ class Clock:
         self.now += seconds
 
 
-class Told(NoMetrics):
+class Told(Metrics):
     """Keeps what is counted and recorded."""
 
     def __init__(self) -> None:
@@ -80,9 +81,9 @@ class Node:
         self.reservations = Reservations()
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, log=self.told.log, metrics=self.told, recorder=self.told)
+        changes = Changes(maker, self.kernel.is_open, Reporter(self.told.log, self.told, self.told))
         self.guarded = Guarded()
-        self.providers, self.reconcilers = vgpu_parts(self.config, name_of, changes, self.guarded, stopped=self.stopped)
+        self.providers, self.reconcilers = vgpus_of(self.config, name_of, changes, self.guarded, stopped=self.stopped)
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 
     def hold(self, resource: str, *devices: str, pod: str = "default/vm", source: str = "pod-resources") -> None:

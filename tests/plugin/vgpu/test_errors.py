@@ -24,8 +24,8 @@ from launcherkit_plugin.model.errors import (
     VmLacksDevices,
     WrongVgpu,
 )
-from launcherkit_plugin.nodehook.service import NodeHook, NodeHookParts, read_vm
-from launcherkit_plugin.telemetry.reporter import silent
+from launcherkit_plugin.nodehook.service import NodeHook, read_vm
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.layout import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -113,6 +113,6 @@ def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
     async def usage() -> Usage:
         return Usage("pod-resources", {ONE: {"u1": Holder(POD, "compute")}})
 
-    hook = NodeHook(NodeHookParts(Answers(), usage, Stopped(), lambda: None, silent))
+    hook = NodeHook(Answers(), usage, Stopped(), lambda: None, Reporter())
     with told(VmLacksDevices):
         asyncio.run(hook.before_start(read_vm(vmi(devices=2))))

@@ -16,9 +16,10 @@ from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs
+from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot
-from launcherkit_plugin.vgpu.providers import vgpu_parts
+from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Told, name_of
@@ -48,13 +49,13 @@ class Node:
     def reload(self) -> None:
         """Another configuration, on the same machine and by the same process."""
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, log=self.told.log, metrics=self.told, recorder=self.told)
+        changes = Changes(maker, self.kernel.is_open, Reporter(self.told.log, self.told, self.told))
         config = VgpuConfig(
             (MdevRule(("GRID T4-1Q",), mode="dynamic"),),
             (VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"),),
             self.layout,
         )
-        self.providers, self.reconcilers = vgpu_parts(config, name_of, changes, self.guarded)
+        self.providers, self.reconcilers = vgpus_of(config, name_of, changes, self.guarded)
 
     def turn(self) -> list[asyncio.Task[bool]]:
         """A turn of the daemon; what it has begun."""
