@@ -31,7 +31,7 @@ class FixedHost:
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
         return self._facts
 
 

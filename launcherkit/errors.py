@@ -339,6 +339,12 @@ class NoRoom(LauncherkitError):
     code = "LK302"
 
 
+class NotAligned(LauncherkitError):
+    """A device can't be placed by NUMA cell, and the policy wants no other place for it (P4)."""
+
+    code = "LK341"
+
+
 # 4xx: what people wrote to configure us
 
 

@@ -28,7 +28,7 @@ def vmi(**requests: str) -> dict[str, Any]:
 class NoHost:
     """A host that must not be asked."""
 
-    def facts(self, *_: object) -> Any:
+    def facts(self, *_: object, **__: object) -> Any:
         raise AssertionError("nobody needs to know")
 
 

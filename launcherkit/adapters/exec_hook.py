@@ -45,6 +45,7 @@ It is configured by variables:
   LAUNCHERKIT_PAIRING     class or positional
   LAUNCHERKIT_MANAGED     yes or no
   LAUNCHERKIT_NODE_CHECK  auto, always or never
+  LAUNCHERKIT_TOPOLOGY    auto, flat, numa, strict or switches
   LAUNCHERKIT_ANNOTATIONS yes or no
   LAUNCHERKIT_LOG_FORMAT  text or json
 The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. All of them: docs/reference/configuration.md

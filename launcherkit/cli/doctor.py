@@ -181,5 +181,5 @@ class _KnownHost:
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts
 
-    def facts(self, addresses: object, mdevs: object = ()) -> HostFacts:  # noqa: ARG002  # all is known
+    def facts(self, addresses: object, mdevs: object = (), *, topology: bool = False) -> HostFacts:  # noqa: ARG002  # all is known
         return self._facts

@@ -85,9 +85,11 @@ class RememberingHost:
         self._host = host
         self.told: HostFacts | None = None
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
+    ) -> HostFacts:
         """As the host's own; raises what it raises."""
-        self.told = self._host.facts(addresses, mdevs)
+        self.told = self._host.facts(addresses, mdevs, topology=topology)
         return self.told
 
 

@@ -29,7 +29,13 @@ def pci_controller(controller: Controller, style: Style) -> str:
     if controller.guest is None:
         return quoted(f"{tag}/>", style)
     lead = "" if style.indent is None else style.indent + style.step
-    return quoted(f"{tag}>{lead}{guest_address(GuestPlace(controller.guest))}{style.indent or ''}</controller>", style)
+    target = ""
+    if controller.bus_number is not None:
+        deeper = lead + style.step if lead else ""
+        node = f"{deeper}<node>{controller.cell}</node>{lead}"
+        target = f"{lead}<target busNr='{controller.bus_number}'>{node}</target>"
+    address = guest_address(GuestPlace(controller.guest))
+    return quoted(f"{tag}>{target}{lead}{address}{style.indent or ''}</controller>", style)
 
 
 def hostdev(function: PlannedFunction, style: Style) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from lxml import etree
 
+from launcherkit.domain.cells import read_cells
 from launcherkit.domain.hostdev import (
     Parts,
     kind_of_element,
@@ -57,6 +58,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         taken=frozenset(reader.taken),
         iommufd=_domain_iommufd(root),
         unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
+        cells=read_cells(root),
     )
 
 
@@ -127,7 +129,9 @@ class _Reader:
 
     def controller(self, device: etree._Element, parts: Parts) -> None:
         if device.get("type") == "pci":
-            self.controllers.append(Controller(number(device.get("index")), device.get("model", ""), parts.guest))
+            index, model = number(device.get("index")), device.get("model", "")
+            said = _expander(device) if model == "pcie-expander-bus" else (None, None)
+            self.controllers.append(Controller(index, model, parts.guest, *said))
 
     def graphics(self, _device: etree._Element, _parts: Parts) -> None:
         self.has_graphics = True
@@ -152,6 +156,12 @@ class _Reader:
         if address is not None:
             with suppress(ValueError):
                 self.taken.add(read_pci_address(address))
+
+
+def _expander(device: etree._Element) -> tuple[int | None, int | None]:
+    """The bus number and the guest's NUMA cell of a ``pcie-expander-bus``."""
+    target, node = device.find("target"), device.findtext("target/node")
+    return None if target is None else number(target.get("busNr")), number(node)
 
 
 _READERS: dict[str, Callable[[_Reader, etree._Element, Parts], None]] = {

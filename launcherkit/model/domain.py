@@ -36,6 +36,20 @@ class Controller(NamedTuple):
     model: str
     guest: GuestAddress | None
     """Where it is itself; None leaves that to libvirt."""
+    bus_number: int | None = None
+    """Of a ``pcie-expander-bus``: the number of its bus in the guest. Those of the buses below it follow (P4)."""
+    cell: int | None = None
+    """Of a ``pcie-expander-bus``: the guest's NUMA cell that it belongs to."""
+
+
+class GuestCell(NamedTuple):
+    """A NUMA cell of the guest, and what of the host stands behind it (P4)."""
+
+    id: int
+    nodes: frozenset[int]
+    """Host nodes that its memory is bound to by ``<memnode>``."""
+    cpus: frozenset[int]
+    """Host CPUs that its vCPUs are pinned to."""
 
 
 Needs: TypeAlias = Literal["pcie", "pci"]
@@ -73,6 +87,14 @@ class DomainFacts(NamedTuple):
     """The domain's ``<iommufd enabled>``, for hostdevs that say nothing themselves; None where it isn't there (V2)."""
     unplaced: tuple[Unplaced, ...] = ()
     """On PCIe machines: what libvirt will place, itself adding some of it, in the order in which it does (P2)."""
+
+    cells: tuple[GuestCell, ...] = ()
+    """The guest's NUMA cells, by number (P4)."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a cell of the guest has its memory bound to host nodes, or vCPUs pinned to host CPUs (P4)."""
+        return any(cell.nodes or cell.cpus for cell in self.cells)
 
     @property
     def asks_for_iommufd(self) -> bool:

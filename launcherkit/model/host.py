@@ -39,6 +39,15 @@ class Mdev(NamedTuple):
     iommu_group: int | None
 
 
+class NumaNode(NamedTuple):
+    """A NUMA node of the host."""
+
+    cpus: frozenset[int]
+    """Empty for a node that has memory alone."""
+    distances: Mapping[int, int]
+    """To each node, itself included; 10 is its own."""
+
+
 class HostFacts(NamedTuple):
     """Frozen facts about a host, or about as much of it as was asked for.
 
@@ -63,6 +72,8 @@ class HostFacts(NamedTuple):
     unknown: Mapping[PciAddress, str] = {}
     """Functions that are there and can't be read, and why (T2). They are not among ``functions``, but among the members
     of their groups where those can be listed."""
+    numa: Mapping[int, NumaNode] = {}
+    """The host's NUMA nodes; empty where they were not asked for, or the host has none (P4)."""
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

@@ -8,10 +8,12 @@ from launcherkit.model.value import NamedTuple
 Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]
 NodeCheck: TypeAlias = Literal["auto", "always", "never"]
+Topology: TypeAlias = Literal["auto", "flat", "numa", "strict", "switches"]
 
 SIBLINGS: tuple[Siblings, ...] = ("slot", "group", "listed", "none")
 PAIRING: tuple[Pairing, ...] = ("class", "positional")
 NODE_CHECK: tuple[NodeCheck, ...] = ("auto", "always", "never")
+TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
 
 
 class AliasPrefixes(NamedTuple):
@@ -38,6 +40,8 @@ class _Decisions(NamedTuple):
     """Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."""
     annotations: bool = True
     """Whether a VMI's annotation may narrow the rest (T1)."""
+    topology: Topology = "auto"
+    """How the guest's PCIe tree follows the host's (P4)."""
 
 
 class Policy(_Decisions):
@@ -72,5 +76,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "pairing": PAIRING,
     "managed": (True, False),
     "node_check": NODE_CHECK,
+    "topology": TOPOLOGY,
     "annotations": (True, False),
 }

@@ -19,7 +19,7 @@ from launcherkit.model.policy import Policy
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
-from launcherkit.place.slots import Placement, place_units
+from launcherkit.place.slots import Placement, place_units, topology_for
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -87,7 +87,7 @@ def _unasked(environment: Environment) -> list[Note]:
 def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; what is wrong in any of the three is raised together."""
     decided = decide(resolved, domain, policy)
-    placed = place_units(decided.units, domain)
+    placed = place_units(decided.units, domain, resolved.facts, topology_for(domain, policy.topology))
     checked = check(resolved, decided, domain, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()

@@ -15,6 +15,7 @@ from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Request
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
+from launcherkit.place.slots import topology_for
 from launcherkit.resolve.aliases import Named, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.sources.environment import Environment
@@ -24,8 +25,10 @@ from launcherkit.sources.vmi import Vmi
 class HostSource(Protocol):
     """Where host facts come from, read by need: `launcherkit.Host`."""
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ...) -> HostFacts:
-        """Facts about the named devices, their slots and their groups."""
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ..., *, topology: bool = ...
+    ) -> HostFacts:
+        """Facts about the named devices, their slots and their groups; with ``topology`` where on the host they are."""
         ...
 
 
@@ -77,7 +80,7 @@ def resolve(
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
-    facts = _facts(host, (*listed, *existing))
+    facts = _facts(host, (*listed, *existing), topology=topology_for(domain, policy.topology) != "flat")
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
     found = _claims(allocations, requests, domain, facts, policy)
     Collector(found.errors).raise_if_any()
@@ -126,10 +129,10 @@ def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]
     return (Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"),)
 
 
-def _facts(host: HostSource, addresses: Sequence[HostAddress]) -> HostFacts:
+def _facts(host: HostSource, addresses: Sequence[HostAddress], *, topology: bool) -> HostFacts:
     functions = [address for address in addresses if isinstance(address, PciAddress)]
     mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
-    return host.facts(functions, mdevs) if functions or mdevs else NO_FACTS
+    return host.facts(functions, mdevs, topology=topology) if functions or mdevs else NO_FACTS
 
 
 def _claims(

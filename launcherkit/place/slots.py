@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.domain import Controller, DomainFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
+from launcherkit.model.policy import Topology
 from launcherkit.model.value import NamedTuple
-from launcherkit.place.buses import HIGHEST_BUS, Buses, foresee_buses
-
-_LAST_SLOT = 0x1F
+from launcherkit.place.affinity import NOT_ALIGNED, Affinity, Alignment, Card
+from launcherkit.place.buses import foresee_buses
+from launcherkit.place.room import Room
 
 
 class Placement(NamedTuple):
@@ -26,26 +28,86 @@ class Placement(NamedTuple):
     """`SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free."""
 
 
-def place_units(units: Sequence[Unit], domain: DomainFacts) -> Placement:
+def topology_for(domain: DomainFacts, topology: Topology) -> Topology:
+    """The policy as far as it concerns a guest: ``flat`` where there is nothing that its tree could follow (P4)."""
+    if topology == "auto":
+        return topology if len(domain.cells) > 1 and domain.is_bound else "flat"
+    return topology if topology == "switches" or domain.cells else "flat"
+
+
+def place_units(
+    units: Sequence[Unit], domain: DomainFacts, host: HostFacts = NO_FACTS, topology: Topology = "flat"
+) -> Placement:
     """Give the functions of each physical device one guest slot.
 
     Args:
         units: in order.
         domain: the machine's topology and what is in use.
+        host: NUMA nodes and paths of the functions; nothing of it counts where the topology is flat.
+        topology: from `topology_for`.
     """
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
         for attachment in unit.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
-    cards = [card for unit in units for card in _by_host_slot(unit.attachments) if _needs_a_place(card, domain)]
+    alignment = NOT_ALIGNED
+    if topology != "flat":
+        from launcherkit.place.alignment import align, without_room  # most guests have no NUMA cells
+        from launcherkit.place.hierarchies import NoHierarchies
+
+        asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+        alignment = align([*_cards(asked, domain, guests, topology)], domain, host, topology)
+        try:
+            return _place(units, domain, guests, alignment)
+        except NoHierarchies:
+            alignment = without_room(alignment, topology)
+    return _place(units, domain, guests, alignment)
+
+
+def _cards(
+    cards: Iterable[Sequence[Attachment]],
+    domain: DomainFacts,
+    guests: Mapping[HostAddress, GuestAddress],
+    topology: Topology,
+) -> Iterator[Card]:
+    """The cards to be aligned: those without a place, and where the policy insists those that have one."""
+    for card in cards:
+        first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
+        fixed = [each.source for each in card if _fixed(each, domain)]
+        place = next((guests[source] for source in fixed if source in guests), None)
+        if first is not None and (not fixed or (place is not None and topology in ("numa", "strict"))):
+            yield Card(first, place)
+
+
+def _place(
+    units: Sequence[Unit], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress], alignment: Alignment
+) -> Placement:
+    """Place what isn't left to libvirt.
+
+    Raises:
+        NoHierarchies: there is no room for the affinities.
+    """
+    affinities = alignment.affinities
+    cards = [
+        card
+        for unit in units
+        for card in _by_host_slot(unit.attachments)
+        if _needs_a_place(card, domain) or (affinities and _has_affinity(card, affinities))
+    ]
     if not cards:
-        return Placement(_share_slots(guests), ())
-    room = _Room(domain, foresee_buses(domain, _joining(cards, domain)), guests)
+        return Placement(_share_slots(guests), (), alignment.notes, alignment.errors)
+    room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
     found = [each for card in cards for each in _place_card(card, domain, room)]
     notes = tuple([each for each in found if isinstance(each, Note)])
     errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
-    return Placement(_share_slots(room.guests), room.controllers(), notes, errors)
+    return Placement(
+        _share_slots(room.guests), room.controllers(), (*alignment.notes, *notes), (*alignment.errors, *errors)
+    )
+
+
+def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Affinity]) -> bool:
+    return any(isinstance(each.source, PciAddress) and each.source in affinities for each in card)
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
@@ -64,17 +126,20 @@ def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
     return not all(_fixed(attachment, domain) for attachment in card)
 
 
-def _joining(cards: Iterable[Sequence[Attachment]], domain: DomainFacts) -> set[int]:
-    """The document's hostdevs that will be in the slot of another, and leave free what libvirt would give them."""
+def _joining(
+    cards: Iterable[Sequence[Attachment]], domain: DomainFacts, affinities: Mapping[PciAddress, Affinity]
+) -> set[int]:
+    """The document's hostdevs that leave free what libvirt would give them, for they go elsewhere."""
     joining: set[int] = set()
     for card in cards:
         there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
         free = [hostdev for hostdev in sorted(there) if not domain.hostdevs[hostdev].placed]
-        joining.update(free[1:] if len(free) == len(there) else free)
+        stays = len(free) == len(there) and not (affinities and _has_affinity(card, affinities))
+        joining.update(free[1:] if stays else free)
     return joining
 
 
-def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: _Room) -> Iterator[Note | SlotTaken | NoRoom]:
+def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | SlotTaken | NoRoom]:
     """Put all functions of a card that have no place yet into one slot, at their numbers (P1); tell what keeps them."""
     guests = room.guests
     fixed = [attachment for attachment in card if _fixed(attachment, domain)]
@@ -123,7 +188,7 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
     return [(source, number) for number, source in enumerate(sources or [card[0].source])]
 
 
-def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
+def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
     mates: dict[GuestAddress, int] = {}
     for guest in guests.values():
@@ -133,69 +198,6 @@ def _share_slots(guests: dict[HostAddress, GuestAddress]) -> dict[HostAddress, G
         source: GuestPlace(guest, guest.function == 0 if mates[guest.function_0] > 1 else None)
         for source, guest in guests.items()
     }
-
-
-class _Room:
-    """What has its place in the guest, and what is still free: buses behind root ports, or slots of bus 0 (P2)."""
-
-    def __init__(self, domain: DomainFacts, buses: Buses, guests: Mapping[HostAddress, GuestAddress]) -> None:
-        self.guests = {**guests}
-        self._domain = domain
-        self._buses = buses
-        self._root_ports: list[Controller] = []
-        self._places_for_ports = _places_for_ports(domain)
-        self._placed = False
-        self.taken = set(domain.guest_addresses)
-        self._used = {address.slot for address in domain.guest_addresses if address.domain == 0 and address.bus == 0}
-
-    def controllers(self) -> tuple[Controller, ...]:
-        """What must be written down for the slots that were given away."""
-        return (*self._buses.bridges, *self._root_ports) if self._placed else ()
-
-    def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
-        """A slot of its own for a device; None where there is no more room."""
-        if self._domain.topology != "pcie":
-            return self._slot_of_bus_0()
-        foreseen = self._buses.hostdevs
-        there = next((each.hostdev for each in card if each.hostdev in foreseen), None)
-        # What the document has stays where libvirt would put it, behind a port that libvirt makes.
-        slot = self._root_port() if there is None else foreseen[there]
-        if slot is None or slot.bus > HIGHEST_BUS:
-            return None
-        self._placed = True
-        return slot
-
-    def _root_port(self) -> GuestAddress | None:
-        """Slot 0 behind a new root port, above every bus that is there or that libvirt will make."""
-        bus = len(self._buses.models) + len(self._root_ports)
-        place = next(self._places_for_ports, None)
-        if bus > HIGHEST_BUS or place is None:
-            return None
-        self._root_ports.append(Controller(bus, "pcie-root-port", place))
-        return GuestAddress(0, bus, 0, 0)
-
-    def _slot_of_bus_0(self) -> GuestAddress | None:
-        """From the top, so that what libvirt places from the bottom stays where guests know it."""
-        slot = next((slot for slot in range(_LAST_SLOT, 2, -1) if slot not in self._used), None)
-        if slot is None:
-            return None
-        self._used.add(slot)
-        return GuestAddress(0, 0, slot, 0)
-
-
-def _places_for_ports(domain: DomainFacts) -> Iterator[GuestAddress]:
-    """Where root ports can be on the root bus: eight in a free slot, or beside other ports.
-
-    Firmware numbers buses in the order of the ports. libvirt puts its own from the bottom, so ours begin in the middle,
-    behind them; what is above 19 libvirt keeps for devices of q35's chipset.
-    """
-    used = {address for address in domain.guest_addresses if address.domain == address.bus == 0}
-    ports = {controller.guest for controller in domain.controllers if controller.model == "pcie-root-port"}
-    others = {address.slot for address in used - ports}
-    for slot in (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1)):
-        if slot not in others:
-            places = [GuestAddress(0, 0, slot, function) for function in range(8)]
-            yield from (place for place in places if place not in used and place not in ports)
 
 
 def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:

@@ -46,6 +46,7 @@ KNOWN = frozenset(
         "STRICT",
         "SYSFS_ROOT",
         "TEMPLATE",
+        "TOPOLOGY",
         "VMI",
         "WAIT",
     ]

@@ -32,7 +32,7 @@ class DetailReader:
         self._modules: dict[str, str | None] = {}
 
     def needed(self, directory: Tree, function: PciFunction) -> PciDetail:
-        """What rules decide by, from the function's directory. What only a snapshot shows stays empty."""
+        """What every rule decides by, from the function's directory. The rest stays empty."""
         power_state, header_type, config_readable = _power_and_config(directory)
         virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
         module = None if function.driver is None else self._module(function.driver)

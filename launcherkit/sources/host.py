@@ -99,16 +99,22 @@ class Host:
         return open_tree(root, confined=self._confined) if self._followed is None else self._followed(root)
 
     def facts(
-        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, numa: bool = False
+        self,
+        addresses: Iterable[PciAddress],
+        mdevs: Iterable[MdevAddress] = (),
+        *,
+        numa: bool = False,
+        topology: bool = False,
     ) -> HostFacts:
         """What the rules need to know to attach these devices; at least that.
 
         From sysfs it is: the functions named, those in their slots, every member of the IOMMU groups of both, for a
         physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
         Functions and mdevs that are not there are left out, and those that can't be read are among ``unknown``. What no
-        rule decides by is not read: numa_node is None unless ``numa`` is said, of the details revision,
-        driver_override, parents, resources, has_rom and reset_methods stay empty, and so does vfio_dev where there is a
-        ``dev/`` without ``iommu``; `scan` reads them.
+        rule decides by is not read: numa_node is None unless ``numa`` or ``topology`` is said, of the details revision,
+        driver_override, resources, has_rom and reset_methods stay empty, and so does vfio_dev where there is a
+        ``dev/`` without ``iommu``; `scan` reads them. With ``topology`` the details have parents, and the host's NUMA
+        nodes are read (P4).
         From a snapshot or a recording it is all that it holds, and ``recorded`` is set.
         """
         if self._root is None:
@@ -116,7 +122,7 @@ class Host:
         from launcherkit.sources.sysfs import read_needed
 
         with self._tree(self._root) as tree:
-            return read_needed(tree, addresses, mdevs, numa=numa)
+            return read_needed(tree, addresses, mdevs, numa=numa, topology=topology)
 
     @property
     def recorded(self) -> bool:

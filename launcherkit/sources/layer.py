@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from launcherkit.model.policy import NodeCheck, Pairing, Policy, Siblings
+from launcherkit.model.policy import NodeCheck, Pairing, Policy, Siblings, Topology
 
 ANNOTATION = "launcherkit.io/policy"
 """Of a VMI: its own policy (T1)."""
@@ -17,6 +17,7 @@ class Layer(TypedDict, total=False):
     pairing: Pairing
     managed: bool
     node_check: NodeCheck
+    topology: Topology
     annotations: bool
     extra_prefixes: tuple[str, ...]
     sysfs_root: str

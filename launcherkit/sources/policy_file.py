@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from launcherkit.errors import BadAnnotation, BadPolicy, Collector, LauncherkitError, OperatorsKey
-from launcherkit.model.policy import NodeCheck, Pairing, Siblings
+from launcherkit.model.policy import NodeCheck, Pairing, Siblings, Topology
 from launcherkit.sources.files import read_file
 from launcherkit.sources.layer import (
     ALIAS_PREFIX_RULE,
@@ -78,6 +78,11 @@ class WrittenPolicy(_Written):
         description="Whether the VFIO device nodes must be there; auto where the environment holds the "
         "devices, for there "
         "the VM runs. Default: auto",
+    )
+    topology: Topology | None = Field(
+        None,
+        description="How the guest's PCIe tree follows the host's: by NUMA cell where the domain binds several, not at "
+        "all, wherever it can, or not without; or by NUMA cell and host switch. Default: auto",
     )
     annotations: bool | None = Field(
         None, description="Whether the annotation launcherkit.io/policy of a VMI may narrow this policy. Default: yes"

@@ -13,7 +13,7 @@ from typing import Any, cast
 from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, Policy
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
 from launcherkit.sources.layer import (
     ALIAS_PREFIX_RULE,
     ANNOTATION,
@@ -121,6 +121,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "LAUNCHERKIT_PAIRING": ("pairing", _choice(PAIRING)),
     "LAUNCHERKIT_MANAGED": ("managed", _yes_or_no),
     "LAUNCHERKIT_NODE_CHECK": ("node_check", _choice(NODE_CHECK)),
+    "LAUNCHERKIT_TOPOLOGY": ("topology", _choice(TOPOLOGY)),
     "LAUNCHERKIT_ANNOTATIONS": ("annotations", _yes_or_no),
     "LAUNCHERKIT_EXTRA_PREFIXES": ("extra_prefixes", _prefixes),
     "LAUNCHERKIT_SYSFS_ROOT": ("sysfs_root", _text),
@@ -136,11 +137,13 @@ class DeferredHost:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
+    ) -> HostFacts:
         """As `Host.facts`; raises also what opening the host raises."""
         from launcherkit.sources.host import open_host
 
-        return open_host(self.text).facts(addresses, mdevs)
+        return open_host(self.text).facts(addresses, mdevs, topology=topology)
 
 
 def host_of(flag: str | None, env: Mapping[str, str], policy: Policy) -> DeferredHost:

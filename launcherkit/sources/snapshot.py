@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts, Mdev, MdevParent
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, NumaNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,6 +37,8 @@ def dump(facts: HostFacts, machine: Mapping[str, Any] | None = None) -> str:
     parts.append(_lines("mdevs", [_mdev(facts.mdevs[key]) for key in sorted(facts.mdevs)]))
     parts.append(_lines("mdev_parents", [_parent(facts.mdev_parents[key]) for key in sorted(facts.mdev_parents)]))
     parts.append(f'"nodes": {_json(sorted(facts.nodes) if facts.nodes is not None else None)}')
+    if facts.numa:
+        parts.append(_lines("numa", [_numa(node, facts.numa[node]) for node in sorted(facts.numa)]))
     if facts.container_dev:
         parts.append('"container_dev": true')
     return "{\n" + ",\n".join(parts) + "\n}\n"
@@ -93,6 +96,11 @@ def _detail(detail: PciDetail) -> dict[str, Any]:
             "vgpu": None if vgpu is None else {"current_type": vgpu.current_type, "creatable": vgpu.creatable},
         }
     )
+
+
+def _numa(number: int, node: NumaNode) -> dict[str, Any]:
+    distances = [node.distances[to] for to in sorted(node.distances)]
+    return {"node": number, "cpus": format_cpuset(node.cpus) or None, "distances": distances or None}
 
 
 def _mdev(mdev: Mdev) -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from launcherkit.errors import BadSnapshot
 from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.cpuset import parse_cpuset
 from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
-from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType
+from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType, NumaNode
 from launcherkit.sources.checked_json import Fields, flag, hex_of, natural, parse_json, text
+from launcherkit.sources.numa import distances_of
 from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.snapshot import FORMAT
 
@@ -51,13 +55,14 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     nodes = fields.take("nodes")
     if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
         fields.problem("nodes", nodes, "a list of paths")
+    numa = _numa(fields.objects("numa"))
     container_dev = fields.optional("container_dev", flag, "true or false") is True
     fields.finish()
     problems.raise_if_any()
     if known is False:
         return NO_FACTS
     there = frozenset(nodes) if isinstance(nodes, list) else None
-    return HostFacts(True, functions, details, groups, mdevs, parents, there, container_dev)
+    return HostFacts(True, functions, details, groups, mdevs, parents, there, container_dev, numa=numa)
 
 
 def _address(value: object) -> PciAddress:
@@ -150,6 +155,18 @@ def _groups(
         else:
             groups[int(key)] = members
     return groups
+
+
+def _numa(entries: Iterable[Fields]) -> dict[int, NumaNode]:
+    """The distances of a node are listed as the kernel lists them, one for each node in order."""
+    read = []
+    for fields in entries:
+        number = fields.required("node", natural, "a number", 0)
+        cpus = fields.optional("cpus", lambda value: parse_cpuset(text(value)), "a list of CPUs such as 0-31,64-95")
+        read.append((number, cpus or frozenset(), fields.many("distances", natural, "a number")))
+        fields.finish()
+    numbers = sorted(number for number, _, _ in read)
+    return {number: NumaNode(cpus, distances_of(numbers, figures)) for number, cpus, figures in read}
 
 
 def _mdev(fields: Fields) -> Mdev:

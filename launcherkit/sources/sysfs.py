@@ -9,7 +9,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction, is_vfio_name
 from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.model.value import NamedTuple
-from launcherkit.sources.detail import DetailReader
+from launcherkit.sources.detail import DetailReader, parents_of
 from launcherkit.sources.identity import DEVICES, IdentityReader
 from launcherkit.sources.tree import DiskTree, is_about_one_file
 
@@ -125,6 +125,7 @@ def _bound_to_vfio(tree: Tree) -> frozenset[str]:
 def scan_all(tree: Tree) -> HostFacts:
     """All that there is."""
     from launcherkit.sources.mdev import read_mdevs, read_parents  # the hook rarely gets here
+    from launcherkit.sources.numa import read_numa
 
     facts = scan_identity(tree)
     details = {}
@@ -145,6 +146,7 @@ def scan_all(tree: Tree) -> HostFacts:
         nodes=read_nodes(tree),
         container_dev=is_container_dev(tree),
         unknown=unknown,
+        numa=read_numa(tree),
     )
 
 
@@ -192,11 +194,25 @@ def is_container_dev(tree: Tree) -> bool:
 
 
 def read_needed(
-    tree: Tree, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress], *, numa: bool = False
+    tree: Tree,
+    addresses: Iterable[PciAddress],
+    mdevs: Iterable[MdevAddress],
+    *,
+    numa: bool = False,
+    topology: bool = False,
 ) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
-        return _NeedReader(tree, devices, drivers, numa=numa).facts(addresses, mdevs)
+        facts = _NeedReader(tree, devices, drivers, numa=numa or topology).facts(addresses, mdevs)
+        if not topology:
+            return facts
+        from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
+
+        details = {
+            address: detail._replace(parents=parents_of(devices.link(str(address))))
+            for address, detail in facts.details.items()
+        }
+        return facts._replace(details=details, numa=read_numa(tree))
 
 
 class _NeedReader:

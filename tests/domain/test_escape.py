@@ -152,7 +152,7 @@ class FixedHost:
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts
 
-    def facts(self, *_: object) -> HostFacts:
+    def facts(self, *_: object, **__: object) -> HostFacts:
         return self._facts
 
 

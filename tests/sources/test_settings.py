@@ -80,6 +80,7 @@ def test_every_variable_says_its_part() -> None:
         "LAUNCHERKIT_PAIRING": "positional",
         "LAUNCHERKIT_MANAGED": "yes",
         "LAUNCHERKIT_NODE_CHECK": "always",
+        "LAUNCHERKIT_TOPOLOGY": "flat",
         "LAUNCHERKIT_ANNOTATIONS": "no",
         "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
         "LAUNCHERKIT_SYSFS_ROOT": "/host",
@@ -97,6 +98,7 @@ def test_every_variable_says_its_part() -> None:
         "/host",
         "always",
         False,
+        "flat",
     )
 
 

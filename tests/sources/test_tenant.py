@@ -15,7 +15,7 @@ from launcherkit.errors import AnnotationWidens, OperatorsKey, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, AliasPrefixes, Siblings
+from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, AliasPrefixes, Siblings
 from launcherkit.sources.layer import Layer, policy_of
 from launcherkit.sources.policy_file import WrittenPolicy
 from launcherkit.sources.settings import resolve_policy
@@ -31,6 +31,7 @@ policies = st.builds(
     extra_prefixes=st.sampled_from(((), ("PCIDEVICE",))),
     sysfs_root=st.sampled_from(("/", "/host")),
     node_check=st.sampled_from(NODE_CHECK),
+    topology=st.sampled_from(TOPOLOGY),
     annotations=st.booleans(),
 )
 
@@ -43,6 +44,7 @@ _KEYS = {
     "extraPrefixes": (["AWS_SECRET"], ["AWS_SECRET", "PCIDEVICE"], [], None),
     "sysfsRoot": ("/proc/self/root", "/", "", None),
     "nodeCheck": (*NODE_CHECK, None),
+    "topology": (*TOPOLOGY, None),
     "annotations": (True, False, None),
     # As the fields are called inside, and misspelt.
     "extra_prefixes": (["AWS_SECRET"],),
@@ -162,7 +164,7 @@ class FactsHost:
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
         return self._facts
 
 

@@ -122,5 +122,5 @@ class FixedHost:
     def __init__(self, *functions: PciFunction, **known: Any) -> None:
         self._facts = facts(*functions, **known)
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ()) -> HostFacts:
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
         return self._facts

@@ -1,0 +1,130 @@
+"""Behind which root complex of the guest each card belongs (P4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launcherkit.errors import NotAligned
+from launcherkit.model.address import GuestAddress, PciAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.policy import Topology
+from launcherkit.place.affinity import ROOT_BUS, Affinity, Alignment, Card
+from launcherkit.place.cells import CellMap, Nearest, describe_cells
+
+
+def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> Alignment:
+    """Find the affinity for each card that can be put anywhere, and look at the others under ``strict``.
+
+    Args:
+        cards: in order.
+        domain: the guest's cells and controllers.
+        host: with NUMA nodes and the paths of functions: `Host.facts` with ``topology``.
+        topology: the policy; not ``flat``.
+    """
+    cells = _cell_map(cards, domain, host, topology)
+    switches = _shared_switches(cards, host) if topology == "switches" else {}
+    affinities: dict[PciAddress, Affinity] = {}
+    missed: dict[str, list[PciAddress]] = {}
+    nearest: list[Note] = []
+    for first, guest in cards:
+        found = None if cells is None else _find(first, cells, domain, host)
+        if isinstance(found, str):
+            missed.setdefault(found, []).append(first)
+        elif found is not None and guest is not None and (seen := _cell_at(guest, domain)) != found.cell:
+            where = "no cell" if seen is None else f"cell {seen}"
+            missed.setdefault(f"{guest} in the guest belongs to {where}, not to cell {found.cell}", []).append(first)
+        elif found is not None and guest is None and found.instead is not None:
+            why = f"its host node has no CPUs; cell {found.cell} is nearest, by host node {found.instead}"
+            nearest.append(Note("nearest-cell", f"{first}: {why}"))
+        if guest is None and (isinstance(found, Nearest) or first in switches):
+            cell = found.cell if isinstance(found, Nearest) else ROOT_BUS
+            affinities[first] = Affinity(cell, next(iter(_path(first, host)), ""), switches.get(first, ""))
+    if topology == "strict":
+        errors = [_not_aligned(address, why) for why, those in missed.items() for address in those]
+        return Alignment(affinities, tuple(nearest), tuple(errors))
+    notes = [Note("not-aligned", f"{', '.join(map(str, those))}: {why}") for why, those in missed.items()]
+    return Alignment(affinities, (*nearest, *notes))
+
+
+def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> CellMap | None:
+    """What the guest's cells stand for; None where the policy places nothing by them."""
+    if topology not in ("numa", "strict"):
+        several = len(domain.cells) > 1 and domain.is_bound and _has_expanders(domain)
+        if not several or all(_node(card.first, host) is None for card in cards):
+            return None
+    return CellMap(domain.cells, host.numa)
+
+
+def _has_expanders(domain: DomainFacts) -> bool:
+    """libvirt has ``pcie-expander-bus`` on q35 and on Arm's virt; on riscv64's virt it refuses it."""
+    return domain.topology == "pcie" and domain.machine.startswith(("x86_64/", "i686/", "aarch64/virt"))
+
+
+def _find(first: PciAddress, cells: CellMap, domain: DomainFacts, host: HostFacts) -> Nearest | str:
+    """The cell of a card, or why there is none."""
+    if not _has_expanders(domain):
+        return f"{domain.machine} can't have a pcie-expander-bus"
+    node = _node(first, host)
+    if node is None:
+        return "its host node is not known"
+    return cells.find(node) or f"no cell of the guest is on its host node {node} ({describe_cells(domain.cells)})"
+
+
+def _node(first: PciAddress, host: HostFacts) -> int | None:
+    function = host.functions.get(first)
+    return None if function is None else function.numa_node
+
+
+def _path(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
+    detail = host.details.get(first)
+    return () if detail is None else detail.parents
+
+
+def _shared_switches(cards: Iterable[Card], host: HostFacts) -> dict[PciAddress, str]:
+    """The upstream port of the host switch above each card, where another card is below it too.
+
+    Below a root complex are a root port, then an upstream and a downstream port for each switch, then the card.
+    """
+    below: dict[str, list[PciAddress]] = {}
+    for card in cards:
+        path = _path(card.first, host)
+        if card.guest is None and len(path) >= _BELOW_A_SWITCH:
+            below.setdefault(path[-2], []).append(card.first)
+    return {first: switch for switch, those in below.items() if len(those) > 1 for first in those}
+
+
+_BELOW_A_SWITCH = 4
+
+
+def _cell_at(guest: GuestAddress, domain: DomainFacts) -> int | None:
+    """The cell of the expander that a guest address is below; None for the guest's own root bus."""
+    behind = {controller.number: controller for controller in domain.controllers}
+    for _ in domain.controllers:  # no way up is longer
+        controller = behind.get(guest.bus)
+        if controller is None or controller.guest is None or controller.cell is not None:
+            return None if controller is None else controller.cell
+        guest = controller.guest
+    return None
+
+
+def _not_aligned(address: PciAddress, why: str) -> NotAligned:
+    return NotAligned(
+        f"{address} can't be placed by NUMA cell, as `topology: strict` wants it: {why}",
+        "Run the VM on the nodes of its devices: bind its cells with <memnode> or pin its vCPUs there, or take devices "
+        "of its nodes. `topology: numa` or `auto` place such a device without a cell.",
+        device=str(address),
+    )
+
+
+def without_room(alignment: Alignment, topology: Topology) -> Alignment:
+    """No affinities: the root bus has too few slots for the expanders, or there are too few bus numbers."""
+    why = "the guest has no room for another pcie-expander-bus"
+    firsts = sorted(alignment.affinities)
+    if topology == "strict":
+        return alignment._replace(
+            affinities={}, errors=(*alignment.errors, *(_not_aligned(each, why) for each in firsts))
+        )
+    note = Note("not-aligned", f"{', '.join(map(str, firsts))}: {why}")
+    return alignment._replace(affinities={}, notes=(*alignment.notes, note))

@@ -1,0 +1,70 @@
+"""Which NUMA cell of the guest stands for a node of the host (P4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from launcherkit.model.domain import GuestCell
+from launcherkit.model.host import NumaNode
+from launcherkit.model.value import NamedTuple
+
+
+class Nearest(NamedTuple):
+    """A cell, and the host node that it stands for where that isn't the device's own."""
+
+    cell: int
+    instead: int | None = None
+
+
+class CellMap:
+    """Cells of one guest by host node. As KubeVirt has it: by ``<memnode>`` first, else by the vCPUs' pins."""
+
+    def __init__(self, cells: Sequence[GuestCell], numa: Mapping[int, NumaNode]) -> None:
+        self._numa = numa
+        self._by_memory = _unambiguous((node, cell.id) for cell in cells for node in cell.nodes)
+        # A host CPU that vCPUs of two cells are pinned to says nothing about either.
+        self._by_cpu = _unambiguous((cpu, cell.id) for cell in cells for cpu in cell.cpus)
+
+    def find(self, node: int) -> Nearest | None:
+        """The cell for a device on a host node.
+
+        No vCPU can be pinned to a node without CPUs; where no memory is bound to it either, the cell is that of the
+        nearest node that has one, the lowest where two are as near.
+        """
+        own = self._own(node)
+        if own is not None:
+            return Nearest(own)
+        there = self._numa.get(node)
+        if there is None or there.cpus:
+            return None
+        others = [(distance, other) for other, distance in there.distances.items() if other != node]
+        for _, other in sorted(others):
+            cell = self._own(other)
+            if cell is not None:
+                return Nearest(cell, other)
+        return None
+
+    def _own(self, node: int) -> int | None:
+        if node in self._by_memory:
+            return self._by_memory[node]
+        there = self._numa.get(node)
+        return next((self._by_cpu[cpu] for cpu in sorted(there.cpus) if cpu in self._by_cpu), None) if there else None
+
+
+def _unambiguous(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """What each number goes to, where that is one thing."""
+    found: dict[int, set[int]] = {}
+    for key, value in pairs:
+        found.setdefault(key, set()).add(value)
+    return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
+
+
+def describe_cells(cells: Iterable[GuestCell]) -> str:
+    """The cells with what they are bound to, for messages."""
+    return "; ".join(f"cell {cell.id}: {_bound(cell)}" for cell in cells)
+
+
+def _bound(cell: GuestCell) -> str:
+    if cell.nodes:
+        return f"host node {', '.join(map(str, sorted(cell.nodes)))}"
+    return "vCPUs pinned" if cell.cpus else "bound to nothing"

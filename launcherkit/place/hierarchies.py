@@ -1,0 +1,110 @@
+"""The root complexes and switches that are added to the guest, with the ports below them (P4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from launcherkit.model.address import GuestAddress, PciAddress
+from launcherkit.model.domain import Controller
+from launcherkit.model.value import NamedTuple
+from launcherkit.place.affinity import ROOT_BUS, Affinity
+
+_SLOTS = 32
+_EXPANDER, _ROOT_PORT = "pcie-expander-bus", "pcie-root-port"
+_UPSTREAM, _DOWNSTREAM = "pcie-switch-upstream-port", "pcie-switch-downstream-port"
+
+
+class Hierarchies(NamedTuple):
+    """What is added, and where each card goes behind it."""
+
+    controllers: tuple[Controller, ...]
+    places: Mapping[PciAddress, GuestAddress]
+    """Function 0 of the guest slot of a card, by its first function."""
+    lowest_bus: int
+    """The lowest number of an expander's bus; all other buses are below it."""
+
+
+class NoHierarchies(Exception):
+    """There are too few slots on the root bus for them, or too few bus numbers."""
+
+
+def build_hierarchies(
+    affinities: Mapping[PciAddress, Affinity],
+    first: int,
+    top: int,
+    expander_slots: Iterator[GuestAddress],
+    port_slots: Iterator[GuestAddress],
+) -> Hierarchies:
+    """Build an expander for each cell and root complex, and ports below it in the order of the host's slots.
+
+    Args:
+        affinities: of all cards that have one.
+        first: the lowest free index of a controller.
+        top: the lowest bus number that is in use from the top, 256 where none is.
+        expander_slots: whole slots of the root bus.
+        port_slots: where root ports can be on the root bus.
+
+    Raises:
+        NoHierarchies: they don't fit.
+    """
+    builder = _Builder(first)
+    by_complex: dict[tuple[int, str], list[PciAddress]] = {}
+    for card in sorted(affinities):
+        by_complex.setdefault((affinities[card].cell, affinities[card].root_complex), []).append(card)
+    try:
+        for (cell, _), cards in sorted(by_complex.items()):
+            if cell == ROOT_BUS:
+                builder.add_ports(cards, affinities, port_slots)
+                continue
+            place = next(expander_slots)
+            expander = builder.add(_EXPANDER, place)
+            builder.add_ports(cards, affinities, _addresses(expander))
+            top -= builder.index - expander  # a number for its own bus, and for each below it
+            at = expander - first
+            builder.controllers[at] = Controller(expander, _EXPANDER, place, top, cell)
+    except StopIteration:
+        raise NoHierarchies from None
+    if builder.index > top:
+        raise NoHierarchies
+    return Hierarchies(tuple(builder.controllers), builder.places, top)
+
+
+class _Builder:
+    """Numbers controllers as they come."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.controllers: list[Controller] = []
+        self.places: dict[PciAddress, GuestAddress] = {}
+
+    @property
+    def index(self) -> int:
+        """The next one's."""
+        return self._first + len(self.controllers)
+
+    def add(self, model: str, place: GuestAddress) -> int:
+        """Add a controller; its index, which is the number of the bus behind it."""
+        index = self.index
+        self.controllers.append(Controller(index, model, place))
+        return index
+
+    def add_ports(
+        self, cards: Iterable[PciAddress], affinities: Mapping[PciAddress, Affinity], ports: Iterator[GuestAddress]
+    ) -> None:
+        """A root port for each card; cards of one host switch have one together, and a switch behind it."""
+        switches: dict[str | PciAddress, list[PciAddress]] = {}
+        for card in cards:
+            switches.setdefault(affinities[card].switch or card, []).append(card)
+        for switch, mates in switches.items():
+            port = self.add(_ROOT_PORT, next(ports))
+            if isinstance(switch, PciAddress):
+                self.places[switch] = GuestAddress(0, port, 0, 0)
+                continue
+            upstream = self.add(_UPSTREAM, GuestAddress(0, port, 0, 0))
+            for card, place in zip(mates, _addresses(upstream), strict=False):
+                self.places[card] = GuestAddress(0, self.add(_DOWNSTREAM, place), 0, 0)
+
+
+def _addresses(bus: int) -> Iterator[GuestAddress]:
+    """Where ports can be on a bus: slot by slot, then beside those."""
+    return (GuestAddress(0, bus, slot, function) for function in range(8) for slot in range(_SLOTS))

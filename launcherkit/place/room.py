@@ -1,0 +1,122 @@
+"""What is still free in the guest: buses behind root ports, or slots of bus 0 (P2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
+from launcherkit.model.domain import Controller, DomainFacts
+from launcherkit.model.plan import Attachment
+from launcherkit.place.affinity import Affinity
+from launcherkit.place.buses import HIGHEST_BUS, Buses
+
+_LAST_SLOT = 0x1F
+_ROOT_SLOTS = (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1))
+"""Where ports and expanders can be on the root bus.
+
+Firmware numbers buses in the order of the ports. libvirt puts its own from the bottom, so ours begin in the middle,
+behind them; what is above 19 libvirt keeps for devices of q35's chipset.
+"""
+
+
+class Room:
+    """What has its place in the guest, and what is still free."""
+
+    def __init__(
+        self,
+        domain: DomainFacts,
+        buses: Buses,
+        guests: Mapping[HostAddress, GuestAddress],
+        affinities: Mapping[PciAddress, Affinity],
+    ) -> None:
+        """With the expanders and switches for all affinities.
+
+        Raises:
+            NoHierarchies: these don't fit.
+        """
+        self.guests = {**guests}
+        self.taken = set(domain.guest_addresses)
+        self._domain = domain
+        self._buses = buses
+        self._root_bus = _RootBus(domain)
+        self._ports = self._root_bus.ports()
+        self._added: list[Controller] = []
+        self._places: Mapping[PciAddress, GuestAddress] = {}
+        self._top = min([HIGHEST_BUS + 1, *(each.bus_number for each in domain.controllers if each.bus_number)])
+        self._placed = bool(affinities)
+        if affinities:
+            from launcherkit.place.hierarchies import build_hierarchies
+
+            index, slots = len(buses.models), self._root_bus.whole_slots()
+            added, self._places, self._top = build_hierarchies(affinities, index, self._top, slots, self._ports)
+            self._added += added
+
+    def controllers(self) -> tuple[Controller, ...]:
+        """What must be written down for the slots that were given away."""
+        return (*self._buses.bridges, *self._added) if self._placed else ()
+
+    def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
+        """A slot of its own for a device; None where there is no more room."""
+        sources = [each.source for each in card if isinstance(each.source, PciAddress)]
+        own = next((self._places[source] for source in sources if source in self._places), None)
+        if own is not None:
+            return own
+        if self._domain.topology != "pcie":
+            return self._slot_of_bus_0()
+        foreseen = self._buses.hostdevs
+        there = next((each.hostdev for each in card if each.hostdev in foreseen), None)
+        # What the document has stays where libvirt would put it, behind a port that libvirt makes.
+        slot = self._root_port() if there is None else foreseen[there]
+        if slot is None or slot.bus > HIGHEST_BUS:
+            return None
+        self._placed = True
+        return slot
+
+    def _root_port(self) -> GuestAddress | None:
+        """Slot 0 behind a new root port, above every bus that is there or that libvirt will make."""
+        bus = len(self._buses.models) + len(self._added)
+        place = next(self._ports, None)
+        if bus >= self._top or place is None:
+            return None
+        self._added.append(Controller(bus, "pcie-root-port", place))
+        return GuestAddress(0, bus, 0, 0)
+
+    def _slot_of_bus_0(self) -> GuestAddress | None:
+        """From the top, so that what libvirt places from the bottom stays where guests know it."""
+        return next(self._root_bus.slots_from_the_top(), None)
+
+
+class _RootBus:
+    """The slots of the root bus."""
+
+    def __init__(self, domain: DomainFacts) -> None:
+        used = {address for address in domain.guest_addresses if address.domain == address.bus == 0}
+        root_ports = [each.guest for each in domain.controllers if each.model == "pcie-root-port"]
+        ports = {place for place in root_ports if place is not None and place.domain == place.bus == 0}
+        self._used = used | ports
+        self._slots = {address.slot for address in self._used}
+        self._others = {address.slot for address in used - ports}
+
+    def ports(self) -> Iterator[GuestAddress]:
+        """Where root ports can be: eight in a free slot, or beside other ports."""
+        for slot in _ROOT_SLOTS:
+            for function in range(8):
+                place = GuestAddress(0, 0, slot, function)
+                if slot not in self._others and place not in self._used:
+                    self._slots.add(slot)
+                    yield place
+
+    def whole_slots(self) -> Iterator[GuestAddress]:
+        """Where expanders can be: slots with nothing in them, from behind, so that ports have theirs together."""
+        for slot in range(0x19, 0x01, -1):
+            if slot not in self._slots:
+                self._slots.add(slot)
+                self._others.add(slot)
+                yield GuestAddress(0, 0, slot, 0)
+
+    def slots_from_the_top(self) -> Iterator[GuestAddress]:
+        """On a machine without root ports, where devices themselves are here."""
+        for slot in range(_LAST_SLOT, 2, -1):
+            if slot not in self._slots:
+                self._slots.add(slot)
+                yield GuestAddress(0, 0, slot, 0)
