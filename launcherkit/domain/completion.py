@@ -13,6 +13,7 @@ from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, read_
 from launcherkit.domain.style import Style, lead_of
 from launcherkit.domain.tags import Places, attribute_value
 from launcherkit.model.plan import GuestPlace, PlannedFunction
+from launcherkit.model.request import kind_of
 
 
 class Completion:
@@ -25,7 +26,7 @@ class Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
-        wanted = hostdev_attributes(function)
+        wanted = hostdev_attributes(kind_of(function.source), function.managed, function.shown)
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
                 wanted.pop(name, None)

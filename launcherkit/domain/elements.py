@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import hostdev_attributes, pci_text, source_text
 from launcherkit.domain.style import Style
 from launcherkit.model.domain import Controller
-from launcherkit.model.plan import GuestPlace, PlannedFunction
+from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
+from launcherkit.model.request import Kind, kind_of
 
 # Texts are made with ' around values and get the document's own quotes at the end: no value has either kind in it.
 
@@ -42,7 +44,7 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
     """A whole hostdev."""
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
-    head = attributes(hostdev_attributes(function).items())
+    head = _head(kind_of(function.source), function.managed, function.shown)
     # Directly before the source: elsewhere libvirt's schema refuses it.
     backend = "" if function.iommufd is None else lead + driver(function.iommufd)
     place = "" if function.guest is None else lead + guest_address(function.guest)
@@ -51,6 +53,12 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
         f"{lead}{alias(function.alias)}{place}{style.indent or ''}</hostdev>"
     )
     return quoted(text, style)
+
+
+@lru_cache(maxsize=16)
+def _head(kind: Kind, managed: bool, shown: Shown | None) -> str:
+    """The attributes of a hostdev's tag; those of most hostdevs are the same."""
+    return attributes(hostdev_attributes(kind, managed, shown).items())
 
 
 def driver(iommufd: bool) -> str:
@@ -62,7 +70,7 @@ def iommufd_value(iommufd: bool) -> str:
 
 
 def alias(name: str) -> str:
-    return f"<alias{attributes([('name', name)])}/>"
+    return f"<alias name='{escaped(name)}'/>"
 
 
 def guest_address(place: GuestPlace) -> str:

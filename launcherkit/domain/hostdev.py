@@ -10,8 +10,8 @@ from launcherkit.domain.escape import escaped
 from launcherkit.errors import BadHostdev
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import ExistingHostdev
-from launcherkit.model.plan import PlannedFunction, Shown
-from launcherkit.model.request import Kind, kind_of
+from launcherkit.model.plan import Shown
+from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
@@ -71,10 +71,9 @@ def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None,
     )
 
 
-def hostdev_attributes(function: PlannedFunction) -> dict[str, str]:
+def hostdev_attributes(kind: Kind, managed: bool, shown: Shown | None) -> dict[str, str]:
     """The attributes of a hostdev's own tag, as they are to be."""
-    fixed = {"mode": "subsystem", "type": kind_of(function.source), "managed": "yes" if function.managed else "no"}
-    shown = function.shown
+    fixed = {"mode": "subsystem", "type": kind, "managed": "yes" if managed else "no"}
     if shown is None:
         return fixed
     return fixed | {name: value for name, value in zip(Shown._fields, shown, strict=True) if value}

@@ -10,6 +10,7 @@ from typing import Self, TypeAlias
 from launcherkit.model.value import NamedTuple
 
 _HEX = frozenset("0123456789abcdefABCDEF")
+_new = tuple.__new__  # of a value in half the time, where that is done for each function again and again
 
 
 def _hex_digits(text: str, low: int, high: int) -> bool:
@@ -46,7 +47,7 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 
     @property
     def slot(self) -> PciSlot:
-        return PciSlot(self.domain, self.bus, self.device)
+        return _new(PciSlot, self[:3])
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -176,4 +177,4 @@ class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     @property
     def function_0(self) -> Self:
         """The first function of its slot, by which a slot is known."""
-        return self._replace(function=0)
+        return _new(type(self), (*self[:3], 0))

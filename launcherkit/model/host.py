@@ -77,9 +77,9 @@ class HostFacts(NamedTuple):
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""
-        get, (domain, bus, device, _) = self.functions.get, address
+        get, slot = self.functions.get, address[:3]
         return [
-            function for number in range(8) if (function := get(PciAddress(domain, bus, device, number))) is not None
+            function for number in range(8) if (function := get(tuple.__new__(PciAddress, (*slot, number)))) is not None
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
@@ -190,13 +191,11 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
-    mates: dict[GuestAddress, int] = {}
-    for guest in guests.values():
-        first = guest.function_0
-        mates[first] = mates.get(first, 0) + 1
+    slots = [guest.function_0 for guest in guests.values()]
+    sharing = Counter(slots)
     return {
-        source: GuestPlace(guest, guest.function == 0 if mates[guest.function_0] > 1 else None)
-        for source, guest in guests.items()
+        source: GuestPlace(guest, guest.function == 0 if sharing[slot] > 1 else None)
+        for (source, guest), slot in zip(guests.items(), slots, strict=True)
     }
 
 

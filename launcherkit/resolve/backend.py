@@ -76,10 +76,10 @@ def _by_group(
     for unit in units:
         for attachment in unit.attachments:
             says = _said(attachment, domain)
-            group = group_of(attachment.source, host)
             if says is None and attachment.hostdev is not None:
                 says = False if unit.kept and domain.iommufd is None else domain.iommufd
-            if says is None or group is None or unit.kind != "pci":
+            group = None if says is None or unit.kind != "pci" else group_of(attachment.source, host)
+            if says is None or group is None:
                 continue
             way, first = fixed.setdefault(group, (says, attachment.source))
             if way != says:
@@ -115,7 +115,7 @@ class _Chooser:
     def way(self, unit: Unit) -> tuple[bool, str | None]:
         """Whether a unit goes through iommufd; and why, where the document doesn't tell."""
         said = (_said(attachment, self._domain) for attachment in unit.attachments)
-        groups = [group_of(attachment.source, self._host) for attachment in unit.attachments]
+        groups = [group_of(attachment.source, self._host) for attachment in unit.attachments] if self._fixed else []
         of_group = (self._fixed[group][0] for group in groups if group is not None and group in self._fixed)
         decided = next((way for way in (*said, *of_group) if way is not None), None)
         if decided is not None:

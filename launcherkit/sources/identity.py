@@ -8,6 +8,8 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from launcherkit.sources.tree import Tree
 
     _Ids = tuple[int, int, int, int, int, str | None]
@@ -21,11 +23,12 @@ class IdentityReader:
     Functions of a machine are much alike, so what a text means is remembered for the life of this reader.
     """
 
-    __slots__ = ("_buses", "_ids", "_nodes", "_numa", "_places")
+    __slots__ = ("_addresses", "_buses", "_ids", "_nodes", "_numa", "_places")
 
-    def __init__(self, *, numa: bool = True) -> None:
-        """Without ``numa`` the NUMA node is not read."""
+    def __init__(self, known: Iterable[PciAddress] = (), *, numa: bool = True) -> None:
+        """Without ``numa`` the NUMA node is not read. Addresses that are ``known`` already are given as they are."""
         self._numa = numa
+        self._addresses = {str(address): address for address in known}  # the same object is found at once in mappings
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
         self._buses: dict[str, tuple[int, int]] = {}
@@ -33,6 +36,8 @@ class IdentityReader:
 
     def address(self, name: str) -> PciAddress | None:
         """The address that a directory entry names; None for anything that isn't spelled as the kernel does."""
+        if name in self._addresses:
+            return self._addresses[name]
         try:
             return PciAddress(*self._buses[name[:-4]], *self._places[name[-4:]])
         except KeyError:
@@ -74,16 +79,7 @@ class IdentityReader:
         group = group_number(tree.link(prefix + "iommu_group"))
         physfn = self.address(base_name(tree.link(prefix + "physfn")) or "") if tree.exists(prefix + "physfn") else None
         return PciFunction(
-            address=address,
-            vendor=vendor,
-            device=device,
-            subsystem_vendor=sub_vendor,
-            subsystem_device=sub_device,
-            class_code=class_code,
-            driver=driver,
-            iommu_group=group,
-            numa_node=numa_node,
-            physfn=physfn,
+            address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn
         )
 
 

@@ -193,6 +193,10 @@ def is_container_dev(tree: Tree) -> bool:
     return tree.exists("dev") and not any(tree.exists(node) for node in _EVERY_HOSTS)
 
 
+_MANY_SLOTS = 32
+"""From so many on all functions of the host are listed once, instead of looking for each that a slot may have."""
+
+
 def read_needed(
     tree: Tree,
     addresses: Iterable[PciAddress],
@@ -203,7 +207,9 @@ def read_needed(
 ) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
-        facts = _NeedReader(tree, devices, drivers, numa=numa or topology).facts(addresses, mdevs)
+        named = list(dict.fromkeys(addresses))
+        identities = IdentityReader(named, numa=numa or topology)
+        facts = _NeedReader(tree, devices, drivers, identities).facts(named, mdevs)
         if not topology:
             return facts
         from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
@@ -218,12 +224,12 @@ def read_needed(
 class _NeedReader:
     """Reads what rules need to know about some functions, and nothing else."""
 
-    def __init__(self, tree: Tree, devices: Tree, drivers: Tree, *, numa: bool) -> None:
+    def __init__(self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader) -> None:
         self._tree = tree
         self._devices = devices
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
-        self._identities = IdentityReader(numa=numa)
+        self._identities = identities
         # Without /dev/iommu no one can open a function's own device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs)
@@ -232,15 +238,19 @@ class _NeedReader:
         self._details: dict[PciAddress, PciDetail] = {}
         self._groups: dict[int, tuple[PciAddress, ...]] = {}
         self._unknown: dict[PciAddress, str] = {}
+        self._there: set[str] | None = None
+        """The names of all functions, where they were listed."""
 
     def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
-        names = [str(address) for address in dict.fromkeys(addresses)]
+        names = [str(address) for address in addresses]
         named = {name: function for name in names if (function := self._take(name)) is not None}
         for name, function in named.items():
             self._take_group(name, function)
-        for name, function in named.items():
-            if function.physfn is None:  # a VF is a device of its own (C2), and has no siblings
-                self._take_slot(name[:-1])
+        # A VF is a device of its own (C2), and has no siblings.
+        slots = [name[:-1] for name, function in named.items() if function.physfn is None]
+        self._there = set(self._devices.names("")) if len(slots) >= _MANY_SLOTS else None
+        for slot in dict.fromkeys(slots):
+            self._take_slot(slot)
         for detail in tuple(self._details.values()):
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
                 self._take(str(detail.virtfns[0]))
@@ -286,7 +296,9 @@ class _NeedReader:
         """The functions whose names begin so, and the groups of those that may come along (S2)."""
         for number in "01234567":
             name = beginning + number
-            if name not in self._taken and self._devices.exists(name):
+            if name in self._taken:
+                continue
+            if self._devices.exists(name) if self._there is None else name in self._there:
                 function = self._take(name)
                 if function is not None and function.physfn is None:
                     self._take_group(name, function)
