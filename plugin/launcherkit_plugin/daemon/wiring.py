@@ -15,7 +15,7 @@ from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.devices.selectors import compile_rules, unmet_rules, whatever_driver
+from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import read_open_nodes
 from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
@@ -87,7 +87,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
     def learn(facts: HostFacts) -> None:
         namer.learn([function for function in facts.functions.values() if pci.wants(function)])
-        for text in unmet_rules(config.pci, facts, pci.primaries(facts)):
+        for text in unmet_rules(config.pci, facts, list(primaries(match, facts))):
             wiring.reporter.log("warning", text)
 
     binding = () if binder is None else (binder,)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import Claim
+from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.sources.tree import DiskTree
-from launcherkit_plugin.model.config import NodeChoice
+from launcherkit_plugin.model.config import NodeChoice, PciRule
 
 
 class NodeSets(NamedTuple):
@@ -166,3 +168,28 @@ def is_still_so(fingerprint: Fingerprint) -> bool:
         if (target if target is None else target[target.rfind("/") + 1 :]) != driver:
             return False
     return True
+
+
+class PciPlan(NamedTuple):
+    """What a container gets for a device, and what that rests on."""
+
+    functions: tuple[PciAddress, ...]
+    nodes: NodeSets
+    fingerprint: Fingerprint
+
+
+def plan_of(address: PciAddress, rule: PciRule, host: HostFacts, root: str) -> PciPlan:
+    """The plan for a primary, with what comes along as the reader in the pod will see it (S1, S2)."""
+    functions = _attached(address, rule, host)
+    return PciPlan(functions, node_sets(functions, host), fingerprint_of(functions, host, root))
+
+
+def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciAddress, ...]:
+    if rule.siblings == "listed" and not rule.list_siblings:
+        return (address,)
+    siblings = "slot" if rule.siblings == "listed" else rule.siblings
+    claim = Claim("environment", "gpus", "device", None, None, address)
+    # What this plugin gives is what the container will see.
+    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
+    (unit,) = assemble_units([claim], situation)
+    return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))

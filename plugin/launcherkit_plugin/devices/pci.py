@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Claim
-from launcherkit.resolve.pci_class import describe, primary_rank
-from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
-    Fingerprint,
-    NodeSets,
+    PciPlan,
     chosen_nodes,
     egm_nodes,
-    fingerprint_of,
     has_egm,
     is_still_so,
     missing_node,
-    node_sets,
+    plan_of,
 )
+from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource, Usage
@@ -50,14 +47,6 @@ class BindingProblems(Protocol):
     def problem(self, address: PciAddress) -> Problem | None:
         """What kept it from binding a function."""
         ...
-
-
-class _Plan(NamedTuple):
-    """What a container gets for a device, and what that rests on."""
-
-    functions: tuple[PciAddress, ...]
-    nodes: NodeSets
-    fingerprint: Fingerprint
 
 
 class PciProvider:
@@ -100,7 +89,7 @@ class PciProvider:
         self._binder = binder
         self._guarded = guarded or Guarded()
         self._rules: dict[str, PciRule] = {}
-        self._plans: dict[str, _Plan] = {}
+        self._plans: dict[str, PciPlan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
         self._gone_since: dict[str, float] = {}
@@ -114,26 +103,26 @@ class PciProvider:
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
         found: dict[str, dict[str, Device]] = {}
-        plans: dict[str, _Plan] = {}
+        plans: dict[str, PciPlan] = {}
         named = self._named(host, usage)
         for function, rule, name in named:
             self._rules[name] = rule
-            plan = self._plan(function.address, rule, host)
+            plan = plan_of(function.address, rule, host, self._root)
             plans[str(function.address)] = plan
             found.setdefault(name, {})[str(function.address)] = self._device(function, rule, plan, host)
         self._keep_unknown(found, plans, host)
         self._keep_gone(found, usage, now)
         self._plans, self._devices = plans, found
-        companions = _companions(named)
+        beside = companions(named)
         return tuple(
-            Resource(name, variable_name(name, self._rules[name].prefix), devices, name in companions)
+            Resource(name, variable_name(name, self._rules[name].prefix), devices, name in beside)
             for name, devices in sorted(found.items())
         )
 
     def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:
         """The functions that are devices, each with its rule and the name of its resource."""
         named = []
-        for function, rule in self.primaries(host):
+        for function, rule in primaries(self._match, host):
             name = self._name_of(function, rule)
             if bound_to_vfio(function, host.details.get(function.address)):
                 self._had_vfio.add(function.address)
@@ -146,27 +135,7 @@ class PciProvider:
             named.append((function, rule, name))
         return named
 
-    def primaries(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
-        """The functions that are devices (K1), each with its rule, by address."""
-        slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
-        for function in host.functions.values():
-            rule = self._match(function)
-            if rule is None or is_bridge(function, host.details.get(function.address)) or _is_vgpu(function, host):
-                continue
-            # A VF is a device of its own, and so is what is asked for beside its card.
-            alone = function.is_vf or rule.companion
-            key = function.address if alone else (*function.address.slot, id(rule))
-            slots.setdefault(key, []).append((function, rule))
-        chosen = [
-            (function, rule)
-            for in_slot in slots.values()
-            for best in [min(in_slot, key=lambda each: (primary_rank(each[0]), each[0].address))]
-            for function, rule in in_slot
-            if function.model == best[0].model
-        ]
-        yield from sorted(chosen, key=lambda pair: pair[0].address)
-
-    def _device(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Device:
+    def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
         groups = (host.functions[each].iommu_group for each in plan.functions if each in host.functions)
         return Device(
@@ -179,7 +148,7 @@ class PciProvider:
             describe(function),
         )
 
-    def _problem(self, function: PciFunction, rule: PciRule, plan: _Plan, host: HostFacts) -> Problem | None:
+    def _problem(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Problem | None:
         """Why a device can't be had (K5), the first thing to mend first."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
@@ -196,7 +165,7 @@ class PciProvider:
             return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
 
-    def _keep_unknown(self, found: dict[str, dict[str, Device]], plans: dict[str, _Plan], host: HostFacts) -> None:
+    def _keep_unknown(self, found: dict[str, dict[str, Device]], plans: dict[str, PciPlan], host: HostFacts) -> None:
         """What can't be read now is as it was (T2): devices with such a function, or with one in their groups."""
         if not host.unknown:
             return
@@ -264,14 +233,14 @@ class PciProvider:
             self._granted.cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
         return ()
 
-    async def _egm_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...]:
+    async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:
         if not has_egm(self._root):
             return ()
         given = [str(function) for plan in plans for function in plan.functions]
         read = partial(egm_nodes, self._root, given)
         return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
 
-    async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[_Plan]:
+    async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[PciPlan]:
         """Plans by what is on the host now.
 
         Raises:
@@ -284,7 +253,7 @@ class PciProvider:
             read = partial(self._host.facts, (address,))
             host = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
             function = host.functions.get(address)
-            plan = self._plan(address, rule, host)
+            plan = plan_of(address, rule, host, self._root)
             problem = _absence(address, host) if function is None else self._problem(function, rule, plan, host)
             if problem is not None:
                 raise DeviceUnhealthy(
@@ -294,11 +263,7 @@ class PciProvider:
             plans.append(plan)
         return plans
 
-    def _plan(self, address: PciAddress, rule: PciRule, host: HostFacts) -> _Plan:
-        functions = _attached(address, rule, host)
-        return _Plan(functions, node_sets(functions, host), fingerprint_of(functions, host, self._root))
-
-    def _chosen_nodes(self, plans: Sequence[_Plan]) -> tuple[str, ...] | None:
+    def _chosen_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...] | None:
         return chosen_nodes([plan.nodes for plan in plans], self._nodes)
 
 
@@ -309,36 +274,6 @@ def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
         for key in ids
         for group in sorted(resource.devices[key].groups) or (None,)
     ]
-
-
-def _companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
-    """The resources that have functions of cards of which others have the best: those are asked for beside the card.
-
-    NVIDIA's device plugin makes each function of a card a resource of its own, and so may KubeVirt's own list (K7).
-    """
-    found = {name for _, rule, name in named if rule.companion}
-    slots: dict[object, list[tuple[PciFunction, str]]] = {}
-    for function, _, name in named:
-        if not function.is_vf:
-            slots.setdefault(function.address.slot, []).append((function, name))
-    for in_slot in slots.values():
-        if len(in_slot) > 1:
-            best = min(primary_rank(function) for function, _ in in_slot)
-            first = {name for function, name in in_slot if primary_rank(function) == best}
-            found |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
-    return found
-
-
-def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciAddress, ...]:
-    """The primary and what comes along, as the reader in the pod will see it (S1, S2)."""
-    if rule.siblings == "listed" and not rule.list_siblings:
-        return (address,)
-    siblings = "slot" if rule.siblings == "listed" else rule.siblings
-    claim = Claim("environment", "gpus", "device", None, None, address)
-    # What this plugin gives is what the container will see.
-    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
-    (unit,) = assemble_units([claim], situation)
-    return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:
@@ -354,12 +289,3 @@ def _reason(error: LauncherkitError) -> Reason:
         DeviceGone: "config-space",
     }
     return reasons.get(type(error), "not-viable")
-
-
-def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
-    """A function of an SR-IOV vGPU card, which is the business of another provider: VFs, and PFs never (G4)."""
-    detail = host.details.get(function.address)
-    if detail is None:
-        return False
-    first = host.details.get(detail.virtfns[0]) if detail.virtfns else None
-    return detail.vgpu is not None or (first is not None and first.vgpu is not None)

@@ -11,7 +11,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import counted
-from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.vfio import is_bridge
 from launcherkit_plugin.model.config import Auto, Config, MdevRule, PciRule, Selector, VgpuVfRule
 
@@ -133,8 +133,56 @@ def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool 
     return config._replace(pci=(*config.pci, *auto_rules(config.auto, exclude)), vgpu=vgpus)
 
 
+def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
+    """The functions that are devices (K1), each with its rule, by address."""
+    slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
+    for function in host.functions.values():
+        rule = match(function)
+        if rule is None or is_bridge(function, host.details.get(function.address)) or _is_vgpu(function, host):
+            continue
+        # A VF is a device of its own, and so is what is asked for beside its card.
+        alone = function.is_vf or rule.companion
+        key = function.address if alone else (*function.address.slot, id(rule))
+        slots.setdefault(key, []).append((function, rule))
+    chosen = [
+        (function, rule)
+        for in_slot in slots.values()
+        for best in [min(in_slot, key=lambda each: (primary_rank(each[0]), each[0].address))]
+        for function, rule in in_slot
+        if function.model == best[0].model
+    ]
+    yield from sorted(chosen, key=lambda pair: pair[0].address)
+
+
+def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
+    """A function of an SR-IOV vGPU card, which is the business of another provider: VFs, and PFs never (G4)."""
+    detail = host.details.get(function.address)
+    if detail is None:
+        return False
+    first = host.details.get(detail.virtfns[0]) if detail.virtfns else None
+    return detail.vgpu is not None or (first is not None and first.vgpu is not None)
+
+
+def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
+    """The resources that have functions of cards of which others have the best: those are asked for beside the card.
+
+    NVIDIA's device plugin makes each function of a card a resource of its own, and so may KubeVirt's own list (K7).
+    """
+    found = {name for _, rule, name in named if rule.companion}
+    slots: dict[object, list[tuple[PciFunction, str]]] = {}
+    for function, _, name in named:
+        if not function.is_vf:
+            slots.setdefault(function.address.slot, []).append((function, name))
+    for in_slot in slots.values():
+        if len(in_slot) > 1:
+            best = min(primary_rank(function) for function, _ in in_slot)
+            first = {name for function, name in in_slot if primary_rank(function) == best}
+            found |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
+    return found
+
+
 def unmet_rules(
-    rules: Sequence[PciRule], host: HostFacts, primaries: Iterable[tuple[PciFunction, PciRule]]
+    rules: Sequence[PciRule], host: HostFacts, devices: Sequence[tuple[PciFunction, PciRule]]
 ) -> Iterator[str]:
     """A line for each rule that selects something and gets nothing.
 
@@ -143,9 +191,8 @@ def unmet_rules(
     Args:
         rules: of the configuration, in order.
         host: a scan, with the details of what rules select.
-        primaries: the functions that are devices, each with its rule.
+        devices: from `primaries`.
     """
-    devices = list(primaries)
     numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
     served = {id(rule) for _, rule in devices}
     for rule in rules:

@@ -36,16 +36,6 @@ class Reports(Protocol):
         """It has ended after all; so many pieces are still late."""
 
 
-class NoReports:
-    """`Reports` that go nowhere."""
-
-    def hangs(self, key: str, text: str, hanging: int) -> None:
-        pass
-
-    def came_back(self, key: str, text: str, hanging: int) -> None:
-        pass
-
-
 class _Work(Generic[Result]):
     """One piece under way."""
 
@@ -66,7 +56,7 @@ class Guarded:
     """
 
     def __init__(self, reports: Reports | None = None) -> None:
-        self._reports = NoReports() if reports is None else reports
+        self._reports = reports
         self._under_way: dict[str, _Work[object]] = {}
 
     def is_busy(self, key: str) -> bool:
@@ -99,7 +89,7 @@ class Guarded:
         def settle(result: Result | None, error: BaseException | None) -> None:
             timer.cancel()
             del self._under_way[key]
-            if begun.late is not None:
+            if begun.late is not None and self._reports is not None:
                 self._reports.came_back(key, self._text(begun), self._number_late())
             if error is None:
                 begun.done.set_result(result)  # type: ignore[arg-type]
@@ -169,7 +159,8 @@ class Guarded:
         work = self._under_way.get(key)
         if work is not None and work.late is None:
             work.late = work.what()
-            self._reports.hangs(key, self._text(work), self._number_late())
+            if self._reports is not None:
+                self._reports.hangs(key, self._text(work), self._number_late())
 
     def _number_late(self) -> int:
         return sum(work.late is not None for work in self._under_way.values())

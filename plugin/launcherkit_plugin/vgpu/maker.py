@@ -86,9 +86,8 @@ class Maker:
         Raises:
             VgpuNotRemoved: the driver refuses, or doesn't get it done.
         """
-        with self.files.tree() as tree:
-            if not tree.exists(f"{_MDEVS}/{uuid}"):
-                return False
+        if self._is_gone(uuid):
+            return False
         try:
             self.files.write(f"{_MDEVS}/{uuid}/remove", "1\n")
         except OSError as problem:
