@@ -166,3 +166,35 @@ def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(ConnectionError):
         asyncio.run(scenario())
+
+
+class _Written(asyncio.Transport):
+    """Takes down what is written at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.pieces.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_written_in_one_turn_leaves_at_once_and_in_order() -> None:
+    async def scenario() -> tuple[list[bytes], bool]:
+        written = _Written()
+        gathering = connection.GatheringTransport(written, asyncio.get_running_loop())
+        for piece in (b"headers ", b"message ", b"status"):
+            gathering.write(piece)
+        assert written.pieces == []
+        await asyncio.sleep(0)
+        gathering.write(b"the next ")
+        gathering.write(b"answer")
+        gathering.close()
+        return written.pieces, written.closed
+
+    assert asyncio.run(scenario()) == ([b"headers message status", b"the next answer"], True)
