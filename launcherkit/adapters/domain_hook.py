@@ -36,7 +36,7 @@ def domain_hook(folder: str, plugin: str, settings: HookSettings) -> Endpoint:
     try:
         os.makedirs(own, mode=0o770, exist_ok=True)
     except OSError as problem:
-        raise not_made(path, problem) from problem
+        raise not_made(path, problem.strerror or str(problem)) from problem
     return Endpoint(path, (DomainHook(settings),), f"the domain hook of {plugin}")
 
 

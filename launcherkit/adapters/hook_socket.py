@@ -44,9 +44,8 @@ def _in_use(path: str) -> SocketInUse:
     )
 
 
-def not_made(path: str, problem: OSError | str) -> SocketNotMade:
+def not_made(path: str, why: str) -> SocketNotMade:
     """The error where a socket can't be made."""
-    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
     return SocketNotMade(
         f"{path}: no socket can be made there: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",

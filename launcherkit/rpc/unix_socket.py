@@ -28,7 +28,8 @@ Identity: TypeAlias = tuple[int, int, int]
 """Device, inode and change time: an inode's number is given to the next file at once."""
 
 InUse: TypeAlias = Callable[[str], LauncherkitError]
-NotMade: TypeAlias = Callable[[str, OSError | str], LauncherkitError]
+NotMade: TypeAlias = Callable[[str, str], LauncherkitError]
+"""By the path and the reason."""
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
         except OSError as problem:
             with suppress(OSError):
                 os.unlink(aside)
-            raise not_made(path, problem) from problem
+            raise not_made(path, problem.strerror or str(problem)) from problem
         if ours is None:
             raise not_made(path, "it was removed at once")
         try:
@@ -84,7 +85,7 @@ def _make_way(path: str, in_use: InUse, not_made: NotMade) -> None:
     except FileNotFoundError:
         return
     except OSError as problem:
-        raise not_made(path, problem) from problem
+        raise not_made(path, problem.strerror or str(problem)) from problem
     if not stat.S_ISSOCK(mode):
         raise not_made(path, "what is there is not a socket")
     if _answers(path):

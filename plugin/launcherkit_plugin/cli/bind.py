@@ -19,7 +19,7 @@ from launcherkit_plugin.cli.binding import (
     read_addresses,
     write_changes,
 )
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, text_from
+from launcherkit_plugin.cli.options import add_option, add_output_argument, add_place_arguments
 from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\
@@ -38,13 +38,8 @@ exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
-    parser.add_argument(
-        "--driver",
-        metavar="NAME",
-        type=_vfio_driver,
-        default=text_from("--driver", env) or VFIO_PCI,
-        help=f"a VFIO driver (default: {VFIO_PCI}): nvgrace_gpu_vfio_pci and others support more of their devices",
-    )
+    text = "a VFIO driver: nvgrace_gpu_vfio_pci and others support more of their devices"
+    add_option(parser, env, "--driver", "NAME", text, VFIO_PCI, type=_vfio_driver)
     add_change_arguments(parser, env)
     add_place_arguments(parser, env)
     add_output_argument(parser, env)

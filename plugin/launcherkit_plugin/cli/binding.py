@@ -20,7 +20,7 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
-from launcherkit_plugin.cli.options import pod_resources_of, proc_of, switch_from, text_from
+from launcherkit_plugin.cli.options import add_option, add_switch, pod_resources_of, proc_of
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_nodes
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
@@ -38,19 +38,14 @@ _NOBODY = Usage("checkpoint", {})
 def add_change_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare what commands have that change something."""
     group = parser.add_argument_group("how")
-    group.add_argument("--dry-run", action="store_true", help="check everything, and change nothing")
-    group.add_argument(
-        "--step-timeout",
-        metavar="SECONDS",
-        type=_seconds,
-        default=text_from("--step-timeout", env) or STEP_SECONDS,
-        help=f"the longest that the kernel may take for one step (default: {STEP_SECONDS:g})",
-    )
-    group.add_argument(
+    group.add_argument("--dry-run", action="store_true", help="check everything, but change nothing")
+    text = "how long the kernel may take for one step"
+    add_option(group, env, "--step-timeout", "SECONDS", text, f"{STEP_SECONDS:g}", type=_seconds)
+    add_switch(
+        group,
+        env,
         "--force",
-        action="store_true",
-        default=switch_from("--force", env),
-        help="go on if the holder of a device can't be determined, or if the host itself uses it; a device is never "
+        "go on even if it can't be determined who holds a device, or if the host itself uses it; a device is never "
         "taken from a known holder",
     )
 

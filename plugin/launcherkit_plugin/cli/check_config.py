@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcherkit.process.edge import tell_notes, write_stdout
 from launcherkit.render.columns import counted
-from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.model.config import AUTO
 
 DESCRIPTION = """\
@@ -24,9 +24,7 @@ exit codes: 0 it can be served, 78 it can't"""
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="FILE", help="the configuration; - reads standard input")
-    parser.add_argument(
-        "--auto", choices=AUTO, default=text_from("--auto", env), help="as for serve; overrides the file's"
-    )
+    add_option(parser, env, "--auto", None, "as for serve; overrides the file's", choices=AUTO)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

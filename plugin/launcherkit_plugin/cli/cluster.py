@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from launcherkit_plugin.cli.options import switch_from, text_from
+from launcherkit_plugin.cli.options import add_option, add_switch
 
 NODE = "NODE_NAME"
 """The variable with the node's name, by the downward API."""
@@ -28,20 +28,15 @@ The credentials are those of KUBECONFIG where it is set, else the pod's."""
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--cluster-socket",
-        metavar="SOCKET",
-        default=text_from("--cluster-socket", env),
-        help="where the daemon listens",
-    )
+    add_option(parser, env, "--cluster-socket", "SOCKET", "where the daemon listens")
     parser.add_argument(
         "--node", metavar="NAME", default=env.get(NODE), help=f"the node's name (default: the variable {NODE})"
     )
-    parser.add_argument(
+    add_switch(
+        parser,
+        env,
         "--watch-pods",
-        action="store_true",
-        default=switch_from("--watch-pods", env),
-        help="tell the daemon when pods end, so that their vGPUs are removed sooner; needs the right to list pods",
+        "report to the daemon when pods end, so that their vGPUs are removed sooner; needs the right to list pods",
     )
     parser.set_defaults(usage_error=parser.error)
 
@@ -60,9 +55,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit_plugin.cluster.api import Api, configured
     from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
-    from launcherkit_plugin.telemetry.reporter import Lines
+    from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
-    log = Lines(env, time.time)
+    reporter = Reporter(Lines(env, time.time))
     api = Api(configured(env))
-    events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, log)
-    serve(Container(api, args.node, Board(), events, log, env), args.cluster_socket, pods=args.watch_pods)
+    events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
+    serve(Container(api, args.node, Board(), events, reporter, env), args.cluster_socket, pods=args.watch_pods)

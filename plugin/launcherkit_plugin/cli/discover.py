@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from launcherkit.model.address import PciAddress
@@ -16,7 +17,7 @@ from launcherkit.render.columns import columns, counted, visible
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import open_host
-from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.cli.options import add_option, text_from
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.guarded import Guarded
@@ -50,26 +51,24 @@ NOBODY = Usage("pod-resources", {})
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--config", metavar="FILE", default=text_from("--config", env), help="the configuration; - reads standard input"
-    )
-    parser.add_argument(
+    add = partial(add_option, parser, env)
+    add("--config", "FILE", "the configuration; - reads standard input")
+    add(
         "--auto",
-        choices=AUTO,
-        default=text_from("--auto", env),
-        help="as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
+        None,
+        "as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
         "(default: all, where there is no --config)",
+        choices=AUTO,
     )
-    parser.add_argument(
+    add(
         "--host",
-        metavar="DIR|SNAPSHOT.json|X.umockdev",
-        default=text_from("--host", env) or "/",
-        help="where host facts come from: the root above sys/ and dev/ (default: /), a file of `launcherkit snapshot`, "
-        "or a umockdev recording",
+        "DIR|SNAPSHOT.json|X.umockdev",
+        "where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, or a umockdev "
+        "recording",
+        "/",
     )
-    parser.add_argument(
-        "-o", "--output", choices=OUTPUTS, default=text_from("--output", env) or OUTPUTS[0], help="format"
-    )
+    output = text_from("--output", env) or OUTPUTS[0]
+    parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help="format")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

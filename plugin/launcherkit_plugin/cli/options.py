@@ -8,14 +8,21 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from launcherkit.process import options, variables
 
 KUBELET_DIR = "/var/lib/kubelet"
 LEDGER = "/run/launcherkit-plugin/binding"
-
-
 PREFIX = "LAUNCHERKIT_PLUGIN_"
+
+_NAMES = """
+AUTO CHECK_CONFIG CLUSTER_SOCKET CONFIG DEV_ROOT DRIVER FEATURES_DIR FORCE HOST KUBELET_DIR LEDGER METRICS_ADDRESS
+METRICS_TOKEN_FILE NODE_HOOK OUTPUT POD_RESOURCES PROBE_SOCKET PROC STEP_TIMEOUT WATCH_PODS"""
+
+KNOWN = variables.KNOWN | {PREFIX + name for name in _NAMES.split()}
+"""The variables that this program or launcherkit reads."""
 
 
 def variable_of(flag: str) -> str:
@@ -23,46 +30,43 @@ def variable_of(flag: str) -> str:
     return options.variable_of(flag, PREFIX)
 
 
-def switch_from(flag: str, env: Mapping[str, str]) -> bool:
-    """The default of an on/off flag from its variable, ``yes`` or ``no``.
+def text_from(flag: str, env: Mapping[str, str]) -> str | None:
+    """What an option's variable says; an empty one says nothing."""
+    return options.text_from(flag, env, PREFIX)
+
+
+def add_option(
+    parser: argparse._ActionsContainer,
+    env: Mapping[str, str],
+    flag: str,
+    metavar: str | None,
+    text: str,
+    default: object = None,
+    **more: Any,
+) -> None:
+    """Declare an option that its variable can set too.
+
+    Args:
+        parser: whose it is.
+        env: of the process; an empty variable is as good as none.
+        flag: ``--kubelet-dir``.
+        metavar: what its value is called; None where there are choices.
+        text: its help; where there is a default that is added.
+        default: its value without flag and variable.
+        more: as of `argparse.ArgumentParser.add_argument`.
+    """
+    help_text = f"{text} (default: {default})" if default else text
+    value = text_from(flag, env) or default
+    parser.add_argument(flag, metavar=metavar, default=value, help=help_text, **more)
+
+
+def add_switch(parser: argparse._ActionsContainer, env: Mapping[str, str], flag: str, text: str) -> None:
+    """Declare an option without a value; its variable says ``yes`` or ``no``.
 
     Raises:
         BadSetting: the variable says something else.
     """
-    return options.switch_from(flag, env, PREFIX)
-
-
-def text_from(flag: str, env: Mapping[str, str]) -> str | None:
-    """The default of a flag from its variable; an empty one says nothing."""
-    return options.text_from(flag, env, PREFIX)
-
-
-KNOWN = variables.KNOWN | frozenset(
-    PREFIX + name
-    for name in [
-        "AUTO",
-        "CHECK_CONFIG",
-        "CLUSTER_SOCKET",
-        "CONFIG",
-        "DEV_ROOT",
-        "DRIVER",
-        "FEATURES_DIR",
-        "FORCE",
-        "HOST",
-        "KUBELET_DIR",
-        "LEDGER",
-        "METRICS_ADDRESS",
-        "METRICS_TOKEN_FILE",
-        "NODE_HOOK",
-        "OUTPUT",
-        "POD_RESOURCES",
-        "PROBE_SOCKET",
-        "PROC",
-        "STEP_TIMEOUT",
-        "WATCH_PODS",
-    ]
-)
-"""Those that this program or launcherkit reads."""
+    parser.add_argument(flag, action="store_true", default=options.switch_from(flag, env, PREFIX), help=text)
 
 
 def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
@@ -72,45 +76,18 @@ def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
 
 def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, ledger: bool = True) -> None:
     """Declare where the host, the kubelet and, with ``ledger``, the records of what was bound are."""
-    group = parser.add_argument_group("places")
-    group.add_argument(
-        "--host",
-        metavar="DIR",
-        default=text_from("--host", env) or "/",
-        help="root of the file system with the host's sys/, dev/ and proc/ (default: /)",
-    )
-    group.add_argument(
-        "--proc", metavar="DIR", default=text_from("--proc", env), help="the host's proc (default: proc below --host)"
-    )
-    group.add_argument(
-        "--kubelet-dir",
-        metavar="DIR",
-        default=text_from("--kubelet-dir", env) or KUBELET_DIR,
-        help=f"the kubelet's folder, with device-plugins and pod-resources (default: {KUBELET_DIR})",
-    )
-    group.add_argument(
-        "--pod-resources",
-        metavar="SOCKET",
-        default=text_from("--pod-resources", env),
-        help="the kubelet's PodResources (default: pod-resources/kubelet.sock in its folder)",
-    )
+    add = partial(add_option, parser.add_argument_group("places"), env)
+    add("--host", "DIR", "root of the file system with the host's sys/, dev/ and proc/", "/")
+    add("--proc", "DIR", "the host's proc file system (default: proc below --host)")
+    add("--kubelet-dir", "DIR", "the kubelet's folder, with device-plugins and pod-resources", KUBELET_DIR)
+    add("--pod-resources", "SOCKET", "the kubelet's PodResources (default: pod-resources/kubelet.sock in its folder)")
     if ledger:
-        group.add_argument(
-            "--ledger",
-            metavar="DIR",
-            default=text_from("--ledger", env) or LEDGER,
-            help=f"where former drivers are recorded (default: {LEDGER})",
-        )
+        add("--ledger", "DIR", "where former drivers are recorded", LEDGER)
 
 
 def add_output_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare ``--output``."""
-    parser.add_argument(
-        "--output",
-        choices=("table", "json"),
-        default=text_from("--output", env) or "table",
-        help="form of the output (default: table)",
-    )
+    add_option(parser, env, "--output", None, "form of the output", "table", choices=("table", "json"))
 
 
 def proc_of(args: argparse.Namespace) -> str:

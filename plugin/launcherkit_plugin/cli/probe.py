@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
-from launcherkit_plugin.cli.options import text_from
+from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.model.errors import NoProbeSocket
 
 _SECONDS = 5.0
@@ -26,12 +26,7 @@ exit codes: 0 yes, 1 no, 69 nobody answers"""
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument("what", choices=("healthz", "readyz"), help="whether it lives, or is ready")
-    parser.add_argument(
-        "--probe-socket",
-        metavar="SOCKET",
-        default=text_from("--probe-socket", env),
-        help="as for serve",
-    )
+    add_option(parser, env, "--probe-socket", "SOCKET", "the daemon's, as given to serve")
     parser.set_defaults(usage_error=parser.error)
 
 

@@ -19,7 +19,8 @@ from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
 from launcherkit_plugin.cluster.events import Event, EventPoster
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, Message, check_hello, line_of, parse
-from launcherkit_plugin.telemetry.reporter import Log
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
 PODS_PATH = "/api/v1/pods"
@@ -41,7 +42,7 @@ class Container(NamedTuple):
     """The node's name."""
     board: Board
     events: EventPoster
-    log: Log
+    reporter: Reporter
     env: Mapping[str, str]
 
 
@@ -54,18 +55,16 @@ def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
     watched: set[str] = set()
     if pods:
         _watch("pods", lambda: watch_pods(container.api, container.node, container.board), container, watched)
-    pause, last = _FIRST_PAUSE, ""
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_DIAL_PAUSE)
     while True:
         try:
             end = _attend(container, path, watched)
-            pause = _FIRST_PAUSE
+            backoff.succeeded(path)
         except (OSError, ValueError) as problem:
             end = str(problem)
-        if end != last:
-            container.log("warning", f"{path}: the daemon can't be talked to: {end}; it is dialled again")
-        last = end
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_DIAL_PAUSE)
+        if container.reporter.is_new(path, end):
+            container.reporter.log("warning", f"{path}: no connection to the daemon: {end}; trying again")
+        time.sleep(backoff.failed(path, time.monotonic()))
 
 
 def _attend(container: Container, path: str, watched: set[str]) -> str:
@@ -78,7 +77,7 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
         daemon.connect(path)
         with daemon.makefile("rb") as lines:
             check_hello(parse(lines.readline(LINE_BYTES + 1)))
-            container.log("info", f"connected to the daemon at {path}")
+            container.reporter.log("info", f"connected to the daemon at {path}")
             container.board.connect(daemon)
             try:
                 while line := lines.readline(LINE_BYTES + 1):
@@ -113,26 +112,29 @@ def _watch(name: str, watch: Callable[[], None], container: Container, watched: 
     """A thread for it, unless there is one. One that has a bug takes the process with it: it is started again."""
     if name not in watched:
         watched.add(name)
-        persisting = lambda: persist(watch, container.log, time.sleep)  # noqa: E731
-        ending = lambda: os._exit(guarded(persisting, container.env))  # noqa: E731
+        ending = lambda: os._exit(guarded(lambda: persist(watch, container.reporter), container.env))  # noqa: E731
         threading.Thread(target=ending, daemon=True, name=name).start()
 
 
-def persist(watch: Callable[[], None], log: Log, wait: Callable[[float], None]) -> NoReturn:
-    """Watch for ever: what ends by a problem is begun again after a pause, which grows while the problem stays."""
-    pause, last = _FIRST_PAUSE, ""
+def persist(
+    watch: Callable[[], None],
+    reporter: Reporter,
+    wait: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> NoReturn:
+    """Watch for ever: what ends is begun again after a pause, which doubles until it has gone on for long enough."""
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
-        began = time.monotonic()
+        began = clock()
         try:
             watch()
         except ApiProblem as problem:
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE
-            if str(problem) != last:
-                log("warning", f"the cluster can't be watched: {problem}", status=problem.status)
-            last = str(problem)
-        wait(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+            if clock() - began > _LONGEST_PAUSE:
+                backoff.succeeded(watch)
+                reporter.well(watch)
+            if reporter.is_new(watch, str(problem)):
+                reporter.log("warning", f"the cluster can't be watched: {problem}", status=problem.status)
+        wait(backoff.failed(watch, clock()))
 
 
 def watch_configuration(api: Api, board: Board) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from launcherkit_plugin.cluster.api import ApiProblem, Json
-from launcherkit_plugin.telemetry.reporter import EventType, Log
+from launcherkit_plugin.telemetry.reporter import EventType, Reporter
 
 _NOT_FOUND = 404
 _NAME_CHARACTERS = 253
@@ -130,27 +130,28 @@ class EventPoster:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, server: EventServer, node: str, run: str, clock: Callable[[], float], log: Log) -> None:
+    def __init__(
+        self, server: EventServer, node: str, run: str, clock: Callable[[], float], reporter: Reporter
+    ) -> None:
         self._server = server
         self._node = node
         self._run = run
         self._clock = clock
-        self._log = log
+        self._reporter = reporter
         self._correlator = Correlator()
 
     def post(self, event: Event) -> None:
         """Post it, or raise the count of one that is posted."""
-        dropped = self._correlator.dropped
         occurrence = self._correlator.take(event, self._clock())
         if occurrence is None:
-            if dropped == 0:
-                self._log("warning", "more Events than the cluster should have to keep: some are left out")
+            if self._reporter.is_new("dropped", "some"):
+                self._reporter.log("warning", "more Events than the cluster should have to keep: some are left out")
             return
         try:
             self._send(occurrence)
         except ApiProblem as problem:
             self._correlator.forget(occurrence)
-            self._log("warning", f"an Event can't be posted: {problem}", reason=event.reason)
+            self._reporter.log("warning", f"an Event can't be posted: {problem}", reason=event.reason)
 
     def _send(self, occurrence: Occurrence) -> None:
         name = f"{self._node[: _NAME_CHARACTERS - len(self._run) - 12]}.{self._run}.{occurrence.number}"

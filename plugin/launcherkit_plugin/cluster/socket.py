@@ -172,8 +172,7 @@ def nothing_speaks() -> NoCluster:
     )
 
 
-def _not_made(path: str, problem: OSError | str) -> ClusterSocketNotMade:
-    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+def _not_made(path: str, why: str) -> ClusterSocketNotMade:
     return ClusterSocketNotMade(
         f"{path}: no socket for the cluster's process can be made there: {why}",
         "Mount a folder that both containers have, writable for this user, and name a socket in it with "

@@ -248,8 +248,7 @@ def _in_use(path: str) -> PluginSocketInUse:
     )
 
 
-def _not_made(path: str, problem: OSError | str) -> PluginSocketNotMade:
-    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
         f"{path}: no socket can be made there: {why}",
         "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",

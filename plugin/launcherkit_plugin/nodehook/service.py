@@ -212,8 +212,7 @@ def _in_use(path: str) -> PluginSocketInUse:
     )
 
 
-def _not_made(path: str, problem: OSError | str) -> PluginSocketNotMade:
-    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
         f"{path}: no socket can be made there: {why}",
         "Mount the folder that virt-handler looks into, writable, and name a socket in it with --node-hook.",

@@ -73,8 +73,7 @@ async def serving_at(path: str, pages: Mapping[str, Page]) -> AsyncIterator[None
             yield
 
 
-def _no_socket(path: str, problem: OSError | str) -> NoProbeSocket:
-    why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+def _no_socket(path: str, why: str) -> NoProbeSocket:
     return NoProbeSocket(
         f"--probe-socket {path}: {why}", "Name a socket in a folder that is there and can be written to."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
@@ -40,55 +41,31 @@ class PrometheusMetrics(Metrics):
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        counter = partial(Counter, namespace=PREFIX, registry=registry)
+        gauge = partial(Gauge, namespace=PREFIX, registry=registry)
+        histogram = partial(Histogram, namespace=PREFIX, registry=registry)
         ProcessCollector(registry=registry)
-        Info(f"{PREFIX}_build", "What runs.", registry=registry).info({"version": __version__})
+        Info("build", "What runs.", namespace=PREFIX, registry=registry).info({"version": __version__})
         self._advertised = _Advertised()
         registry.register(self._advertised)
-        self._allocations = Counter(
-            f"{PREFIX}_allocations", "Calls of Allocate by outcome.", ["resource", "outcome"], registry=registry
+        by_resource = ["resource", "outcome"]
+        self._allocations = counter("allocations", "Calls of Allocate by outcome.", by_resource)
+        self._allocate_seconds = histogram(
+            "allocate_duration_seconds", "How long an Allocate took.", ["resource"], buckets=_ALLOCATE_SECONDS
         )
-        self._allocate_seconds = Histogram(
-            f"{PREFIX}_allocate_duration_seconds",
-            "How long an Allocate took.",
-            ["resource"],
-            registry=registry,
-            buckets=_ALLOCATE_SECONDS,
+        self._registrations = counter("registrations", "Registrations with the kubelet by outcome.", by_resource)
+        self._scan_seconds = histogram(
+            "scan_duration_seconds", "How long a look at the host took.", buckets=_SCAN_SECONDS
         )
-        self._registrations = Counter(
-            f"{PREFIX}_registrations",
-            "Registrations with the kubelet by outcome.",
-            ["resource", "outcome"],
-            registry=registry,
+        by_action = ["action", "outcome"]
+        self._bindings = counter("bindings", "Groups bound to VFIO or given back, by outcome.", by_action)
+        self._vgpu_changes = counter("vgpu_changes", "vGPUs made or removed, by outcome.", by_action)
+        self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
+        self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
+        self._hanging = gauge(
+            "hanging_operations", "Work on a card, group or file of the host that has not come back in time."
         )
-        self._scan_seconds = Histogram(
-            f"{PREFIX}_scan_duration_seconds",
-            "How long a look at the host took.",
-            registry=registry,
-            buckets=_SCAN_SECONDS,
-        )
-        self._bindings = Counter(
-            f"{PREFIX}_bindings",
-            "Groups bound to VFIO or given back, by outcome.",
-            ["action", "outcome"],
-            registry=registry,
-        )
-        self._vgpu_changes = Counter(
-            f"{PREFIX}_vgpu_changes", "vGPUs made or removed, by outcome.", ["action", "outcome"], registry=registry
-        )
-        self._held_groups = Gauge(
-            f"{PREFIX}_held_iommu_groups", "IOMMU groups with a device that a pod holds.", registry=registry
-        )
-        self._reloads = Counter(
-            f"{PREFIX}_config_reloads", "Readings of a changed configuration.", ["outcome"], registry=registry
-        )
-        self._hanging = Gauge(
-            f"{PREFIX}_hanging_operations",
-            "Work on a card, group or file of the host that has not come back in time.",
-            registry=registry,
-        )
-        self._late = Counter(
-            f"{PREFIX}_late_operations", "Work on the host that did not come back in time.", registry=registry
-        )
+        self._late = counter("late_operations", "Work on the host that did not come back in time.")
 
     def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         self._allocations.labels(resource, outcome).inc()

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from launcherkit_plugin.cluster.api import ApiProblem
+from launcherkit_plugin.cluster.container import persist
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
@@ -412,3 +414,22 @@ def test_without_a_cluster_events_are_lines_of_the_log() -> None:
     told = Daemon()
     Reporter(told.log).happened("DeviceUnhealthy", "it is gone", "warning")
     assert told.lines == ["it is gone"]
+
+
+def test_a_watch_that_ends_begins_again_after_pauses_that_double_and_is_reported_once() -> None:
+    told, now, pauses = Daemon(), [0.0], list[float]()
+
+    def watch() -> None:
+        if len(pauses) == 4:
+            now[0] += 1000.0  # it goes well for long
+        raise ApiProblem(0, "nobody answers")
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        persist(watch, Reporter(told.log), wait, lambda: now[0])
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 1.0, 2.0]
+    assert told.lines == 2 * ["the cluster can't be watched: nobody answers"]
