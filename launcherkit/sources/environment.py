@@ -17,7 +17,7 @@ _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], s
 }
 
 
-class Reading(NamedTuple):
+class VariableValue(NamedTuple):
     """What one variable holds."""
 
     allocation: Allocation
@@ -61,7 +61,7 @@ class Environment:
         there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
         return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
 
-    def read(self, variable: str) -> Reading:
+    def read(self, variable: str) -> VariableValue:
         """Parse one variable, entry by entry."""
         prefix, kind = next(item for item in self._kinds.items() if variable.startswith(item[0] + "_"))
         parse, error, expected = _PARSE[kind]
@@ -89,7 +89,7 @@ class Environment:
             else:
                 entries[address] = position
         allocation = Allocation(variable, variable[len(prefix) + 1 :], kind, tuple(entries))
-        return Reading(allocation, tuple(notes), tuple(errors))
+        return VariableValue(allocation, tuple(notes), tuple(errors))
 
 
 def _entries(value: str) -> list[str]:
