@@ -13,7 +13,7 @@ from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 
 
-class Card(NamedTuple):
+class VgpuCard(NamedTuple):
     """One device that vGPUs are made on: by mdevs of its own, by mdevs of its VFs, or by types of its VFs (G4)."""
 
     name: str
@@ -24,7 +24,7 @@ class Card(NamedTuple):
     """Those whose type can be set."""
 
 
-def cards(host: HostFacts) -> tuple[Card, ...]:
+def cards(host: HostFacts) -> tuple[VgpuCard, ...]:
     """The cards of a host by address, those without one last."""
     parents: dict[str, list[MdevParent]] = {}
     vfs: dict[str, list[PciAddress]] = {}
@@ -40,7 +40,7 @@ def cards(host: HostFacts) -> tuple[Card, ...]:
             addresses[str(address)] = address
             vfs.setdefault(str(address), []).append(vf)
     found = [
-        Card(name, address, tuple(sorted(parents.get(name, ()), key=_by_address)), tuple(sorted(vfs.get(name, ()))))
+        VgpuCard(name, address, tuple(sorted(parents.get(name, ()), key=_by_address)), tuple(sorted(vfs.get(name, ()))))
         for name, address in addresses.items()
     ]
     return tuple(sorted(found, key=_by_address))
@@ -51,7 +51,7 @@ def _card_of(address: PciAddress | None, host: HostFacts) -> PciAddress | None:
     return address if function is None or function.physfn is None else function.physfn
 
 
-def _by_address(thing: Card | MdevParent) -> tuple[bool, tuple[int, ...], str]:
+def _by_address(thing: VgpuCard | MdevParent) -> tuple[bool, tuple[int, ...], str]:
     return thing.address is None, thing.address or (), thing.name
 
 
@@ -85,7 +85,7 @@ class Instance(NamedTuple):
         return f"{self.what} on {self.device}" if self.vf else f"{self.what} on {self.parent}, mdev {self.device}"
 
 
-def kinds_of(card: Card, host: HostFacts) -> dict[str, str]:
+def kinds_of(card: VgpuCard, host: HostFacts) -> dict[str, str]:
     """The types that a card offers, or has, by ID with their names."""
     kinds = {kind.id: kind.name or kind.id for parent in card.parents for kind in parent.types}
     states = [state for vf in card.vfs if (state := host.details[vf].vgpu) is not None]
@@ -93,7 +93,7 @@ def kinds_of(card: Card, host: HostFacts) -> dict[str, str]:
     return kinds | {str(number): name for state in states for number, name in state.creatable}
 
 
-def instances_on(card: Card, host: HostFacts) -> list[Instance]:
+def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
     """The vGPUs that there are on a card."""
     parents = {parent.name for parent in card.parents}
     found = [

@@ -15,7 +15,7 @@ from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
-from launcherkit_plugin.vgpu.cards import Card, Instance, cards, instances_on, is_meant, is_type, kinds_of
+from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, is_meant, is_type, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.writer import Changes
 
@@ -26,7 +26,7 @@ MayGo: TypeAlias = Callable[[Instance], str | None]
 class Wish(NamedTuple):
     """So many of a type on a card; None: as many as there is room for."""
 
-    card: Card
+    card: VgpuCard
     type_id: str
     what: str
     number: int | None
@@ -76,14 +76,14 @@ def wishes(
 _REMEDY = "`launcherkit-plugin vgpu list` shows the cards of this node, with their types."
 
 
-def cards_of(pattern: str, there: Sequence[Card]) -> list[Card]:
+def cards_of(pattern: str, there: Sequence[VgpuCard]) -> list[VgpuCard]:
     """The cards that a glob, or ``#N``, stands for."""
     if pattern.startswith("#") and pattern[1:].isascii() and pattern[1:].isdigit():
         return list(there[int(pattern[1:]) :][:1])
     return [card for card in there if is_meant(pattern, (card.name, *(parent.name for parent in card.parents)))]
 
 
-def kinds_like(pattern: str, card: Card, host: HostFacts) -> list[tuple[str, str]]:
+def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str, str]]:
     """The types of a card that a glob stands for, each with its name."""
     kinds = kinds_of(card, host)
     if card.vfs and pattern.isascii() and pattern.isdigit():
@@ -91,7 +91,7 @@ def kinds_like(pattern: str, card: Card, host: HostFacts) -> list[tuple[str, str
     return [(type_id, what) for type_id, what in kinds.items() if is_type(pattern, type_id, what)]
 
 
-def _spread(types: Sequence[str], there: Sequence[Card], host: HostFacts) -> Iterator[Wish]:
+def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[Wish]:
     """Types in turn, each taking the next card that offers it, until no card is left that one of them could have."""
     left = list(there)
     while True:
@@ -141,7 +141,7 @@ def next_round(wanted: Iterable[Wish], host: HostFacts, may_go: MayGo) -> Round:
 
 
 def _too_many(
-    card: Card, instances: Sequence[Instance], keep: int, may_go: MayGo, blocked: list[str]
+    card: VgpuCard, instances: Sequence[Instance], keep: int, may_go: MayGo, blocked: list[str]
 ) -> Iterator[Step]:
     surplus = len(instances) - keep
     stays = []
@@ -158,7 +158,7 @@ def _too_many(
 
 
 def _too_few(
-    card: Card, wanted: Mapping[str, Wish], there: Mapping[str, Sequence[Instance]], host: HostFacts
+    card: VgpuCard, wanted: Mapping[str, Wish], there: Mapping[str, Sequence[Instance]], host: HostFacts
 ) -> list[Step]:
     """Of the first type of which there are too few and could be more."""
     for type_id, wish in wanted.items():
@@ -170,7 +170,7 @@ def _too_few(
     return []
 
 
-def free_on(card: Card, type_id: str, what: str, host: HostFacts) -> list[Instance]:
+def free_on(card: VgpuCard, type_id: str, what: str, host: HostFacts) -> list[Instance]:
     """What could be made of a type at this moment."""
     found = []
     for parent in card.parents:
@@ -185,9 +185,9 @@ def free_on(card: Card, type_id: str, what: str, host: HostFacts) -> list[Instan
     return found
 
 
-def _by_card(wanted: Iterable[Wish]) -> dict[Card, dict[str, Wish]]:
+def _by_card(wanted: Iterable[Wish]) -> dict[VgpuCard, dict[str, Wish]]:
     found: dict[str, dict[str, Wish]] = {}
-    of_name: dict[str, Card] = {}
+    of_name: dict[str, VgpuCard] = {}
     for wish in wanted:
         of_name[wish.card.name] = wish.card
         found.setdefault(wish.card.name, {})[wish.type_id] = wish

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit_plugin.model.device import Device, Problem
-from launcherkit_plugin.vgpu.cards import Card, cards
+from launcherkit_plugin.vgpu.cards import VgpuCard, cards
 
 Purpose: TypeAlias = Literal["pods", "layout"]
 """What one was made for: a pod that had been given its slot, and then it goes when the pod has gone (G3); or a layout
@@ -70,7 +70,7 @@ _MOST_INSTANCES = re.compile(r"\bmax_instance\s*=\s*(\d{1,4})\b")
 class Place(NamedTuple):
     """A type on a parent."""
 
-    card: Card
+    card: VgpuCard
     parent: MdevParent
     kind: MdevType
     made: tuple[Mdev, ...]

@@ -75,18 +75,13 @@ class Present(NamedTuple):
 class VgpuKind(Protocol):
     """What differs between mdevs and VFs. Methods that say so block, and are called in a thread."""
 
-    @property
-    def noun(self) -> str:
-        """What stands before an ID: ``mdev`` or nothing."""
-        ...
+    noun: str
+    """What stands before an ID: ``mdev`` or nothing."""
+    iommufd: bool
+    """Whether containers get VFIO's character devices, whatever else there is (V2)."""
 
     @property
     def rules(self) -> Sequence[MdevRule | VgpuVfRule]: ...
-
-    @property
-    def iommufd(self) -> bool:
-        """Whether containers get VFIO's character devices, whatever else there is (V2)."""
-        ...
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""

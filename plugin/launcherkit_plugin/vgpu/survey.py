@@ -10,7 +10,7 @@ from launcherkit.render.columns import columns, visible
 from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.vgpu.cards import Card, Instance, cards, instances_on, kinds_of
+from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, kinds_of
 from launcherkit_plugin.vgpu.layout import free_on
 from launcherkit_plugin.vgpu.mdev_slots import slot_of
 
@@ -64,7 +64,7 @@ class CardType(NamedTuple):
     room: int
 
 
-def kinds(card: Card, host: HostFacts) -> list[CardType]:
+def kinds(card: VgpuCard, host: HostFacts) -> list[CardType]:
     """The types of a card, with how many there are and how many more there could be."""
     there = instances_on(card, host)
     return [

@@ -30,7 +30,7 @@ STATIC = (VgpuVfRule(("NVIDIA_A2-4Q", "743")),)
 VF0, VF1 = "0000:41:01.0", "0000:41:01.1"
 
 
-class Card:
+class VgpuCard:
     def __init__(self) -> None:
         self.kernel = Kernel()
         self.gpu: Gpu = self.kernel.card_of_vfs(CARD, 16, (A2_4Q, A2_8Q), mib=16384)
@@ -43,18 +43,18 @@ class Card:
 
 
 @pytest.fixture
-def card() -> Card:
-    return Card()
+def card() -> VgpuCard:
+    return VgpuCard()
 
 
 @pytest.fixture
-def node(card: Card) -> Node:
+def node(card: VgpuCard) -> Node:
     node = Node(card.kernel, vfs=DYNAMIC)
     node.turn()
     return node
 
 
-def test_static_mode_lists_neither_the_card_nor_vfs_without_a_type(card: Card) -> None:
+def test_static_mode_lists_neither_the_card_nor_vfs_without_a_type(card: VgpuCard) -> None:
     card.set(VF1, 742)
     node = Node(card.kernel, vfs=STATIC)
     node.turn()
@@ -73,7 +73,7 @@ def test_dynamic_mode_lists_every_vf_for_every_type_that_it_could_have(node: Nod
     assert (device.numa_node, set(device.groups)) == (0, {100})
 
 
-def test_allocate_writes_the_type_and_hands_out_the_vfs_group(node: Node, card: Card) -> None:
+def test_allocate_writes_the_type_and_hands_out_the_vfs_group(node: Node, card: VgpuCard) -> None:
     grant = node.allocate(FOUR, VF1, VF0)
     assert grant.env == {"PCI_RESOURCE_NVIDIA_COM_NVIDIA_A2-4Q": f"{VF1},{VF0}"}
     assert grant.nodes == ("/dev/vfio/vfio", "/dev/vfio/101", "/dev/vfio/100")
@@ -90,7 +90,7 @@ def test_a_vf_with_a_type_is_no_device_of_another_one(node: Node) -> None:
     assert node.reasons(EIGHT) == {"other-type", "no-room"}
 
 
-def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node, card: Card) -> None:
+def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node, card: VgpuCard) -> None:
     taken = node.healthy(FOUR)[:4]
     node.allocate(FOUR, *taken)
     node.hold(FOUR, *taken)
@@ -103,21 +103,21 @@ def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node,
     assert len(card.types()) == 4
 
 
-def test_a_placement_that_the_driver_refuses_is_told_and_undone(node: Node, card: Card) -> None:
+def test_a_placement_that_the_driver_refuses_is_told_and_undone(node: Node, card: VgpuCard) -> None:
     with pytest.raises(NoVgpuRoom, match=r"0000:41:01\.4 can't have vGPU type 742: No space left on device"):
         node.allocate(FOUR, *node.healthy(FOUR)[:5])
     assert card.types() == {}
     assert ("create", "refused") in node.told.counted
 
 
-def test_a_vf_that_has_another_type_is_not_changed(node: Node, card: Card) -> None:
+def test_a_vf_that_has_another_type_is_not_changed(node: Node, card: VgpuCard) -> None:
     card.set(VF0, 743)
     with pytest.raises(WrongVgpu, match=r"0000:41:01\.0 has vGPU type 743, not 742"):
         node.allocate(FOUR, VF0)
     assert card.types() == {VF0: "NVIDIA A2-8Q"}
 
 
-def test_a_static_vf_that_lost_its_type_is_refused(card: Card) -> None:
+def test_a_static_vf_that_lost_its_type_is_refused(card: VgpuCard) -> None:
     card.set(VF0, 742)
     node = Node(card.kernel, vfs=STATIC)
     node.turn()
@@ -126,7 +126,7 @@ def test_a_static_vf_that_lost_its_type_is_refused(card: Card) -> None:
         node.allocate(FOUR, VF0)
 
 
-def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node, card: Card) -> None:
+def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node, card: VgpuCard) -> None:
     node.allocate(FOUR, VF0, VF1)
     node.hold(FOUR, VF0)
     node.turn()
@@ -141,7 +141,7 @@ def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node,
     assert card.types() == {VF0: "NVIDIA A2-4Q"}
 
 
-def test_a_type_stays_while_a_process_has_the_vf_open(node: Node, card: Card) -> None:
+def test_a_type_stays_while_a_process_has_the_vf_open(node: Node, card: VgpuCard) -> None:
     node.allocate(FOUR, VF0)
     node.restart()
     card.kernel.open.add("/dev/vfio/100")
@@ -154,7 +154,7 @@ def test_a_type_stays_while_a_process_has_the_vf_open(node: Node, card: Card) ->
     assert card.types() == {}
 
 
-def test_a_pods_vf_gets_its_type_again_after_a_reboot(node: Node, card: Card) -> None:
+def test_a_pods_vf_gets_its_type_again_after_a_reboot(node: Node, card: VgpuCard) -> None:
     node.allocate(EIGHT, VF0)
     node.hold(EIGHT, VF0, source="checkpoint")
     card.kernel.reboot()
@@ -164,7 +164,7 @@ def test_a_pods_vf_gets_its_type_again_after_a_reboot(node: Node, card: Card) ->
     assert VF0 in node.healthy(EIGHT)
 
 
-def test_what_nobody_has_makes_way_for_a_pods_vf(node: Node, card: Card) -> None:
+def test_what_nobody_has_makes_way_for_a_pods_vf(node: Node, card: VgpuCard) -> None:
     card.set(VF1, 742)
     node.hold(EIGHT, VF0)
     node.turn()
@@ -172,7 +172,7 @@ def test_what_nobody_has_makes_way_for_a_pods_vf(node: Node, card: Card) -> None
     assert card.types() == {VF0: "NVIDIA A2-8Q"}
 
 
-def test_one_resource_of_several_types_takes_the_first_that_fits(card: Card) -> None:
+def test_one_resource_of_several_types_takes_the_first_that_fits(card: VgpuCard) -> None:
     node = Node(
         card.kernel, vfs=(VgpuVfRule(("NVIDIA A2-8Q", "NVIDIA A2-4Q"), name="nvidia.com/VGPU", mode="dynamic"),)
     )
@@ -189,7 +189,7 @@ def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
     assert node.reasons("nvidia.com/VGPU") == {"gone"}
 
 
-def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: Card) -> None:
+def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: VgpuCard) -> None:
     node = Node(card.kernel, vfs=(VgpuVfRule(("*",), parents=("0000:41:*",)),))
     functions = card.kernel.facts().functions
     wanted = [str(address) for address, function in functions.items() if node.providers[0].wants(function)]
@@ -197,7 +197,7 @@ def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: Card) -> None:
     assert CARD not in wanted
 
 
-def test_usage_of_a_vf_by_another_type_keeps_it_from_this_one(node: Node, card: Card) -> None:
+def test_usage_of_a_vf_by_another_type_keeps_it_from_this_one(node: Node, card: VgpuCard) -> None:
     node.allocate(EIGHT, VF0)
     node.hold(EIGHT, VF0)
     node.turn()
@@ -230,7 +230,7 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
     assert provider.resources(facts._replace(nodes=frozenset()), NO_USAGE, clock.now)[1].devices["0000:41:01.3"].problem
 
 
-def test_a_type_that_only_a_static_rule_permits_is_not_taken_back(card: Card) -> None:
+def test_a_type_that_only_a_static_rule_permits_is_not_taken_back(card: VgpuCard) -> None:
     rules = (VgpuVfRule(("NVIDIA A2-8Q",)), VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"))
     node = Node(card.kernel, vfs=rules)
     card.set(VF0, 743)
@@ -241,7 +241,7 @@ def test_a_type_that_only_a_static_rule_permits_is_not_taken_back(card: Card) ->
     assert node.healthy(EIGHT) == [VF0]
 
 
-def test_a_cards_layout_stays_though_a_dynamic_rule_permits_its_types(card: Card) -> None:
+def test_a_cards_layout_stays_though_a_dynamic_rule_permits_its_types(card: VgpuCard) -> None:
     node = Node(card.kernel, vfs=DYNAMIC, layout=(LayoutEntry(CARD, "NVIDIA A2-4Q", 2),))
     for _ in range(3):
         node.turn()
