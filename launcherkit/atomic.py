@@ -18,7 +18,7 @@ def write_all_atomically(files: Mapping[str, bytes]) -> None:
     for path in files:
         directory = os.path.dirname(os.path.realpath(path))
         if not os.path.isdir(directory) or os.path.isdir(path) or not os.access(directory, os.W_OK):
-            raise UnwritableFile(f"{path}: {_reason(path)}", _REMEDY)
+            raise UnwritableFile(f"{path}: {_reason(path)}", _REMEDY, file=path)
     for path, data in files.items():
         write_atomically(path, data)
 
@@ -50,7 +50,7 @@ def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
             _replace(os.path.realpath(path), data, mode)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnwritableFile(f"{path}: {reason}", _REMEDY) from None
+        raise UnwritableFile(f"{path}: {reason}", _REMEDY, file=path) from None
 
 
 def _replace(path: str, data: bytes, mode: int) -> None:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # a typed dictionary takes as long to define as a tenth of th
         group: int
         driver: str
         variable: str
+        resource: str
         file: str
+        key: str
+        domain: str
 
 
 EX_USAGE = 2
@@ -37,7 +40,8 @@ class LauncherkitError(Exception):
         remedy: see above.
         facts: what the message is about, each of them None where it is about none: ``device``, an address as text;
             ``group``, the number of an IOMMU group; ``driver``, a kernel driver; ``variable`` of the environment;
-            ``file``, its path as it was given.
+            ``resource``, its name; ``file``, its path or URI as it was given, or what messages call an input that has
+            neither; ``key``, where in that: a JSON path, a line, a flag; ``domain``, the name of a libvirt domain.
     """
 
     code: ClassVar[str] = ""
@@ -49,26 +53,14 @@ class LauncherkitError(Exception):
         self.remedy = remedy
         self.facts = facts
         """Those that are known, in the order in which they were given."""
-
-    @property
-    def device(self) -> str | None:
-        return self.facts.get("device")
-
-    @property
-    def group(self) -> int | None:
-        return self.facts.get("group")
-
-    @property
-    def driver(self) -> str | None:
-        return self.facts.get("driver")
-
-    @property
-    def variable(self) -> str | None:
-        return self.facts.get("variable")
-
-    @property
-    def file(self) -> str | None:
-        return self.facts.get("file")
+        self.device = facts.get("device")
+        self.group = facts.get("group")
+        self.driver = facts.get("driver")
+        self.variable = facts.get("variable")
+        self.resource = facts.get("resource")
+        self.file = facts.get("file")
+        self.key = facts.get("key")
+        self.domain = facts.get("domain")
 
     def __reduce__(self) -> tuple[Callable[..., LauncherkitError], tuple[object, ...]]:
         return _unpickled, (type(self), self.args, self.__dict__)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +23,9 @@ from launcherkit.errors import (
 )
 from launcherkit.golden.case import read_case
 from launcherkit.golden.invoke import Scratch, translate_case
+
+if TYPE_CHECKING:
+    from launcherkit.errors import Facts
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "errors"
@@ -138,6 +144,40 @@ def test_an_error_is_the_same_after_pickling(case: str, tmp_path: Path) -> None:
             other.remedy,
             other.facts,
         )
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_keeps_its_fields_through_pickling(code: str) -> None:
+    facts: Facts = {"device": "0000:e1:00.0", "group": 44, "driver": "nvidia", "variable": "V", "resource": "x/R"}
+    facts |= {"file": "f.xml", "key": "a.b", "domain": "vm1"}
+    copy = pickle.loads(pickle.dumps(CODES[code]("what", "do this", **facts)))
+    assert type(copy) is CODES[code]
+    assert (copy.message, copy.remedy, copy.facts) == ("what", "do this", facts)
+    assert {name: getattr(copy, name) for name in facts} == facts
+
+
+ABOUT_NOTHING = {
+    "LibvirtModuleMissing": "what is installed, not what was given",
+    "SidecarNotInstalled": "the same",
+    "MessageTooLarge": "a request that has not been read",
+    "SeveralErrors": "its errors have theirs",
+}
+"""Errors that have no field, and what they are about."""
+
+
+def test_every_error_that_is_made_says_in_a_field_what_it_is_about() -> None:
+    without = {name for name, fields in _made() if not fields}
+    assert without == set(ABOUT_NOTHING)
+
+
+def _made() -> Iterator[tuple[str, list[str | None]]]:
+    """The class of each error that launcherkit makes, with the fields that it is given."""
+    classes = {leaf.__name__ for leaf in _all_subclasses(LauncherkitError) if leaf.__module__ == "launcherkit.errors"}
+    for package in ("launcherkit", "plugin/launcherkit_plugin"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes:
+                    yield node.func.id, [keyword.arg for keyword in node.keywords]
 
 
 def test_an_error_carries_what_it_is_about(tmp_path: Path) -> None:

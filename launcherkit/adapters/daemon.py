@@ -74,7 +74,7 @@ class Daemons:
                 self._pids[names[0]] = self._children.start([path])
             except OSError as problem:
                 raise LibvirtNotThere(
-                    f"{path} can't be started: {problem.strerror}", "Check that it may be executed."
+                    f"{path} can't be started: {problem.strerror}", "Check that it may be executed.", file=path
                 ) from problem
             started.append(path)
         return started

@@ -54,13 +54,16 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     document = read_document(domain_xml)
     identity = read_identity(document)
     if not identity.name:
-        raise DomainRefused("the domain document has no <name>", "Give it one; libvirt knows domains by their names.")
+        raise DomainRefused(
+            "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
+        )
     with _libvirt_fails():
         before = _before(connection, identity.name)
         if start and before.guest is not None and before.guest.is_active():
             raise DomainInTheWay(
                 f"the domain {identity.name} is already running",
                 f"Stop it first (virsh shutdown {identity.name}), or leave out --start to define it for the next time.",
+                domain=identity.name,
             )
         if before.guest is not None and identity.uuid is None:
             domain_xml = with_uuid(document, before.guest.uuid())

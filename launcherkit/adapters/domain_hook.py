@@ -51,6 +51,7 @@ class DomainHook(plugins_v1alpha1_grpc.DomainHookServiceBase):
                 UnknownDomainType(
                     f"the domain's type is {asked.domain_type[:60]!r}, and only 'libvirt' is known",
                     "Let the plugin's condition pick VMs of libvirt alone.",
+                    key="domain_type",
                 )
             )
         domain = complete_domain(asked.domain, asked.vmi, self._settings)

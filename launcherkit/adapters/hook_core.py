@@ -69,7 +69,7 @@ def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) 
 def _tell_error(error: LauncherkitError, name: str, env: Mapping[str, str]) -> None:
     text = f"{name}: {error.message}"
     if env.get(LOG_FORMAT) == "json":
-        tell("error", text, env, code=error.code, help=error.remedy)
+        tell("error", text, env, code=error.code, help=error.remedy, **error.facts)
     else:
         tell(f"error[{error.code}]", text, env)
         tell("help", error.remedy, env)

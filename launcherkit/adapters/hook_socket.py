@@ -21,6 +21,7 @@ def check_name(name: str, what: str) -> str:
         raise BadHookName(
             f"{what}: {name[:60]!r} is not a valid socket name",
             "Give letters, digits, dots and dashes, a letter or digit first, as Kubernetes names containers.",
+            key=what,
         )
     return name
 
@@ -41,6 +42,7 @@ def _in_use(path: str) -> SocketInUse:
     return SocketInUse(
         f"{path}: another process answers there",
         "Run one hook for each name: set CONTAINER_NAME to the container's own, or name another folder.",
+        file=path,
     )
 
 
@@ -49,4 +51,5 @@ def not_made(path: str, why: str) -> SocketNotMade:
     return SocketNotMade(
         f"{path}: no socket can be made there: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",
+        file=path,
     )

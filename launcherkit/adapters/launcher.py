@@ -98,7 +98,7 @@ class _Launcher:
         self._name = read_identity(document).name
         if not self._name:
             raise DomainRefused(
-                "the domain document has no <name>", "Give it one; libvirt knows domains by their names."
+                "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
             )
         connection = self._reach(patient=False)
         with hold_or_refuse(self._settings.owner, self._name):

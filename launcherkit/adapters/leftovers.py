@@ -53,6 +53,7 @@ def hold_or_refuse(owner: str, name: str) -> socket.socket:
         raise DomainInTheWay(
             f"the guest {name} is run by another `launcherkit run` here",
             "Stop that one, or give the guest a name of its own.",
+            domain=name,
         )
     return lock
 
@@ -87,6 +88,7 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
                 f"the domain {name} is there already and {by}",
                 f"Undefine it (virsh undefine {name}), give the guest another name, or say --owner {whose or 'NAME'} "
                 "if it is yours.",
+                domain=name,
             )
 
 

@@ -217,4 +217,5 @@ def connect(uri: str) -> Connection:
         raise LibvirtNotThere(
             f"libvirt does not answer at {uri}: {problem.get_error_message()}",
             "Start libvirtd or virtqemud, mount its socket into this container, or give another --connect URI.",
+            file=uri,
         ) from problem

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.adapters.libvirt_connection import Refusal
-from launcherkit.errors import DeviceBusy, DomainInTheWay, DomainRefused, GuestNotStarted, LauncherkitError
-from launcherkit.errors import LibvirtNotThere as NotThere
+from launcherkit.errors import (
+    DeviceBusy,
+    DomainInTheWay,
+    DomainRefused,
+    GuestNotStarted,
+    LauncherkitError,
+    LibvirtNotThere,
+)
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Plan, PlannedFunction
+
+if TYPE_CHECKING:
+    from launcherkit.errors import Facts
 
 
 class Known(NamedTuple):
@@ -103,47 +112,56 @@ _ALIAS = re.compile(r"ua-[A-Za-z0-9_-]+")
 def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
     """The error for a domain that libvirt would not define."""
     remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."
-    return _told(f"libvirt does not define {name}", refusal, plan, DomainRefused, remedy)
+    return _told("define", name, refusal, plan, DomainRefused, remedy)
 
 
 def not_started(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
     """The error for a guest that did not start."""
     remedy = f"The message is libvirt's; QEMU's own log is /var/log/libvirt/qemu/{name}.log."
-    return _told(f"libvirt does not start {name}", refusal, plan, GuestNotStarted, remedy)
+    return _told("start", name, refusal, plan, GuestNotStarted, remedy)
 
 
 def went_away(refusal: Refusal) -> LauncherkitError:
     """The error for a libvirt that doesn't answer any more, or fails where nothing should."""
-    return NotThere(
-        f"libvirt failed: {refusal.message}", "See libvirt's log; start it again and run the command once more."
+    return LibvirtNotThere(
+        f"libvirt failed: {refusal.message}",
+        "See libvirt's log; start it again and run the command once more.",
+        key="--connect",
     )
 
 
-def _told(what: str, refusal: Refusal, plan: Plan, usual: type[LauncherkitError], remedy: str) -> LauncherkitError:
+def _told(
+    verb: str, name: str, refusal: Refusal, plan: Plan, usual: type[LauncherkitError], remedy: str
+) -> LauncherkitError:
     if refusal.lost:
         return went_away(refusal)
     known = next((known for known in KNOWN if known.pattern.search(refusal.message)), None)
-    devices = ", ".join(dict.fromkeys(devices_in(refusal.message, plan)))
-    about = f" (about {devices})" if devices else ""
+    groups = [int(first or second) for first, second in _GROUP.findall(refusal.message.lower())]
+    devices = dict(_devices_in(refusal.message, plan, groups))
+    about = f" (about {', '.join(devices.values())})" if devices else ""
+    facts: Facts = {"domain": name}
+    if devices:
+        facts["device"] = next(iter(devices))
+    if groups:
+        facts["group"] = groups[0]
     error = usual if known is None or known.error is None else known.error
-    return error(f"{what}: {refusal.message}{about}", remedy if known is None else known.remedy)
+    text = f"libvirt does not {verb} {name}: {refusal.message}{about}"
+    return error(text, remedy if known is None else known.remedy, **facts)
 
 
-def devices_in(message: str, plan: Plan) -> Iterator[str]:
-    """What a message is about, as request and address: a message names a BDF, a group, a node or an alias.
+def _devices_in(message: str, plan: Plan, groups: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """What a message is about, address and words: a message names a BDF, a group, a node or an alias.
 
     QEMU's message often holds a whole ``-device``, so that BDF and alias are of one device, which is named once.
     """
-    text = message.lower()
-    bdfs = set(_BDF.findall(text))
+    bdfs = set(_BDF.findall(message.lower()))
     aliases = set(_ALIAS.findall(message))
-    groups = {int(first or second) for first, second in _GROUP.findall(text)}
     members = {member.address for group in plan.groups if group.number in groups for member in group.members}
     for device in plan.devices:
         for function in device.functions:
             source = function.source
             if str(source) in bdfs or function.alias in aliases or source in members:
-                yield _named(function, device.primary)
+                yield str(source), _named(function, device.primary)
 
 
 def _named(function: PlannedFunction, primary: PlannedFunction) -> str:

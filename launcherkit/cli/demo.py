@@ -114,13 +114,15 @@ def _write_files(directory: str) -> str:
         os.makedirs(directory, exist_ok=True)
     except OSError as problem:
         raise UnwritableFile(
-            f"{directory}: {problem.strerror}", "Name a directory that is there or can be made."
+            f"{directory}: {problem.strerror}", "Name a directory that is there or can be made.", file=directory
         ) from problem
     for name in _FILES:
         path = os.path.join(directory, name)
         if os.path.lexists(path) and (not os.path.isfile(path) or read_file(path) != _data(name)):
             raise UnwritableFile(
-                f"{path} is there already and is not the demo's", "Name another directory, or move that file away."
+                f"{path} is there already and is not the demo's",
+                "Name another directory, or move that file away.",
+                file=path,
             )
     for name in _FILES:
         write_atomically(os.path.join(directory, name), _data(name))

@@ -55,7 +55,9 @@ def read_domain_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inpu
         document = find_template(args.template).render(read_values(args.settings))
         return read_inputs(args, env, (document, f"the template {args.template}"))
     if args.settings:
-        raise BadTemplateValue("--set was given, and no template", "Give --template too, or leave out --set.")
+        raise BadTemplateValue(
+            "--set was given, and no template", "Give --template too, or leave out --set.", key="--set"
+        )
     return read_inputs(args, env)
 
 

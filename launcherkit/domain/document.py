@@ -43,13 +43,10 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     """
     data = _encoded(domain_xml, name) if isinstance(domain_xml, str) else domain_xml
     if len(data) > MAX_BYTES:
-        raise DomainTooLarge(
-            f"{name} has more than {MAX_BYTES} bytes",
-            _TOO_LARGE,
-        )
+        raise DomainTooLarge(f"{name} has more than {MAX_BYTES} bytes", _TOO_LARGE, file=name)
     for mark, limit, what in _COUNTED:
         if data.count(mark) > limit:
-            raise DomainTooLarge(f"{name} has more than {limit} {what} ({mark.decode()})", _TOO_LARGE)
+            raise DomainTooLarge(f"{name} has more than {limit} {what} ({mark.decode()})", _TOO_LARGE, file=name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
         raise _bad_encoding(name, "UTF-16")  # lxml would read it and say nothing of it
     root = _parse(data, name)
@@ -63,6 +60,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
         raise NotADomain(
             f"{name} has the root <{_local(root.tag)}>, not <domain>",
             "Give the domain's own XML, such as `virsh dumpxml --inactive NAME` prints.",
+            file=name,
         )
     return Document(data, root)
 
@@ -91,6 +89,7 @@ def _parse(data: bytes, name: str) -> etree._Element:
         raise NotXml(
             f"{name} is not well-formed XML: {text.partition(' (<string>')[0]}",
             "See the line and column named; `xmllint --noout FILE` shows it too.",
+            file=name,
         ) from problem
 
 
@@ -98,6 +97,7 @@ def _bad_encoding(name: str, encoding: str) -> BadEncoding:
     return BadEncoding(
         f"{name} is in {encoding}, not in UTF-8",
         "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.",
+        file=name,
     )
 
 
@@ -116,6 +116,7 @@ def _forbidden(name: str, what: str) -> ForbiddenXml:
     return ForbiddenXml(
         f"{name} is refused: {what}",
         "Take out the <!DOCTYPE ...> and write out what its entities stand for; libvirt needs neither.",
+        file=name,
     )
 
 

@@ -140,13 +140,14 @@ def _is_kind(text: str) -> TypeGuard[Kind]:
     return text in ("pci", "mdev", "usb")
 
 
-def read_source(kind: Kind, source: etree._Element | None, name: str) -> HostAddress | None:
+def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: int) -> HostAddress | None:
     """The source of a hostdev; None for a USB device that is named by its port.
 
     Args:
         kind: from `kind_of_element`.
         source: its element.
-        name: what messages call the hostdev.
+        name: what messages call the document.
+        hostdev: which one of the document it is, counted from 1.
 
     Raises:
         BadHostdev: there is no address, or none of that kind.
@@ -157,7 +158,7 @@ def read_source(kind: Kind, source: etree._Element | None, name: str) -> HostAdd
     if address is None:
         if kind == "usb":
             return None if source is None else _usb_model(source)
-        raise BadHostdev(f"{name}: it has no <source><address/></source>", _REMEDY)
+        raise _bad_source(name, hostdev, "it has no <source><address/></source>")
     try:
         if kind == "mdev":
             return MdevAddress.parse(address.get("uuid", ""))
@@ -166,7 +167,12 @@ def read_source(kind: Kind, source: etree._Element | None, name: str) -> HostAdd
         return read_pci_address(address)
     except ValueError as problem:
         shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
-        raise BadHostdev(f"{name}: its source address {shown[:100]} is wrong: {problem}", _REMEDY) from problem
+        raise _bad_source(name, hostdev, f"its source address {shown[:100]} is wrong: {problem}") from problem
+
+
+def _bad_source(name: str, hostdev: int, what: str) -> BadHostdev:
+    key = f"hostdev {hostdev}"
+    return BadHostdev(f"{name}, {key}: {what}", _REMEDY, file=name, key=key)
 
 
 def _usb_model(source: etree._Element) -> UsbModel | None:

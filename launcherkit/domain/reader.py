@@ -117,7 +117,7 @@ class _Reader:
             return False
         count, source = len(self.hostdevs) + 1, None
         try:
-            source = read_source(kind, parts.source, f"{self._name}, hostdev {count}")
+            source = read_source(kind, parts.source, self._name, count)
         except BadHostdev as error:
             self.errors.add(error)
         self.hostdevs.append(read_hostdev(device, kind, source, parts))
@@ -179,6 +179,9 @@ def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostde
     return BadHostdev(
         f"{name}, hostdev {second}: hostdev {first} has the source {source} already",
         "Take one of them out; a device can be attached once.",
+        file=name,
+        key=f"hostdev {second}",
+        device=str(source),
     )
 
 

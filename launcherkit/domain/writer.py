@@ -48,6 +48,7 @@ def write_plan(document: Document, plan: Plan) -> bytes:
         raise DomainTooLarge(
             f"with the hostdevs that are added the domain document would have {size} bytes, more than {MAX_BYTES}",
             "Ask for fewer devices, or look for what was put into the document by mistake.",
+            key="devices",
         )
     return apply_edits(document.data, edits)
 

@@ -113,13 +113,19 @@ def find_cases(directory: str) -> tuple[str, ...]:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._")
     except OSError as problem:
-        raise UnreadableFile(f"{directory}: {problem.strerror}", "Give the directory above the cases.") from problem
+        raise UnreadableFile(
+            f"{directory}: {problem.strerror}", "Give the directory above the cases.", file=directory
+        ) from problem
     if os.path.exists(os.path.join(directory, CASE_FILE)):
         parent, name = os.path.split(os.path.abspath(directory))
-        raise BadGoldenCase(f"{directory} is a case, not a directory of cases", f"Give {parent} and --case {name}.")
+        raise BadGoldenCase(
+            f"{directory} is a case, not a directory of cases", f"Give {parent} and --case {name}.", file=directory
+        )
     if not names:
         raise BadGoldenCase(
-            f"{directory} holds no case", f"A case is a directory in it, with {CASE_FILE} and {DOMAIN_FILE}. {REMEDY}"
+            f"{directory} holds no case",
+            f"A case is a directory in it, with {CASE_FILE} and {DOMAIN_FILE}. {REMEDY}",
+            file=directory,
         )
     return tuple(names)
 
@@ -135,7 +141,7 @@ def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     remedy = f"`launcherkit golden list {directory}` names them all."
-    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", remedy)
+    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", remedy, file=directory)
 
 
 def read_case(directory: str) -> Case:
@@ -148,10 +154,12 @@ def read_case(directory: str) -> Case:
     directory = os.path.abspath(directory)
     path = os.path.join(directory, CASE_FILE)
     if not os.path.exists(path):
-        raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}")
+        raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}", file=path)
     values = parse_document(read_file(path), path, BadGoldenCase, REMEDY, LARGE)
     written = validate_document(WrittenCase, values, path, BadGoldenCase, REMEDY)
     vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
     if len(vmis) > 1:
-        raise BadGoldenCase(f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.")
+        raise BadGoldenCase(
+            f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.", file=directory
+        )
     return Case(directory, written, vmis[0] if vmis else None, os.path.exists(os.path.join(directory, HOST_FILE)))

@@ -45,7 +45,7 @@ class _Flags(argparse.ArgumentParser):
     """Raises where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadGoldenCase(f"{CASE_FILE}, flags: {message}", _REMEDY)
+        raise BadGoldenCase(f"{CASE_FILE}, flags: {message}", _REMEDY, file=CASE_FILE, key="flags")
 
 
 def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) -> tuple[bytes, dict[str, Any]]:
@@ -102,14 +102,19 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
     policy = case.policy_values()
     if policy is not None:
         if args.policy:
-            raise BadGoldenCase(f"{CASE_FILE}: it has a policy, and a flag --policy besides", "Leave out one of them.")
+            raise BadGoldenCase(
+                f"{CASE_FILE}: it has a policy, and a flag --policy besides",
+                "Leave out one of them.",
+                file=CASE_FILE,
+                key="policy",
+            )
         if policy.get("sysfsRoot"):
             policy["sysfsRoot"] = _located("--host", policy["sysfsRoot"], case, scratch)
         args.policy = scratch.make("policy.json", json.dumps(policy).encode())
     if args.host is None and not env.get(_SYSFS_ROOT) and not (policy or {}).get("sysfsRoot"):
         args.host = "none"  # never this machine's sysfs
     if args.diff:
-        raise BadGoldenCase(f"{CASE_FILE}, flags: --diff makes no document", _REMEDY)
+        raise BadGoldenCase(f"{CASE_FILE}, flags: --diff makes no document", _REMEDY, file=CASE_FILE, key="flags")
     args.output = args.output or os.path.join(scratch.out, "translated.xml")
     args.plan = args.plan or os.path.join(scratch.out, "plan.json")
     return args
@@ -120,7 +125,12 @@ def _located(flag: str, path: str, case: Case, scratch: Scratch) -> str:
     if flag == "--host" and path == "none":
         return path
     if path == "-" and flag in _READ:
-        raise BadGoldenCase(f"{CASE_FILE}: {flag} - reads standard input, which a case doesn't have", _REMEDY)
+        raise BadGoldenCase(
+            f"{CASE_FILE}: {flag} - reads standard input, which a case doesn't have",
+            _REMEDY,
+            file=CASE_FILE,
+            key="flags",
+        )
     return os.path.join(scratch.out if flag in _WRITTEN else case.directory, path)
 
 
@@ -132,7 +142,7 @@ def _domain(case: Case, scratch: Scratch) -> str:
     try:
         return scratch.make(DOMAIN_FILE, gzip.decompress(read_file(path + ".gz")))
     except (OSError, EOFError, zlib.error) as problem:
-        raise BadGoldenCase(f"{path}.gz: {problem}", "Pack it again with gzip.") from problem
+        raise BadGoldenCase(f"{path}.gz: {problem}", "Pack it again with gzip.", file=path + ".gz") from problem
 
 
 def _vmi(case: Case, scratch: Scratch) -> str:

@@ -97,4 +97,4 @@ def _remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError as problem:
-        raise UnwritableFile(f"{path}: {problem.strerror}", "Remove it by hand.") from problem
+        raise UnwritableFile(f"{path}: {problem.strerror}", "Remove it by hand.", file=path) from problem

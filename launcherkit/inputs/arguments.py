@@ -134,7 +134,9 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
         LauncherkitError: whatever the sources find wrong.
     """
     if [args.domain, args.vmi, args.env_file].count("-") > 1:
-        raise UnreadableFile("standard input can be read once, but several inputs are -", "Give files for the others.")
+        raise UnreadableFile(
+            "standard input can be read once, but several inputs are -", "Give files for the others.", file="-"
+        )
     vmi = _read_vmi(args.vmi) if args.vmi else None
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     file = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else None

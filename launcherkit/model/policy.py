@@ -63,6 +63,7 @@ class Policy(_Decisions):
                     raise BadPolicy(
                         f"policy, {field}: {shown(value)} is none of {', '.join(map(str, choices))}",
                         "Give one of them, or leave it out for the default.",
+                        key=field,
                     )
             return policy
 

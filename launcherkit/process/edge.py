@@ -44,7 +44,9 @@ def _check_log_format(env: Mapping[str, str]) -> None:
     chosen = env.get(LOG_FORMAT) or LOG_FORMATS[0]
     if chosen not in LOG_FORMATS:
         raise BadSetting(
-            f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}", f"Set {LOG_FORMAT} to one of them."
+            f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}",
+            f"Set {LOG_FORMAT} to one of them.",
+            variable=LOG_FORMAT,
         )
 
 
@@ -54,7 +56,7 @@ def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
         tell("note", note.text, env, topic=note.topic)
 
 
-def tell(level: str, text: str, env: Mapping[str, str], **more: str) -> None:
+def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> None:
     """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``), which has ``more`` too.
 
     Only ``help`` may have more lines: commands, of which each stays on one, to be copied.
@@ -105,7 +107,9 @@ def write_stdout(data: bytes) -> None:
         UnwritableFile: it could not be written to the end.
     """
     if sys.stdout is None:
-        raise UnwritableFile("standard output is closed", "Give one, or name a file with --output.")
+        raise UnwritableFile(
+            "standard output is closed", "Give one, or name a file with --output.", file="standard output"
+        )
     try:
         sys.stdout.flush()
         rest = memoryview(data)
@@ -115,5 +119,7 @@ def write_stdout(data: bytes) -> None:
         raise
     except (OSError, ValueError) as problem:
         raise UnwritableFile(
-            f"standard output can't be written: {problem}", "Make room, or give a file that can be written."
+            f"standard output can't be written: {problem}",
+            "Make room, or give a file that can be written.",
+            file="standard output",
         ) from problem

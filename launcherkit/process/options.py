@@ -19,7 +19,9 @@ def switch_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> bool
     name = variable_of(flag, prefix)
     text = env.get(name) or "no"
     if text not in ("yes", "no"):
-        raise BadSetting(f"{name}={text!r} is none of yes, no", f"Set {name} to one of them, or unset it.")
+        raise BadSetting(
+            f"{name}={text!r} is none of yes, no", f"Set {name} to one of them, or unset it.", variable=name
+        )
     return text == "yes"
 
 

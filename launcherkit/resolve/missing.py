@@ -69,6 +69,7 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
         f"{askers[0].resource} is in the limits of the container that runs this.",
         variable=usual,
+        resource=askers[0].resource or "",
     )
 
 
@@ -80,6 +81,7 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing
         f"{hostdevs} hostdev(s)",
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "
         "container that got the devices, or give its variables with --env-file.",
+        key="spec.domain.devices",
     )
 
 

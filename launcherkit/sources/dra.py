@@ -112,7 +112,7 @@ class DraFiles:
         return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
 
     def _fail(self, request: Request, what: str) -> NoReturn:
-        raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root))
+        raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root), key=request.path)
 
 
 def _objects(text: str) -> Iterator[Any]:

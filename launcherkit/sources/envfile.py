@@ -89,7 +89,9 @@ class _Lines:
         return text.startswith(self._starts)
 
     def _fault(self, number: int, text: str) -> None:
-        self._errors.add(BadEnvFile(f"{self._path}, line {number}: {text}", _REMEDY))
+        self._errors.add(
+            BadEnvFile(f"{self._path}, line {number}: {text}", _REMEDY, file=self._path, key=f"line {number}")
+        )
 
     def finish(self) -> EnvFile:
         self._errors.raise_if_any()

@@ -52,6 +52,7 @@ class Host:
                 f"{os.path.join(path, DEVICES)}: no such directory",
                 "Give the root of a file system with sys/ below it, mount the host's /sys there, "
                 "or give a snapshot made by `launcherkit snapshot`.",
+                file=path,
             )
         return cls(f"from_sysfs({path!r})", path, NO_FACTS, confined=confined)
 
@@ -214,5 +215,6 @@ def open_host(text: str, *, confined: bool = False) -> Host:
         raise UnreadableFile(
             f"{text or repr(text)}: no such file or directory",
             "Give `none`, a directory with sys/ below it, a snapshot by `launcherkit snapshot`, or a file *.umockdev.",
+            file=text,
         )
     return Host.from_umockdev(text) if text.endswith(".umockdev") else Host.from_snapshot(text)

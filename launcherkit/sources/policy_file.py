@@ -125,7 +125,7 @@ def read_policy_annotation(text: str) -> Layer:
     values = parse_document(text, name, BadAnnotation, _ANNOTATION_REMEDY)
     errors = Collector()
     for key in sorted(_OPERATORS_KEYS.intersection(values if isinstance(values, dict) else ())):
-        errors.add(OperatorsKey(f"{name}, {key}: only the operator can set it", _OPERATORS_REMEDY))
+        errors.add(OperatorsKey(f"{name}, {key}: only the operator can set it", _OPERATORS_REMEDY, key=key))
     errors.raise_if_any()
     return _validated(values, name, BadAnnotation, _ANNOTATION_REMEDY)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.sources.files import read_file
+
+if TYPE_CHECKING:
+    from launcherkit.errors import Facts
 
 MAX_BYTES = 64 << 20
 """A host of 4096 functions is 3 MB."""
@@ -49,7 +52,8 @@ class Problems:
     def add(self, where: str, what: str) -> None:
         """Note a problem at ``where``: a line, a JSON path, or nothing. Raises when there are enough."""
         place = f"{self._path}: {where}: " if where else f"{self._path}: "
-        self._collected.add(self._error(place + what, self._remedy))
+        facts: Facts = {"file": self._path, "key": where} if where else {"file": self._path}
+        self._collected.add(self._error(place + what, self._remedy, **facts))
         self.count += 1
         if self.count >= _MAX_ERRORS:
             self._collected.raise_if_any()

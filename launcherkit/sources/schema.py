@@ -69,7 +69,7 @@ def parse_document(
         LauncherkitError: of the type ``error``, naming ``name`` and the place.
     """
     if len(text) > limit:
-        raise error(f"{name}: more than {limit} bytes", remedy)
+        raise error(f"{name}: more than {limit} bytes", remedy, file=name)
     try:
         loaded = yaml.load(text, _Loader if numbers else _DigitsLoader)  # noqa: S506  # SafeLoaders
     except (
@@ -81,7 +81,7 @@ def parse_document(
         LookupError,
         OverflowError,
     ) as problem:
-        raise error(f"{name}: not YAML: {' '.join(str(problem).split())}", remedy) from problem
+        raise error(f"{name}: not YAML: {' '.join(str(problem).split())}", remedy, file=name) from problem
     return {} if loaded is None else loaded
 
 
@@ -103,7 +103,8 @@ def validate_document(
         errors = Collector()
         for fault in problem.errors(include_url=False, include_context=False):
             path = ".".join(_step(step) for step in fault["loc"]) or "the document"
-            errors.add(error(f"{name}, {path}: {_in_words(fault['msg'])}; found {shown(fault['input'])}", remedy))
+            text = f"{name}, {path}: {_in_words(fault['msg'])}; found {shown(fault['input'])}"
+            errors.add(error(text, remedy, file=name, key=path))
         errors.raise_if_any()
         raise AssertionError from problem  # a ValidationError has at least one error
 

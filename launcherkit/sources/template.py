@@ -64,20 +64,29 @@ class Template(NamedTuple):
         for name in values:
             if name not in known:
                 has = ", ".join(sorted(known)) or "none"
-                raise BadTemplateValue(f"the template {self.name} has no value {name!r}", f"It has these: {has}.")
+                raise BadTemplateValue(
+                    f"the template {self.name} has no value {name!r}", f"It has these: {has}.", file=self.name, key=name
+                )
         try:
             return _ENVIRONMENT.from_string(self.text).render(values).encode()
         except jinja2.UndefinedError as problem:
             missing = re.match(r"'(\w+)' is undefined", problem.message or "")
             if missing is None:
-                raise BadTemplate(f"the template {self.name}: {problem.message}", _REMEDY) from problem
+                raise BadTemplate(f"the template {self.name}: {problem.message}", _REMEDY, file=self.name) from problem
             raise BadTemplateValue(
-                f"the template {self.name} needs a value for {missing[1]}", f"Give it: --set {missing[1]}=VALUE"
+                f"the template {self.name} needs a value for {missing[1]}",
+                f"Give it: --set {missing[1]}=VALUE",
+                file=self.name,
+                key=missing[1],
             ) from problem
         except SecurityError as problem:
-            raise BadTemplate(f"the template {self.name} does what it may not do: {problem}", _REMEDY) from problem
+            raise BadTemplate(
+                f"the template {self.name} does what it may not do: {problem}", _REMEDY, file=self.name
+            ) from problem
         except Exception as problem:  # a template can fail in every way that an expression can
-            raise BadTemplate(f"the template {self.name}: {type(problem).__name__}: {problem}", _REMEDY) from problem
+            raise BadTemplate(
+                f"the template {self.name}: {type(problem).__name__}: {problem}", _REMEDY, file=self.name
+            ) from problem
 
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
@@ -90,7 +99,10 @@ def _parsed(template: Template) -> jinja2.nodes.Template:
         return _ENVIRONMENT.parse(template.text)
     except jinja2.TemplateSyntaxError as problem:
         raise BadTemplate(
-            f"the template {template.name}, line {problem.lineno}: {problem.message}", _REMEDY
+            f"the template {template.name}, line {problem.lineno}: {problem.message}",
+            _REMEDY,
+            file=template.name,
+            key=f"line {problem.lineno}",
         ) from problem
 
 
@@ -116,7 +128,9 @@ def find_template(name: str) -> Template:
     ours = {template.name: template for template in list_templates()}
     if name not in ours:
         raise NoSuchTemplate(
-            f"there is no template {name!r}", f"There are {', '.join(ours)}; a file of yours is given as ./{name}."
+            f"there is no template {name!r}",
+            f"There are {', '.join(ours)}; a file of yours is given as ./{name}.",
+            file=name,
         )
     return ours[name]
 
@@ -132,7 +146,7 @@ def read_values(settings: Sequence[str]) -> dict[str, str]:
         name, equals, value = setting.partition("=")
         if not equals or not _NAME.fullmatch(name):
             raise BadTemplateValue(
-                f"--set {setting!r} is not KEY=VALUE", "A key is a name of letters, digits and underscores."
+                f"--set {setting!r} is not KEY=VALUE", "A key is a name of letters, digits and underscores.", key=name
             )
         values[name] = value
     return values
@@ -142,4 +156,6 @@ def _read(name: str, path: str) -> Template:
     try:
         return Template(name, read_file(path).decode())
     except UnicodeDecodeError as problem:
-        raise BadTemplate(f"the template {name} is not UTF-8: {problem.reason}", "Save it as UTF-8.") from problem
+        raise BadTemplate(
+            f"the template {name} is not UTF-8: {problem.reason}", "Save it as UTF-8.", file=path
+        ) from problem

@@ -31,6 +31,7 @@ def check_annotations_on(policy: Policy) -> None:
         raise AnnotationsOff(
             f"annotation {ANNOTATION}: the operator's policy takes no annotations",
             "Remove the annotation from the VM, or ask the operator for `annotations: yes`.",
+            key=ANNOTATION,
         )
 
 
@@ -68,4 +69,5 @@ def _widens(key: str, asked: str, allowed: str, within: str) -> AnnotationWidens
     return AnnotationWidens(
         f"annotation {ANNOTATION}, {key}: {asked!r} is not within the operator's policy, {key}: {allowed}",
         f"An annotation can only narrow the operator's policy. {within} Or ask the operator.",
+        key=key,
     )

@@ -171,6 +171,7 @@ class DiskTree:
                 f"{self._path}/{path}".rstrip("/") + f": {problem.strerror}",
                 "Where too many files are open, see `ulimit -n`; for an I/O error the kernel's log (dmesg) says more; "
                 "else see permissions and mounts.",
+                file=f"{self._path}/{path}".rstrip("/"),
             ) from problem
 
     def close(self) -> None:

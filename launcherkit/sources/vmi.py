@@ -85,7 +85,7 @@ def _parse(text: str | bytes, name: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise BadVmi(f"{name} is not JSON: {problem}", _REMEDY) from problem
+        raise BadVmi(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
 
 
 class _Reader:
@@ -97,8 +97,9 @@ class _Reader:
         self._root = root
 
     def fault(self, path: str, value: object, expected: str) -> None:
-        where = f"{self._name}, {self._root}{path}"
-        self.errors.add(BadVmi(f"{where}: expected {expected}, found {shown(value)}", _REMEDY))
+        key = f"{self._root}{path}"
+        text = f"{self._name}, {key}: expected {expected}, found {shown(value)}"
+        self.errors.add(BadVmi(text, _REMEDY, file=self._name, key=key))
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""

@@ -46,7 +46,7 @@ def find_vmi(document: object, name: str) -> FoundVmi:
             item = {**item, "kind": _LISTS[_kind(document)]}
     if isinstance(item, Mapping) and _kind(item) in (_VMI, _VM) and _is_kubevirts(item):
         return (_of_vmi if _kind(item) == _VMI else _of_vm)(item, name, path)
-    raise BadVmi(f"{name}: expected a {_VMI}, found {_described(document)}", _REMEDY)
+    raise BadVmi(f"{name}: expected a {_VMI}, found {_described(document)}", _REMEDY, file=name)
 
 
 def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
@@ -54,7 +54,9 @@ def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
     spec = vmi.get("spec")
     if spec is None or (isinstance(spec, Mapping) and spec.get("domain") is None):
         missing = "spec" if spec is None else "spec.domain"
-        raise BadVmi(f"{name}, {path}{missing}: expected an object, found nothing", _REMEDY)
+        raise BadVmi(
+            f"{name}, {path}{missing}: expected an object, found nothing", _REMEDY, file=name, key=f"{path}{missing}"
+        )
     return FoundVmi(vmi, path, ())
 
 
@@ -63,8 +65,9 @@ def _of_vm(vm: Mapping[str, Any], name: str, path: str) -> FoundVmi:
     spec = vm.get("spec")
     template = spec.get("template") if isinstance(spec, Mapping) else None
     if not isinstance(spec, Mapping) or not isinstance(template, Mapping):
-        where = f"{name}, {path}spec.template"
-        raise BadVmi(f"{where}: expected an object with the VMI's spec, found {shown(template)}", _REMEDY)
+        key = f"{path}spec.template"
+        text = f"{name}, {key}: expected an object with the VMI's spec, found {shown(template)}"
+        raise BadVmi(text, _REMEDY, file=name, key=key)
     found = _of_vmi(template, name, f"{path}spec.template.")
     instancetype = spec.get("instancetype")
     if not isinstance(instancetype, Mapping):

@@ -154,7 +154,9 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
 
 def not_on_host(address: PciAddress) -> NotOnHost:
     """There is no such function."""
-    return NotOnHost(f"{address} is not on this host", "`lspci -D` lists the addresses that there are.")
+    return NotOnHost(
+        f"{address} is not on this host", "`lspci -D` lists the addresses that there are.", device=str(address)
+    )
 
 
 class Task(NamedTuple):

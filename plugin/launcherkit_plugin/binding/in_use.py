@@ -216,7 +216,9 @@ def _mounts(proc: str) -> dict[str, str]:
     found: dict[str, str] = {}
     lines = _lines(f"{proc}/1/mountinfo")
     if lines is None:
-        raise UnreadableFile(f"{proc}/1/mountinfo is not there", "Mount the host's proc file system there.")
+        raise UnreadableFile(
+            f"{proc}/1/mountinfo is not there", "Mount the host's proc file system there.", file=f"{proc}/1/mountinfo"
+        )
     for line in lines:
         fields = line.split()
         if len(fields) < 10 or "-" not in fields[6:-2]:
@@ -245,4 +247,4 @@ def _lines(path: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     except OSError as problem:
-        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.") from problem
+        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem

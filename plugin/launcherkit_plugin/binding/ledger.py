@@ -288,5 +288,5 @@ def _bad(path: str, why: str) -> BadRecord:
 
 def _unwritable(path: str, problem: OSError) -> UnwritableFile:
     return UnwritableFile(
-        f"{path}: {problem.strerror or problem}", "Binding takes root; or give another folder with --ledger."
+        f"{path}: {problem.strerror or problem}", "Binding takes root; or give another folder with --ledger.", file=path
     )

@@ -128,7 +128,9 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
             found.append(PciAddress.parse(text))
         except ValueError as problem:
             errors.add(
-                BadPciAddress(f"{text!r} is no PCI address: {problem}", "Give it as lspci -D does: 0000:01:00.0.")
+                BadPciAddress(
+                    f"{text!r} is no PCI address: {problem}", "Give it as lspci -D does: 0000:01:00.0.", key=text
+                )
             )
     errors.raise_if_any()
     return list(dict.fromkeys(found))

@@ -60,6 +60,7 @@ def read_vm(document: bytes) -> Vm:
         raise BadVmi(
             "the VMI has no metadata.namespace, name or uid",
             "Worker over the whole VirtualMachineInstance, with status.",
+            key="metadata",
         )
     namespace, name, uid = map(str, texts)
     return Vm(namespace, name, uid, dict(asked), frozenset(pods if isinstance(pods, dict) else ()))
