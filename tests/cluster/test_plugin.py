@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -18,8 +18,9 @@ from launcherkit_plugin import __version__
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.host.watch import WakeupQueue
 from tests.cluster.test_manifests import CRDS, dropped
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, Refused
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.waiting import until
 from tests.test_deploy_plugin import BASE, COMPONENTS
 
 pytestmark = pytest.mark.cluster
@@ -156,7 +157,7 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
     lines: list[str] = []
     path = tmp_path_factory.mktemp("c") / "c.sock"
 
-    async def until(what: str, condition: Callable[[], Any]) -> None:
+    async def soon(what: str, condition: Callable[[], Any]) -> None:
         try:
             async with asyncio.timeout(_SECONDS):
                 while not condition():
@@ -176,15 +177,15 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
             assert labels["kubernetes.io/hostname"] == node
             permitted = {"pciHostDevices": [{"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/T4"}]}
             await apply(kubevirt(permitted))
-            await until("configuration", lambda: daemon.facts[0] == {"permittedHostDevices": permitted})
+            await soon("configuration", lambda: daemon.facts[0] == {"permittedHostDevices": permitted})
             await apply(pod_on(node))
             for _ in range(3):
                 daemon.event("Warning", "DeviceUnhealthy", message)
-            await until("Events", lambda: counts(server, message) == [3])
+            await soon("Events", lambda: counts(server, message) == [3])
             await asyncio.to_thread(
                 server.kubectl, "-n", NAMESPACE, "delete", "pod", "short", "--grace-period=0", "--force", "--wait=false"
             )
-            await until("end of the pod", lambda: f"the pod '{NAMESPACE}/short' has ended" in lines)
+            await soon("end of the pod", lambda: f"the pod '{NAMESPACE}/short' has ended" in lines)
 
     with ClusterProcess(path, node, kubeconfig, "--watch-pods") as process:
         asyncio.run(scenario())
@@ -239,3 +240,81 @@ def test_the_account_may_do_what_it_needs_and_nothing_else(
     }
     answer = json.loads(server.kubectl("create", "-o", "json", "-f", "-", given=json.dumps(review)))
     assert answer["status"]["allowed"] is allowed
+
+
+class Right(NamedTuple):
+    """A verb that a rule of the manifests allows."""
+
+    role: str
+    """Its JSON, of the whole role."""
+    rule: int
+    verb: str
+
+    @property
+    def resource(self) -> str:
+        (resource,) = json.loads(self.role)["rules"][self.rule]["resources"]
+        return str(resource)
+
+    def role_without(self) -> str:
+        role = json.loads(self.role)
+        role["rules"][self.rule]["verbs"].remove(self.verb)
+        if not role["rules"][self.rule]["verbs"]:
+            del role["rules"][self.rule]
+        return json.dumps(role)
+
+
+GIVEN = [
+    Right(json.dumps(document), number, verb)
+    for path in RIGHTS
+    for document in yaml.safe_load_all(path.read_text())
+    for number, rule in enumerate(document.get("rules", ()))
+    for verb in rule["verbs"]
+]
+
+
+@pytest.fixture
+def taken_away(server: Cluster, request: pytest.FixtureRequest) -> Iterator[Right]:
+    """A right that the account doesn't have, for the length of a test."""
+    right: Right = request.param
+    try:
+        server.kubectl("apply", "-f", "-", given=right.role_without())
+        until(lambda: not may(server, right), f"{right.verb} {right.resource} be taken away")
+        yield right
+    finally:
+        server.kubectl("apply", "-f", "-", given=right.role)
+        until(lambda: may(server, right), f"{right.verb} {right.resource} be given back")
+
+
+def may(server: Cluster, right: Right) -> bool:
+    """Whether the account may, as the server decides it."""
+    account = f"system:serviceaccount:{NAMESPACE}:launcherkit-plugin"
+    where = json.loads(right.role)["metadata"].get("namespace")
+    scope = ["--namespace", where] if where else ["--all-namespaces"]
+    asked = {"kubevirts": "kubevirts.kubevirt.io"}.get(right.resource, right.resource)
+    try:
+        answer = server.kubectl("auth", "can-i", right.verb, asked, f"--as={account}", *scope)
+    except Refused as no:
+        if str(no) not in ("", "no"):
+            raise
+        return False
+    return answer.strip() == "yes"
+
+
+@pytest.mark.parametrize("taken_away", GIVEN, indirect=True, ids=lambda right: f"{right.verb}-{right.resource}")
+def test_no_right_can_be_taken_away_unnoticed(
+    server: Cluster, taken_away: Right, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    node = json.loads(server.kubectl("get", "nodes", "-o", "json"))["items"][0]["metadata"]["name"]
+    path = tmp_path_factory.mktemp("c") / "c.sock"
+    refusal = f'cannot {taken_away.verb} resource "{taken_away.resource}"'
+
+    async def scenario(process: ClusterProcess) -> None:
+        daemon = ClusterSocket(lambda level, text, **more: None, WakeupQueue(0.01))
+        async with daemon.listening(str(path)):
+            daemon.want_kubevirt()
+            for _ in range(3):
+                daemon.event("Warning", "DeviceUnhealthy", f"a device is bound to the driver {taken_away.verb}-{path}")
+            await asyncio.to_thread(process.wait_for, refusal)
+
+    with ClusterProcess(path, node, kubeconfig, "--watch-pods") as process:
+        asyncio.run(scenario(process))

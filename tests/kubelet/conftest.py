@@ -19,12 +19,13 @@ from tests.support.waiting import until
 
 __all__ = ["cluster"]
 
-STALE = "gpus.test/STALE"
-SERVED = [resource for resource in DEVICES if resource != STALE]
+STALE, BY_CDI = "gpus.test/STALE", "gpus.test/BY_CDI"
+"""Served by plugins of single tests."""
+SERVED = [resource for resource in DEVICES if resource not in (STALE, BY_CDI)]
 
 
 class Serving(NamedTuple):
-    """A plugin that serves all resources but the one that `STALE` names."""
+    """A plugin that serves the resources of `SERVED`."""
 
     plugin: Plugin
     host: StandInHost

@@ -62,6 +62,7 @@ CARDS: dict[str, tuple[Card, ...]] = {
     "gpus.test/SPARE": (Card("0000:50:00", 80),),
     "gpus.test/WITH_AUDIO": (Card("0000:51:00", 81), Card("0000:52:00", 82), Card("0000:53:00", 83)),
     "gpus.test/STALE": (Card("0000:60:00", 96), Card("0000:61:00", 97)),
+    "gpus.test/BY_CDI": (Card("0000:62:00", 98), Card("0000:63:00", 99)),
 }
 
 DEVICES = {

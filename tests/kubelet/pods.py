@@ -152,5 +152,10 @@ class Pods:
             self._cluster.kubectl("delete", "pod", *names, *gone)
         self._made = [name for name in self._made if name not in names]
 
+    def end(self, name: str) -> None:
+        """Delete a pod, and wait until the kubelet has ended its containers."""
+        self._cluster.kubectl("delete", "pod", name, "--wait=true")
+        self._made.remove(name)
+
     def delete_all(self) -> None:
         self.delete(*self._made)

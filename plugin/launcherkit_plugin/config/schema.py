@@ -181,9 +181,12 @@ class WrittenCdi(Written):
 
     folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
     only: bool = Field(False, description="No device nodes beside it: the container runtime must know CDI.")
+    annotations: bool = Field(
+        False, description="The names in an annotation of the container too, for kubelets before 1.28."
+    )
 
     def value(self) -> CdiConfig:
-        return CdiConfig(self.folder, self.only)
+        return CdiConfig(self.folder, self.only, self.annotations)
 
 
 class WrittenKubevirt(Written):

@@ -127,7 +127,8 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
 def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
     if config.cdi is None:
         return GrantedNodes()
-    return GrantedNodes(CdiFile(config.cdi.folder, part, wiring.dev_root), cdi_only=config.cdi.only)
+    file = CdiFile(config.cdi.folder, part, wiring.dev_root)
+    return GrantedNodes(file, cdi_only=config.cdi.only, annotate=config.cdi.annotations)
 
 
 def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring) -> BindingReconciler | None:

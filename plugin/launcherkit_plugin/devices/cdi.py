@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -24,6 +25,17 @@ file that is newer than itself."""
 def cdi_name(device_id: str) -> str:
     """The name by which a runtime is asked for a device: ``launcherkit.io/vfio=0000:e1:00.0``."""
     return f"{KIND}={device_id}"
+
+
+def cdi_annotation(names: Sequence[str]) -> dict[str, str]:
+    """The annotation of a container by which its runtime is asked for devices where the kubelet can't name them.
+
+    Args:
+        names: as `cdi_name` gives them; at least one. No other container has the first of them, nor another resource of
+            this one, so the key is no other's.
+    """
+    key = re.sub(r"[^A-Za-z0-9.-]", "-", names[0].partition("=")[2])
+    return {f"cdi.k8s.io/launcherkit_{key}": ",".join(names)}
 
 
 def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "") -> bytes:
@@ -113,11 +125,13 @@ class GrantedNodes:
     Args:
         cdi: where the runtime finds them.
         cdi_only: containers get them in no other way.
+        annotate: containers name them in an annotation too.
     """
 
-    def __init__(self, cdi: CdiFile | None = None, *, cdi_only: bool = False) -> None:
+    def __init__(self, cdi: CdiFile | None = None, *, cdi_only: bool = False, annotate: bool = False) -> None:
         self.cdi = cdi
         self._only = cdi_only
+        self._annotate = annotate
 
     def grant(
         self,
@@ -145,4 +159,5 @@ class GrantedNodes:
         if together is None:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
         env = {variable: ",".join(nodes if listed is None else listed)}
-        return Grant(env, () if names and self._only else tuple(together), names)
+        annotations = cdi_annotation(names) if names and self._annotate else {}
+        return Grant(env, () if names and self._only else tuple(together), names, annotations)

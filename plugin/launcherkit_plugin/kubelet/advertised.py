@@ -112,7 +112,7 @@ class Advertised:
         if kubelet is None:
             raise no_kubelet(self._kubelet, "there is no socket")
         try:
-            await register(self._folder, server.name, server.endpoint)
+            await register(self._folder, self._resource)
         except LauncherkitError as error:
             self._reporter.metrics.registered(server.name, "failed" if isinstance(error, NoKubelet) else "refused")
             raise

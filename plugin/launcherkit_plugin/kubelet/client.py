@@ -15,7 +15,7 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.kubelet.proto.deviceplugin_v1beta1_grpc import RegistrationStub
 from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerStub
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from launcherkit_plugin.model.device import Holder
+from launcherkit_plugin.model.device import Holder, Resource
 from launcherkit_plugin.model.errors import NoKubelet, RegistrationRefused, UsageUnreadable
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -36,13 +36,12 @@ class _UnixChannel(Channel):
         return "localhost"
 
 
-async def register(folder: str, resource: str, endpoint: str) -> None:
+async def register(folder: str, resource: Resource) -> None:
     """Register a resource. Its socket must listen: the kubelet dials it at once.
 
     Args:
         folder: of the device plugins' sockets.
-        resource: its name.
-        endpoint: file name of its socket in the folder.
+        resource: its name, socket and options.
 
     Raises:
         NoKubelet: nobody answers.
@@ -51,13 +50,16 @@ async def register(folder: str, resource: str, endpoint: str) -> None:
     path = f"{folder}/{KUBELET_SOCKET}"
     channel = unix_channel(path)
     request = wire.RegisterRequest(
-        version=messages.VERSION, endpoint=endpoint, resource_name=resource, options=messages.options()
+        version=messages.VERSION,
+        endpoint=resource.socket,
+        resource_name=resource.name,
+        options=messages.options(resource),
     )
     try:
         await RegistrationStub(channel).Register(request, timeout=ANSWER_SECONDS)
     except GRPCError as refusal:
         raise RegistrationRefused(
-            f"{path}: the kubelet does not take {resource}: {refusal.message or refusal.status.name}",
+            f"{path}: the kubelet does not take {resource.name}: {refusal.message or refusal.status.name}",
             "The kubelet's log says more. It takes v1beta1 from Kubernetes 1.10 on.",
         ) from refusal
     except TimeoutError as late:

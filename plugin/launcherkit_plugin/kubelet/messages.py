@@ -28,9 +28,13 @@ PERMISSIONS = "mrw"
 it, which takes ``m``; KubeVirt's and NVIDIA's plugins give the same."""
 
 
-def options() -> wire.DevicePluginOptions:
-    """What the kubelet may ask us."""
-    return wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+def options(resource: Resource) -> wire.DevicePluginOptions:
+    """What the kubelet may ask us.
+
+    A kubelet that has been told to call PreStartContainer does so for a container whose devices of that name come from
+    a DRA driver, too, and the container doesn't start.
+    """
+    return wire.DevicePluginOptions(pre_start_required=resource.made_at_start, get_preferred_allocation_available=True)
 
 
 def device_list(resource: Resource) -> wire.ListAndWatchResponse:
@@ -61,6 +65,7 @@ def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
             for node in grant.nodes
         ],
         cdi_devices=[wire.CDIDevice(name=name) for name in grant.cdi],
+        annotations=dict(grant.annotations),
     )
 
 

@@ -64,11 +64,10 @@ class ResourceServer:
             dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
         """
         self.name = resource.name
-        self.endpoint = resource.socket
-        self.path = f"{folder}/{self.endpoint}"
+        self.path = f"{folder}/{resource.socket}"
         self._reporter = reporter
         self._devices = _Devices(messages.device_list(resource), when_left)
-        self._service = _Service(self.name, answers, reporter, self._devices, dev_root)
+        self._service = _Service(resource, answers, reporter, self._devices, dev_root)
         self._running: AsyncExitStack | None = None
         self._ours: Identity | None = None
 
@@ -167,9 +166,10 @@ class _Devices:
 
 class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
     def __init__(
-        self, resource: str, answers: KubeletAnswers, reporter: Reporter, devices: _Devices, dev_root: str
+        self, resource: Resource, answers: KubeletAnswers, reporter: Reporter, devices: _Devices, dev_root: str
     ) -> None:
-        self._resource = resource
+        self._resource = resource.name
+        self._options = messages.options(resource)
         self._answers = answers
         self._reporter = reporter
         self._devices = devices
@@ -177,7 +177,7 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
 
     async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
         await receive(stream, wire.Empty, REQUEST_BYTES)
-        await stream.send_message(messages.options())
+        await stream.send_message(self._options)
 
     async def ListAndWatch(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
         await receive(stream, wire.Empty, REQUEST_BYTES)

@@ -115,6 +115,8 @@ class CdiConfig(NamedTuple):
     folder: str = "/var/run/cdi"
     only: bool = False
     """No DeviceSpecs: the runtime takes the nodes from the CDI file alone."""
+    annotations: bool = False
+    """The names are in an annotation of the container too, for kubelets before 1.28."""
 
 
 class Config(NamedTuple):

@@ -72,6 +72,8 @@ class Resource(NamedTuple):
     devices: Mapping[str, Device]
     companion: bool = False
     """See `launcherkit_plugin.model.config.PciRule`."""
+    made_at_start: bool = False
+    """PreStartContainer makes what is missing of a device (G3); else it has nothing to do, and isn't asked for."""
 
     @property
     def socket(self) -> str:
@@ -87,6 +89,8 @@ class Grant(NamedTuple):
     """Paths of device nodes on the host and in the container, each once."""
     cdi: tuple[str, ...] = ()
     """``vendor.com/class=name``."""
+    annotations: Mapping[str, str] = {}
+    """Of the container: the same names for a runtime whose kubelet can't hand them on."""
 
 
 class Holder(NamedTuple):

@@ -53,7 +53,7 @@ aliases: {"10DE:2204": BIG, GRID T4-1Q: SMALL}
 domains: {1af4: virtio.example.com, 1002: example.com}
 pciIds: /usr/share/pci.ids
 nodes: cdev
-cdi: {folder: /run/cdi, only: true}
+cdi: {folder: /run/cdi, only: true, annotations: true}
 rescanSeconds: 2.5
 """
 
@@ -118,7 +118,7 @@ def test_every_key_says_its_part(path: Path) -> None:
         domains={0x1AF4: "virtio.example.com", 0x1002: "example.com"},
         pci_ids="/usr/share/pci.ids",
         nodes="cdev",
-        cdi=CdiConfig("/run/cdi", only=True),
+        cdi=CdiConfig("/run/cdi", only=True, annotations=True),
         rescan_seconds=2.5,
     )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.devices.cdi import KIND, CdiFile, cdi_name, cdi_spec
+from launcherkit_plugin.devices.cdi import KIND, CdiFile, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
 from launcherkit_plugin.model.errors import CdiNotWritten
 
 CARD = {"0000:e1:00.0": ["/dev/vfio/vfio", "/dev/vfio/44"]}
@@ -29,6 +29,23 @@ def test_every_id_makes_a_name_that_the_specification_allows(device: PciAddress)
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]", vendor)
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]", kind)
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]*[A-Za-z0-9]", name)
+
+
+@given(st.lists(ADDRESSES, min_size=1, unique=True))
+def test_the_annotation_has_a_key_that_the_specification_allows_and_all_names(devices: list[PciAddress]) -> None:
+    names = [cdi_name(str(device)) for device in devices]
+    ((key, value),) = cdi_annotation(names).items()
+    prefix, _, name = key.partition("/")
+    assert prefix == "cdi.k8s.io"
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,61}[A-Za-z0-9]", name)
+    assert value.split(",") == names
+
+
+@pytest.mark.parametrize("annotate", [False, True])
+def test_containers_are_annotated_where_that_is_wanted(tmp_path: Path, annotate: bool) -> None:
+    granted = GrantedNodes(CdiFile(str(tmp_path), "pci"), cdi_only=True, annotate=annotate).grant("V", CARD)
+    named = {"cdi.k8s.io/launcherkit_0000-e1-00.0": "launcherkit.io/vfio=0000:e1:00.0"}
+    assert (granted.nodes, granted.annotations) == ((), named if annotate else {})
 
 
 def test_a_device_has_its_nodes_each_once() -> None:

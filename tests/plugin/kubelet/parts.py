@@ -21,7 +21,7 @@ SICK = Problem("driver", "0000:01:00.0 is bound to nouveau")
 def resource(*ids: str, name: str = NAME, sick: Sequence[str] = (), numa: int | None = None) -> Resource:
     """A resource with devices of these IDs."""
     devices = {id_: Device(id_, numa_node=numa, problem=SICK if id_ in sick else None) for id_ in ids}
-    return Resource(name, f"PCI_RESOURCE_{name.upper()}", devices)
+    return Resource(name, f"PCI_RESOURCE_{name.upper()}", devices, made_at_start=True)
 
 
 class Shelf:

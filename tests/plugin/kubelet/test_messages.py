@@ -26,7 +26,12 @@ IDS = st.lists(st.text(min_size=1, max_size=5), max_size=5)
     ("message", "bytes_"),
     [
         (
-            wire.RegisterRequest(version="v", endpoint="e", resource_name="r", options=messages.options()),
+            wire.RegisterRequest(
+                version="v",
+                endpoint="e",
+                resource_name="r",
+                options=messages.options(resource("a")._replace(made_at_start=True)),
+            ),
             b'\n\x01v\x12\x01e\x1a\x01r"\x04\x08\x01\x10\x01',
         ),
         (
@@ -83,6 +88,19 @@ def test_node_0_is_a_node_and_no_node_is_none() -> None:
 def test_a_prefix_stands_before_the_path_on_the_host_alone() -> None:
     answer = messages.allocation(Grant({"A": "b"}, ("/dev/vfio/7",)), "/host")
     assert [(node.host_path, node.container_path) for node in answer.devices] == [("/host/dev/vfio/7", "/dev/vfio/7")]
+
+
+def test_the_kubelet_is_to_call_before_the_start_of_a_container_only_where_that_makes_something() -> None:
+    for made in (False, True):
+        told = messages.options(resource("a")._replace(made_at_start=made))
+        assert (told.pre_start_required, told.get_preferred_allocation_available) == (made, True)
+
+
+def test_the_names_of_cdi_devices_go_into_the_answer_and_where_it_is_wanted_into_an_annotation() -> None:
+    names = ("launcherkit.io/vfio=0000:e1:00.0", "launcherkit.io/vfio=0000:e2:00.0")
+    answer = messages.allocation(Grant({"A": "b"}, (), names, {"cdi.k8s.io/x": ",".join(names)}), "")
+    assert [device.name for device in answer.cdi_devices] == list(names)
+    assert dict(answer.annotations) == {"cdi.k8s.io/x": ",".join(names)}
 
 
 @given(st.lists(IDS, max_size=4))
