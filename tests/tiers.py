@@ -114,7 +114,7 @@ KERNEL_CACHE = "LAUNCHERKIT_KERNEL_CACHE"
 LIBVIRT_SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
 """Names the socket of a libvirtd that the libvirt tier talks to instead of its own. What that one has is left alone."""
 
-ENVIRONMENT = "LAUNCHERKIT_DEV_VENV"
+ENVIRONMENT = "DEV_VENV"
 """Names the folder in the checkout that `./dev` makes its environment in, for another Python than that of `.venv`."""
 
 EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"

@@ -62,7 +62,7 @@ KNOWN = (
         DeviceBusy,
     ),
     _known(
-        r"support passthrough of host PCI devices",
+        r"support passthrough of host PCI devices|PCI device assignment is not supported",  # libvirt 9.0; 12.8
         "This host has no VFIO: turn the IOMMU on in the firmware and on the kernel's command line, and modprobe "
         "vfio-pci; in a container /dev/vfio/vfio and /sys must be there.",
     ),

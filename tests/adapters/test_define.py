@@ -143,6 +143,8 @@ def test_a_refused_domain_is_told_in_libvirts_words() -> None:
         ("VFIO_MAP_DMA failed: Cannot allocate memory", GuestNotStarted, "memlock"),
         ("Could not open '/dev/vfio/44': Permission denied", GuestNotStarted, "node"),
         ("vfio 0000:e1:00.0: failed to open /dev/vfio/30: Device or resource busy", DeviceBusy, "fuser"),
+        ("host doesn't support passthrough of host PCI devices", GuestNotStarted, "no VFIO"),
+        ("VFIO PCI device assignment is not supported by the host", GuestNotStarted, "no VFIO"),
         ("Property 'vfio-pci.ramfb' not found", GuestNotStarted, "ramfb"),
         ("Could not access KVM kernel module: Permission denied", GuestNotStarted, "/dev/kvm"),
         ("Device 0000:07:00.0 not found: could not access /sys", GuestNotStarted, "lspci"),

@@ -74,6 +74,14 @@ def pod_with_libvirt() -> Iterator[Pod]:
 
 
 @pytest.fixture(scope="session")
+def iommufd() -> None:
+    """Skips where this system is older than iommufd, by versions: where a newer one lacks it the tests fail."""
+    libvirt = subprocess.run(["virsh", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if sysfs.version(os.uname().release) < (6, 6) or sysfs.version(libvirt) < (12, 1):
+        pytest.skip(f"iommufd needs Linux 6.6 and libvirt 12.1; these are {os.uname().release} and {libvirt}")
+
+
+@pytest.fixture(scope="session")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_kernel(tmp_path_factory.mktemp("kernel"))
 

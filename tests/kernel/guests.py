@@ -25,14 +25,14 @@ class Guests:
         self.kernel = kernel
         self._folder = folder
 
-    def document(self, name: str, does: str) -> Path:
-        """The domain of a guest with no devices; what `does` may be is in guest.c."""
+    def document(self, name: str, does: str, *, head: str = "", devices: str = "") -> Path:
+        """The domain of a guest without devices, or with these hostdevs; what `does` may be is in guest.c."""
         path = self._folder / f"{name}.xml"
         path.write_text(
-            f"<domain type='qemu'><name>{name}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>"
+            f"<domain type='qemu'><name>{name}</name>{head}<memory unit='MiB'>64</memory><vcpu>1</vcpu>"
             f"<os><type arch='x86_64' machine='q35'>hvm</type><kernel>{self.kernel}</kernel>"
             f"<cmdline>{does}</cmdline></os><features><acpi/></features><on_poweroff>destroy</on_poweroff>"
-            "<devices><controller type='usb' model='qemu-xhci'/><memballoon model='none'/>"
+            f"<devices><controller type='usb' model='qemu-xhci'/><memballoon model='none'/>{devices}"
             f"<serial type='file'><source path='{self.serial(name)}'/></serial></devices></domain>"
         )
         return path
@@ -46,13 +46,21 @@ class Guests:
         assert run(["translate", "--domain", str(self.document("vm", "off")), "--output", str(output)], env) == 0
         return output.read_bytes()
 
-    def start(self, env: Mapping[str, str], *flags: str, name: str = "vm", does: str = "pci off") -> None:
-        """Translate, define and start, by the one command that does it.
+    def start(
+        self,
+        env: Mapping[str, str],
+        *flags: str,
+        name: str = "vm",
+        does: str = "pci off",
+        head: str = "",
+        devices: str = "",
+    ) -> None:
+        """Translate, define and start, by the one command that does it; see `document`.
 
         Raises:
             LauncherkitError: as the command does.
         """
-        domain = str(self.document(name, does))
+        domain = str(self.document(name, does, head=head, devices=devices))
         self.serial(name).unlink(missing_ok=True)
         assert run(["define", "--domain", domain, "--connect", self.pod.uri, "--start", *flags], env) == 0
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.kernel.driver import iommufd
+from tests.kernel.driver.build import CannotBuild
 from tests.tiers import KERNEL_CACHE, find_program
 
 _WANTED = (
@@ -100,9 +102,26 @@ def _unpack(scratch: Path) -> Path:
         _run(["dpkg", "-x", str(archive), str(root)], scratch)
     if not (root / "lib" / "modules").exists():  # a distribution without /lib
         (root / "lib").symlink_to("usr/lib")
-    release = _kernel_in(root).release
+    kernel = _kernel_in(root)
+    release = kernel.release
+    if iommufd.is_missing(kernel.modules):
+        _add_iommufd(kernel, apt, scratch)
     _run([find_program("depmod") or "depmod", "--basedir", str(root), release], scratch)
     return root
+
+
+def _add_iommufd(kernel: Kernel, apt: Sequence[str], scratch: Path) -> None:
+    """Give it to a kernel that was configured without it; a minute."""
+    package = f"linux-source-{'.'.join(kernel.release.split('.')[:2])}"
+    folder = scratch / "sources"
+    folder.mkdir()
+    _run(["apt-get", "--quiet", *apt, "download", package], folder)
+    (archive,) = folder.iterdir()
+    _run(["dpkg", "-x", str(archive), str(folder)], scratch)
+    try:
+        iommufd.add(kernel.modules, kernel.headers, folder / "usr" / "src" / f"{package}.tar.xz", folder / "build")
+    except CannotBuild as error:
+        raise CannotFetch(f"the kernel has no iommufd, and it can't be built: {error}") from error
 
 
 def _names(apt: Sequence[str], scratch: Path) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +69,29 @@ def link(path: Path) -> str | None:
         return os.path.basename(os.readlink(path))
     except FileNotFoundError:
         return None
+
+
+def cdev(address: str) -> str:
+    """The path of a bound function's VFIO character device."""
+    (device,) = (DEVICES / address / "vfio-dev").iterdir()
+    return f"/dev/vfio/devices/{device.name}"
+
+
+@contextmanager
+def without(*nodes: str) -> Iterator[None]:
+    """Device nodes are gone from where they belong. The kernel's own come back: it wouldn't remove copies."""
+    for node in nodes:
+        os.rename(node, f"{node}.hidden")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            os.rename(f"{node}.hidden", node)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version: ``7.2.13+deb14-amd64`` is 7, 2."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def members(address: str) -> list[str]:

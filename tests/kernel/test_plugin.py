@@ -41,13 +41,13 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
     monkeypatch.setattr(kubelet_module, "PATIENCE", _SECONDS)
 
     @contextmanager
-    def serve(**rule: object) -> Iterator[Node]:
+    def serve(*, nodes: str = "auto", **rule: object) -> Iterator[Node]:
         models = [{"addresses": [card.display for card in sysfs.cards()]}]
         with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder)) as kubelet:
             options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}
-            plugin = Plugin({"resources": [resource], "rescanSeconds": 5}, tmp_path, *places)
+            plugin = Plugin({"resources": [resource], "nodes": nodes, "rescanSeconds": 5}, tmp_path, *places)
             plugin.start()
             try:
                 yield Node(kubelet, plugin)
@@ -65,8 +65,12 @@ def empty_pod() -> Iterator[Pod]:
 
 # What the runtime does with Allocate's answer, and nothing else: of VFIO's nodes the container has these alone.
 _WITH_NODES = """
-for node in $NODES; do printf 'mknod -m 666 %s c 0x%s 0x%s\\n' $node $(stat -c '%t %T' $node); done >/tmp/nodes
+for node in $NODES; do
+    printf '[ -e %s ] || mknod -m 666 %s c 0x%s 0x%s\\n' $node $node $(stat -c '%t %T' $node)
+done >/tmp/nodes
 mount -t tmpfs vfio /dev/vfio
+mkdir /dev/vfio/devices
+case $NODES in */dev/iommu*) ;; *) [ ! -e /dev/iommu ] || mount --bind /dev/null /dev/iommu ;; esac
 . /tmp/nodes
 exec "$@"
 """
@@ -101,6 +105,23 @@ def test_what_allocate_hands_over_is_all_that_a_guest_needs(
         group = sysfs.group(holding.ids[0])
         assert [device.host_path for device in holding.answer.devices] == ["/dev/vfio/vfio", f"/dev/vfio/{group}"]
         assert dict(holding.answer.envs) == {"PCI_RESOURCE_EXAMPLE_COM_GPU": holding.ids[0]}
+        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+
+
+@pytest.mark.usefixtures("iommufd")
+def test_what_allocate_hands_over_of_iommufd_is_all_that_a_guest_needs(
+    serving: Serving, bound: Callable[..., None], empty_pod: Pod, kernel: Path, tmp_path: Path
+) -> None:
+    cards = sysfs.cards()
+    for card in cards:
+        bound(*card)
+    with serving(nodes="cdev") as node:
+        node.kubelet.wait_for(GPU, {card.display: True for card in cards})
+        (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
+        (card,) = (card for card in cards if card.display in holding.ids)
+        nodes = [device.host_path for device in holding.answer.devices]
+        assert nodes == ["/dev/iommu", *map(sysfs.cdev, card)]
         listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
         assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
 

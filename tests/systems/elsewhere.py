@@ -58,6 +58,8 @@ class Runs(NamedTuple):
 
     def with_python(self, version: str) -> Outcome | None:
         """Run it with a Python of this machine; None where there is none of that version."""
+        if version == "{}.{}".format(*sys.version_info):
+            return self._here(f"Python {version}", sys.executable, self._environment())
         program = find_python(version, self.env)
         return self._here(f"Python {version}", program, f".venv-{version}") if program else None
 
@@ -68,7 +70,7 @@ class Runs(NamedTuple):
             CannotMake, OSError: as `in_system`.
         """
         if name == ALL:
-            yield self._here("here", sys.executable, self.env.get(ENVIRONMENT, ".venv"))
+            yield self._here("here", sys.executable, self._environment())
         for system in SYSTEMS if name == ALL else [name]:
             yield self.in_system(system)
 
@@ -97,6 +99,9 @@ class Runs(NamedTuple):
             if has_it:
                 return self.in_system(system)._replace(place=f"Python {version}")
         raise CannotMake(f"no python{version} on PATH, of pyenv or of uv, and the Pythons of the systems are others")
+
+    def _environment(self) -> str:
+        return self.env.get(ENVIRONMENT, ".venv")
 
     def _here(self, place: str, program: str, environment: str) -> Outcome:
         began = time.monotonic()

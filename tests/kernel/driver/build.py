@@ -13,7 +13,7 @@ from pathlib import Path
 NAME = "launcherkit_mdev"
 SOURCE = Path(__file__).with_name(f"{NAME}.c")
 _INCLUDE = re.compile(r"^include (/usr/src/\S+)$", re.MULTILINE)
-_SECONDS = 300
+_SECONDS = 900
 
 
 class CannotBuild(Exception):
@@ -42,20 +42,27 @@ def build(headers: Path, cache: Path) -> Path:
 def _make(headers: Path, folder: Path) -> Path:
     shutil.copy(SOURCE, folder)
     (folder / "Kbuild").write_text(f"obj-m := {NAME}.o\nccflags-y := -Wall -Werror\n")
+    make(headers, folder)
+    return folder / f"{NAME}.ko"
+
+
+def make(headers: Path, folder: Path) -> None:
+    """Build the modules that the ``Kbuild`` of a folder names.
+
+    Raises:
+        CannotBuild: with the end of what make said.
+    """
     settings = ["CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES=", f"M={folder}"]  # BTF would need one more program
-    settings.append(
-        f"KBUILD_OUTPUT={headers}"
-    )  # Debian's makefile says so from Linux 6.13 on, by a path that begins at /
-    command = ["make", "-C", str(headers), "-f", str(_makefile(headers)), *settings, "modules"]
+    settings.append(f"KBUILD_OUTPUT={headers}")  # newer makefiles of Debian say so, by a path that begins at /
+    jobs = f"--jobs={os.cpu_count() or 1}"
+    command = ["make", jobs, "-C", str(headers), "-f", str(_makefile(headers)), *settings, "modules"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
     except FileNotFoundError as error:
         raise CannotBuild(f"no {error.filename} here, which the driver is built with") from error
-    made = folder / f"{NAME}.ko"
-    if done.returncode or not made.exists():
+    if done.returncode:
         said = f"{done.stdout}{done.stderr}".strip().splitlines()[-30:]
         raise CannotBuild("\n".join([f"`{' '.join(command)}` failed:", *said]))
-    return made
 
 
 def _makefile(headers: Path) -> Path:

@@ -1,0 +1,68 @@
+"""The machine's kernel, as packages of several releases have it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.driver import build, iommufd
+from tests.kernel.driver.build import CannotBuild
+from tests.kernel.packages import Kernel
+
+WITHOUT = "CONFIG_VFIO=m\n# CONFIG_IOMMUFD is not set\n"
+
+
+def modules(folder: Path, release: str, config: str | None) -> Path:
+    found = folder / "lib" / "modules" / release
+    found.mkdir(parents=True)
+    if config is not None:
+        (found / "config").write_text(config)
+    return found
+
+
+def test_the_image_is_beside_the_modules_or_in_boot(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, "7.2.13+deb14-amd64")
+    folder = modules(tmp_path, kernel.release, None)
+    assert kernel.image == tmp_path / "boot" / "vmlinuz-7.2.13+deb14-amd64"
+    (folder / "vmlinuz").touch()
+    assert kernel.image == folder / "vmlinuz"
+
+
+@pytest.mark.parametrize(
+    ("release", "config", "expected"),
+    [
+        ("7.2.13+deb14-amd64", WITHOUT, True),
+        ("7.2.13+deb14-amd64", "CONFIG_IOMMUFD=m\n", False),
+        ("7.2.13+deb14-amd64", None, False),
+        ("6.12.107+deb13-amd64", WITHOUT, False),
+    ],
+)
+def test_iommufd_is_added_to_a_new_kernel_without_it(
+    tmp_path: Path, release: str, config: str | None, expected: bool
+) -> None:
+    assert iommufd.is_missing(modules(tmp_path, release, config)) is expected
+
+
+def test_what_is_built_later_knows_of_iommufd_and_a_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers that didn't would give other modules another layout of VFIO's structures."""
+    headers = tmp_path / "linux-headers-7.2"
+    for name in ("config/auto.conf", "generated/autoconf.h"):
+        path = headers / "include" / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (headers / "Makefile").write_text("modules:\n\t@echo no compiler; false\n")
+    sources = tmp_path / "linux-source-7.2.tar.xz"
+    with tarfile.open(sources, "w:xz") as archive:
+        for name in ("lib/interval_tree.c", "drivers/iommu/iommufd/Makefile", "drivers/net/other.c"):
+            archive.addfile(tarfile.TarInfo(f"linux-source-7.2/{name}"), io.BytesIO())
+    monkeypatch.setattr(build, "_SECONDS", 60)
+    with pytest.raises(CannotBuild, match="no compiler"):
+        iommufd.add(tmp_path / "modules", headers, sources, tmp_path / "build")
+    assert "CONFIG_IOMMUFD=m\nCONFIG_VFIO_DEVICE_CDEV=y\n" in (headers / "include/config/auto.conf").read_text()
+    assert "#define CONFIG_IOMMUFD_MODULE 1\n" in (headers / "include/generated/autoconf.h").read_text()
+    assert not (tmp_path / "build/drivers/net").exists()
