@@ -40,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ELSEWHERE = {
     "in a cluster": ("kubectl ", "a unit test has no cluster"),
+    "with Helm": ("helm ", "the same; the chart is rendered in the tier api"),
     "beside this test": ("./dev test", "it would run itself"),
     "with a network": ("python3 -m pip install ", "it fetches packages"),
 }
