@@ -1,0 +1,68 @@
+"""The guest's 64-bit PCI window: what BARs need of it, and what a domain says of it (P5)."""
+
+from collections.abc import Iterable
+
+from launcherkit.model.function import Bar
+from launcherkit.model.value import NamedTuple
+
+MIB, GIB = 1 << 20, 1 << 30
+_MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
+_WANTED = _MEMORY | _64_BIT | _PREFETCHABLE
+_ROM, _VF_BARS = 6, range(7, 13)
+
+
+class AddressSpace(NamedTuple):
+    """What a domain document says of the guest's address space. Sizes are bytes."""
+
+    hole: int | None
+    """``<pcihole64>`` of the root."""
+    bits: int | None
+    """Of the guest CPU's physical addresses; None for those of the host's CPU."""
+    can_pass_bits: bool
+    """The document doesn't say yet how many, and the CPU can have the host's by ``<maxphysaddr>``."""
+    memory: int | None
+    """All that the guest has or can get; None where the document doesn't say."""
+    huge_pages: bool
+    """The CPU is not denied 1 GiB pages. Without them OVMF uses 40 bits of addresses at most."""
+
+
+class Window(NamedTuple):
+    """The 64-bit window that the attached devices need, and what is written for it. Sizes are bytes."""
+
+    need: int
+    """What firmware takes for the BARs of all attached functions."""
+    hole: int | None
+    """The ``<pcihole64>`` that is written; None for none."""
+    pass_bits: bool
+    """Whether ``<maxphysaddr mode='passthrough'/>`` is written."""
+
+
+def prefetchable(bars: Iterable[Bar]) -> list[int]:
+    """The sizes of a function's prefetchable 64-bit BARs, those of its VFs too; powers of two, as BARs are.
+
+    The line of a VF BAR is one for all VFs together.
+    """
+    return [
+        bar.size if bar.line in _VF_BARS else 1 << (bar.size - 1).bit_length()
+        for bar in bars
+        if bar.flags & _WANTED == _WANTED and bar.line != _ROM and bar.line <= _VF_BARS[-1] and bar.size > 0
+    ]
+
+
+def window_need(cards: Iterable[Iterable[int]]) -> int:
+    """Bytes from the first BAR to the last, as firmware lays them out.
+
+    The BARs of a card are behind one bridge, which begins at a multiple of the largest; those of the largest come first.
+
+    Args:
+        cards: the sizes of the BARs of each card.
+    """
+    apertures = []
+    for sizes in cards:
+        listed = [*sizes]
+        if listed:
+            apertures.append((1 << (max(listed) - 1).bit_length(), -(-sum(listed) // MIB) * MIB))
+    end = 0
+    for alignment, size in sorted(apertures, reverse=True):
+        end = -(-end // alignment) * alignment + size
+    return end
