@@ -21,9 +21,18 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         "groups": _groups(plan),
         "nodes": list(plan.nodes),
         "iommufd": plan.iommufd,
+        **_window(plan),
         "leftAlone": [str(address) for address in plan.left_alone],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
+
+
+def _window(plan: Plan) -> dict[str, Any]:
+    """Only where the default has no room."""
+    window = plan.window
+    if window is None:
+        return {}
+    return {"window": {"need": window.need, "pcihole64": window.hole, "maxphysaddr": window.pass_bits}}
 
 
 def _device(device: PlannedDevice) -> dict[str, Any]:

@@ -16,22 +16,16 @@ from launcherkit.doctor.finding import Finding
 from launcherkit.doctor.size import size
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar
+from launcherkit.model.window import prefetchable
 
 GIB = 1 << 30
-_MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
-_LAST_BAR = 5
 _DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}
 _VIRT = 512 * GIB
 
 
 def window_need(bars: Iterable[Bar]) -> int:
-    """Bytes of the prefetchable 64-bit BARs, each rounded up to a power of two, which BARs are anyway (P5)."""
-    wanted = _MEMORY | _64_BIT | _PREFETCHABLE
-    return sum(
-        1 << (bar.size - 1).bit_length()
-        for bar in bars
-        if bar.line <= _LAST_BAR and bar.flags & wanted == wanted and bar.size > 0
-    )
+    """Bytes of the prefetchable 64-bit BARs of a function (P5)."""
+    return sum(prefetchable(bars))
 
 
 def check_window(patient: Patient) -> Iterator[Finding]:

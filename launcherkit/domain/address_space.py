@@ -6,7 +6,7 @@ from lxml import etree
 
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
-from launcherkit.domain.guest import read_memory, read_size, read_window
+from launcherkit.domain.guest import is_uefi, read_memory, read_size, read_window
 from launcherkit.domain.hostdev import number
 from launcherkit.domain.style import Style
 from launcherkit.domain.tags import Places
@@ -22,8 +22,8 @@ def read_address_space(root: etree._Element) -> AddressSpace:
     cpu = root.find("cpu")
     said = None if cpu is None else cpu.find("maxphysaddr")
     passes = said is not None and said.get("mode") == "passthrough"
+    can_pass = said is None and cpu is not None and cpu.get("mode") == "host-passthrough" and root.get("type") == "kvm"
     emulated = None if said is None else number(said.get("bits"))
-    can_pass = cpu is not None and cpu.get("mode") == "host-passthrough" and root.get("type") == "kvm" and said is None
     memory, most = read_memory(root), read_size(root.find("maxMemory"))
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
     return AddressSpace(
@@ -32,21 +32,23 @@ def read_address_space(root: etree._Element) -> AddressSpace:
         can_pass_bits=can_pass,
         memory=None if memory is None else max(memory, most or 0),
         huge_pages=all(feature.get("policy") not in ("disable", "forbid") for feature in features),
+        uefi=is_uefi(root),
     )
 
 
 def window_edits(root: etree._Element, places: Places, style: Style, window: Window) -> tuple[list[Edit], list[str]]:
     """Edits of elements that are there, and the texts of those that are to be added to the devices."""
     edits: list[Edit] = []
-    added: list[str] = []
-    if window.pass_bits and (cpu := root.find("cpu")) is not None:
+    cpu = root.find("cpu")
+    if window.pass_bits and cpu is not None:
         text = elements.quoted("<maxphysaddr mode='passthrough'/>", style)
         edits.append(append_children(places.data, places.of(cpu), [text], style, depth=0))
-    if window.hole is not None:
-        hole = elements.quoted(elements.pci_hole(window.hole), style)
-        there = next((each for each in root.iterfind("devices/controller[@type='pci']") if each.get("model") in _ROOTS), None)
-        if there is None:
-            added.append(elements.pci_root(window.hole, style))
-        else:
-            edits.append(append_children(places.data, places.of(there), [hole], style, depth=1))
-    return edits, added
+    if window.hole is None:
+        return edits, []
+    roots = [each for each in root.iterfind("devices/controller[@type='pci']") if each.get("model") in _ROOTS]
+    if not roots:
+        return edits, [elements.pci_root(window.root, window.hole, style)]
+    text = elements.quoted(elements.pci_hole(window.hole), style)
+    deeper = style if style.indent is None else style._replace(indent=style.indent + style.step)
+    edits.append(append_children(places.data, places.of(roots[0]), [text], deeper, depth=0))
+    return edits, []

@@ -40,6 +40,18 @@ def pci_controller(controller: Controller, style: Style) -> str:
     return quoted(f"{tag}>{target}{lead}{address}{style.indent or ''}</controller>", style)
 
 
+def pci_hole(size: int) -> str:
+    """The size of the 64-bit window, from bytes."""
+    return f"<pcihole64 unit='KiB'>{size >> 10}</pcihole64>"
+
+
+def pci_root(model: str, hole: int, style: Style) -> str:
+    """The root, where the document leaves it to libvirt."""
+    lead = "" if style.indent is None else style.indent + style.step
+    end = style.indent or ""
+    return quoted(f"<controller type='pci' index='0' model='{model}'>{lead}{pci_hole(hole)}{end}</controller>", style)
+
+
 def hostdev(function: PlannedFunction, style: Style) -> str:
     """A whole hostdev."""
     lead = "" if style.indent is None else style.indent + style.step

@@ -40,22 +40,28 @@ class GuestFacts(NamedTuple):
 def read_guest(root: etree._Element) -> GuestFacts:
     """Read them from a ``<domain>``; what can't be made out is as if it weren't there."""
     type_ = root.find("os/type")
-    os_ = root.find("os")
     return GuestFacts(
-        memory=_memory(root),
-        hard_limit=_size(root.find("memtune/hard_limit")),
+        memory=read_memory(root),
+        hard_limit=read_size(root.find("memtune/hard_limit")),
         locked=root.find("memoryBacking/locked") is not None,
         vfio_devices=_count_vfio(root),
         lockers=_count_lockers(root),
         viommu=root.find("devices/iommu") is not None,
         hidden_viommu=_hidden_viommu(root),
-        window=_window(root),
+        window=read_window(root),
         arch="x86_64" if type_ is None else type_.get("arch", "x86_64"),
-        uefi=os_ is not None and (os_.get("firmware") == "efi" or os_.find("loader[@type='pflash']") is not None),
+        uefi=is_uefi(root),
     )
 
 
-def _size(element: etree._Element | None) -> int | None:
+def is_uefi(root: etree._Element) -> bool:
+    """Whether its firmware is UEFI, as far as the document says."""
+    os_ = root.find("os")
+    return os_ is not None and (os_.get("firmware") == "efi" or os_.find("loader[@type='pflash']") is not None)
+
+
+def read_size(element: etree._Element | None) -> int | None:
+    """A size with its unit, in bytes; None where it is none."""
     if element is None:
         return None
     text = (element.text or "").strip()
@@ -65,17 +71,17 @@ def _size(element: etree._Element | None) -> int | None:
     return int(text) * unit
 
 
-def _memory(root: etree._Element) -> int | None:
+def read_memory(root: etree._Element) -> int | None:
     """``<memory>``; where there are NUMA cells libvirt takes their sum, and adds the DIMMs, which then aren't in it."""
     cells = []
     for cell in root.iterfind("cpu/numa/cell"):
         text, unit = cell.get("memory", ""), _UNITS.get(cell.get("unit", "").lower())
         if unit is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
-            return _size(root.find("memory"))
+            return read_size(root.find("memory"))
         cells.append(int(text) * unit)
     if not cells:
-        return _size(root.find("memory"))
-    return sum(cells) + sum(_size(size) or 0 for size in root.iterfind("devices/memory/target/size"))
+        return read_size(root.find("memory"))
+    return sum(cells) + sum(read_size(size) or 0 for size in root.iterfind("devices/memory/target/size"))
 
 
 def _count_vfio(root: etree._Element) -> int:
@@ -93,10 +99,11 @@ def _hidden_viommu(root: etree._Element) -> bool:
     return any(name in value for value in values for name in _IOMMU_DEVICES)
 
 
-def _window(root: etree._Element) -> int | None:
+def read_window(root: etree._Element) -> int | None:
+    """``<pcihole64>`` of the root, in bytes."""
     for controller in root.iterfind("devices/controller"):
         if controller.get("type") == "pci" and controller.get("model") in ("pcie-root", "pci-root"):
-            found = _size(controller.find("pcihole64"))
+            found = read_size(controller.find("pcihole64"))
             if found is not None and controller.get("index", "0") == "0":
                 return found
     return None

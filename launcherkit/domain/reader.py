@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from lxml import etree
 
+from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.cells import read_cells
 from launcherkit.domain.hostdev import (
     Parts,
@@ -59,6 +60,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         iommufd=_domain_iommufd(root),
         unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
         cells=read_cells(root),
+        space=read_address_space(root),
     )
 
 

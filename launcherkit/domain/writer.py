@@ -39,6 +39,12 @@ def write_plan(document: Document, plan: Plan) -> bytes:
                 added.append(elements.hostdev(function, style))
             else:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
+    if plan.window is not None:
+        from launcherkit.domain.address_space import window_edits  # few guests need it
+
+        more, roots = window_edits(document.root, places, style, plan.window)
+        edits += more
+        added = [*roots, *added]
     if places.devices is None:
         edits.append(append_children(document.data, places.spans[0], [_wrap(added, style)], style, depth=-1))
     elif added:

@@ -6,6 +6,7 @@ from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller
 from launcherkit.model.request import Kind, Section
 from launcherkit.model.value import NamedTuple, documented
+from launcherkit.model.window import Window
 
 Role: TypeAlias = Literal["primary", "sibling"]
 Origin: TypeAlias = Literal["vmi", "environment", "domain"]
@@ -142,6 +143,7 @@ class TouchedGroup(NamedTuple):
     groups="IOMMU groups that VFIO will hold, by number, with all their members.",
     nodes="Paths of the device nodes that QEMU will open (V2).",
     left_alone="Primaries that the environment holds beyond the requests (C4).",
+    window="The 64-bit PCI window that is needed and what is written for it; None where the default has room (P5).",
     iommufd="Whether a PCI function goes through iommufd, its node among those that QEMU opens (V2).",
 )
 class Plan(NamedTuple):
@@ -153,6 +155,7 @@ class Plan(NamedTuple):
     nodes: tuple[str, ...]
     left_alone: tuple[HostAddress, ...]
     iommufd: bool
+    window: Window | None = None
 
     @property
     def root_ports(self) -> tuple[int, ...]:

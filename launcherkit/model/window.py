@@ -24,6 +24,8 @@ class AddressSpace(NamedTuple):
     """All that the guest has or can get; None where the document doesn't say."""
     huge_pages: bool
     """The CPU is not denied 1 GiB pages. Without them OVMF uses 40 bits of addresses at most."""
+    uefi: bool
+    """The firmware is UEFI, which on x86 is OVMF."""
 
 
 class Window(NamedTuple):
@@ -35,6 +37,8 @@ class Window(NamedTuple):
     """The ``<pcihole64>`` that is written; None for none."""
     pass_bits: bool
     """Whether ``<maxphysaddr mode='passthrough'/>`` is written."""
+    root: str
+    """The model of the controller that has it: ``pcie-root`` or ``pci-root``."""
 
 
 def prefetchable(bars: Iterable[Bar]) -> list[int]:
@@ -52,7 +56,7 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
 def window_need(cards: Iterable[Iterable[int]]) -> int:
     """Bytes from the first BAR to the last, as firmware lays them out.
 
-    The BARs of a card are behind one bridge, which begins at a multiple of the largest; those of the largest come first.
+    The BARs of a card are behind one bridge, which begins at a multiple of the largest of them; large ones come first.
 
     Args:
         cards: the sizes of the BARs of each card.

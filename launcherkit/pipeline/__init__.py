@@ -20,6 +20,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
+from launcherkit.place.window import plan_window
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -88,6 +89,8 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     """Decide, place and check; what is wrong in any of the three is raised together."""
     decided = decide(resolved, domain, policy)
     placed = place_units(decided.units, domain, resolved.facts, topology_for(domain, policy.topology))
+    expanders = any(each.bus_number is not None for each in (*domain.controllers, *placed.controllers))
+    window, short = plan_window(decided.units, domain, resolved.facts, expanders=expanders)
     checked = check(resolved, decided, domain, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
@@ -95,8 +98,8 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
     devices = tuple([_device(unit, decided, placed, checked) for unit in decided.units])
     iommufd = bool(checked.backends.iommufd)
-    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd)
-    return plan, (*decided.notes, *placed.notes, *checked.notes)
+    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window)
+    return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
 
 
 def _device(unit: Unit, decided: Decided, placed: Placement, checked: Checked) -> PlannedDevice:

@@ -2,49 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Unit
-from launcherkit.model.window import GIB, MIB, Window, prefetchable, window_need
+from launcherkit.model.window import GIB, MIB, AddressSpace, Window, prefetchable, window_need
 
+_X86 = ("x86_64/", "i686/")
 _DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}
-"""What QEMU's q35 and pc have where nothing is said; libvirt can't say it for other machines of x86."""
+"""What QEMU gives q35 and pc where nothing is said."""
 _VIRT = 512 * GIB
-_BELOW = 4 * GIB
-"""The window is above memory, and memory above this."""
+"""What it gives Arm's virt."""
 _OTHERS = GIB
 """For what the guest has besides: virtio devices and the like."""
+_BELOW = 4 * GIB
+"""The window is above all memory, some of which is above this."""
+_WITHOUT_HUGE_PAGES = 128 * GIB
+"""OVMF's window where the guest's CPU has no 1 GiB pages: an eighth of 40 bits."""
 
 
 def plan_window(
     units: Sequence[Unit], domain: DomainFacts, host: HostFacts, *, expanders: bool
 ) -> tuple[Window | None, tuple[Note, ...]]:
-    """What is to be written so that the BARs fit, and what can't be.
+    """What is to be written so that the BARs fit, with notes on what can't be.
 
     Args:
         units: all that is attached.
         domain: its machine and address space.
         host: the BARs.
-        expanders: whether the guest has root buses besides its own, each of which gets a part of the window.
+        expanders: whether the guest has root buses besides its own: each gets a part of the window.
 
     Returns:
-        None where the machine's default has room.
+        No window where the machine's default has room, or where nothing is known of it.
     """
+    space = domain.space
     need = window_need(_cards(units, host))
-    wanted = max(1 << (need + _OTHERS - 1).bit_length(), GIB) * (2 if expanders else 1)
-    space, default = domain.space, _default(domain)
-    if not need or space is None or default is None or wanted <= default:
+    if space is None or not need:
         return None, ()
-    if not domain.machine.startswith(_X86):
-        return None, () if space.hole is not None else (_on_virt(need, wanted),)
+    wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
+    if domain.machine.startswith("aarch64/virt") and domain.topology == "pcie":
+        return None, _notes_for_virt(need, wanted, space)
+    default = _DEFAULTS.get(domain.topology) if domain.machine.startswith(_X86) else None
+    if default is None or wanted <= default:
+        return None, ()
+    root = f"{domain.topology}-root"
     if space.hole is not None and space.hole < need:
-        why = f"the attached devices need {_size(need)}, and <pcihole64> of the domain has {_size(space.hole)}"
-        return Window(need, None, space.can_pass_bits), (Note("window", f"{why}; it stays as it is"),)
-    fits = space.bits is None or _BELOW + (space.memory or 1 << space.bits) + wanted <= 1 << space.bits
+        seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
+        return Window(need, None, space.can_pass_bits, root), (Note("window", f"{_needed(need)}; {seen}"),)
+    fits = space.bits is None or _BELOW + (space.memory or 0) + wanted <= 1 << space.bits
     hole = wanted if space.hole is None and fits else None
-    notes = [] if fits and space.huge_pages else [_beyond(need, wanted, domain)]
-    return Window(need, hole, space.can_pass_bits), tuple(notes)
+    return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, wanted, space, fits=fits)
+
+
+def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
+    """The sizes of the BARs of each card that is attached."""
+    cards: dict[tuple[int, PciSlot], list[int]] = {}
+    for number, unit in enumerate(units):
+        for attachment in unit.attachments:
+            source = attachment.source
+            detail = host.details.get(source) if isinstance(source, PciAddress) else None
+            if detail is not None and isinstance(source, PciAddress) and detail.resources:
+                cards.setdefault((number, source.slot), []).extend(prefetchable(detail.resources))
+    return list(cards.values())
+
+
+def _needed(need: int) -> str:
+    return f"the attached devices need {_size(need)} of the guest's 64-bit PCI window"
+
+
+def _notes_for_virt(need: int, wanted: int, space: AddressSpace) -> tuple[Note, ...]:
+    if wanted <= (_VIRT if space.hole is None else space.hole):
+        return ()
+    argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={wanted // GIB}G'/>"
+    how = f"<pcihole64> where libvirt takes it for virt, as 12.8 does, else <qemu:commandline>{argument}"
+    has = "has 512 GiB by default" if space.hole is None else f"has {_size(space.hole)} by its <pcihole64>"
+    return (Note("window", f"{_needed(need)}, and virt {has}; {_size(wanted)} are had by {how}"),)
+
+
+def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:
+    """What neither element brings about. QEMU doesn't start with a window that is beyond what the CPU can address."""
+    if not fits:
+        cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(wanted)}"
+        return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it mode='host-passthrough'"),)
+    if not space.uefi:
+        return ()
+    if space.bits is not None:
+        cpu = "OVMF has 32 GiB where the guest's CPU doesn't have the host's address bits"
+        return (Note("window", f"{_needed(need)}; {cpu}: give it mode='host-passthrough', or {_by_firmware(wanted)}"),)
+    if not space.huge_pages and wanted > _WITHOUT_HUGE_PAGES:
+        cpu = "without 1 GiB pages (pdpe1gb) in the guest's CPU OVMF has 128 GiB"
+        return (Note("window", f"{_needed(need)}; {cpu}: take out that <feature>, or {_by_firmware(wanted)}"),)
+    return ()
+
+
+def _by_firmware(wanted: int) -> str:
+    fwcfg = f"<qemu:arg value='-fw_cfg'/><qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string={wanted // MIB}'/>"
+    return f"tell OVMF by <qemu:commandline>{fwcfg}"
+
+
+def _size(amount: int) -> str:
+    """In GiB, or MiB where it is less or no whole number of them."""
+    return f"{amount // GIB} GiB" if amount % GIB == 0 else f"{-(-amount // MIB)} MiB"

@@ -48,7 +48,7 @@ class DetailReader:
             virtfns=virtfns,
             sriov_numvfs=numvfs,
             sriov_totalvfs=totalvfs,
-            resources=(),
+            resources=() if function.is_bridge_by_class else _bars(directory.read("resource") or b""),
             has_rom=False,
             reset_methods=(),
             power_state=power_state,
@@ -129,10 +129,16 @@ def _creatable(table: bytes) -> tuple[tuple[int, str], ...]:
     return tuple(rows)
 
 
+_NOTHING = b"0x0000000000000000 0x0000000000000000 0x0000000000000000"
+"""Most lines of the file."""
+
+
 def _bars(table: bytes) -> tuple[Bar, ...]:
     """Lines ``start end flags``; those of zeros, which stand for nothing, are left out."""
     bars = []
     for index, line in enumerate(table.splitlines()):
+        if line.startswith(_NOTHING):
+            continue
         try:
             start, end, flags = (int(part, 16) for part in line.split())
         except ValueError:

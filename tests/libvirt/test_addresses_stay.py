@@ -79,6 +79,7 @@ MOVES = {
     "guest-address-joined-by-a-hostdev": "hostdevs of one card, in a slot each before, share one",
     "kubevirt-own-output-old-plugin": "hostdevs of one card, in a slot each before, share one",
     "sibling-already-there": "hostdevs of one card, in a slot each before, share one",
+    "topology-kubevirt-without-placement": "hostdevs are behind expanders, and what libvirt places after them moves up",
     "guest-address-unassigned": "siblings of what is nowhere in the guest are placed by libvirt",
     "hostdev-without-type": "libvirt doesn't take the domain as it came",
     "mdev-existing-display-without-graphics": "libvirt doesn't take the domain as it came",

@@ -233,7 +233,7 @@ class TestByNeed:
         assert needed.nodes == scanned.nodes
         for address, detail in scanned.details.items():
             assert needed.details[address] == detail._replace(
-                revision=None, driver_override=None, parents=(), resources=(), has_rom=False, reset_methods=()
+                revision=None, driver_override=None, parents=(), has_rom=False, reset_methods=()
             )
 
     def test_many_slots_give_the_same_as_few(self, tree: HostTree) -> None:

@@ -103,7 +103,7 @@ def words_in_writer(source: str) -> tuple[set[str], set[str]]:
     """
     tree = ast.parse(source.replace("from __future__ import annotations\n", ""))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    elements = {name for text in texts for name in re.findall(r"<([a-z]+)", text)}
+    elements = {name for text in texts for name in re.findall(r"<([a-z]+[0-9]*)", text)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     tags = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_tag"]
     elements |= {text for tag in tags if (text := _text(tag))}
