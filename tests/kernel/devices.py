@@ -14,6 +14,8 @@ AUDIO = (0x8086, 0x293E)
 NVME = (0x1B36, 0x0010)
 EDU = (0x1234, 0x11E8)
 """What the tests' own mdev driver binds."""
+TESTDEV = (0x1B36, 0x0005)
+"""QEMU's device with a 64-bit BAR of any size."""
 
 
 def port(number: int, functions: Mapping[int, str]) -> list[str]:
@@ -39,6 +41,36 @@ def nvme(name: str) -> str:
     return f"nvme,serial={name},subsys={name},sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2"
 
 
+def root_complex(bus: int, node: int, slot: int) -> str:
+    """A root complex of its own on a NUMA node; ``bus`` is the number of its first bus, and names it: ``root64``."""
+    return f"pxb-pcie,id=root{bus},bus_nr={bus},numa_node={node},bus=pcie.0,addr={slot:#x}"
+
+
+def large_card(parent: str, size: str) -> list[str]:
+    """A device with a 64-bit BAR of a size, and audio that no driver of the host is asked to take."""
+    return [
+        f"pci-testdev,membar={size},bus={parent},addr=0.0,multifunction=on",
+        f"intel-hda,bus={parent},addr=0.1",
+    ]
+
+
+# Two root complexes on two NUMA nodes. On the first one card; on the second one with the BAR of a large GPU, and two
+# behind a switch. What is behind one port has 64-bit BARs alone: the port has a single window for what is prefetchable.
+ROOT_COMPLEXES: Sequence[str] = (
+    root_complex(0x40, 0, 0x10),
+    "pcie-root-port,id=near,bus=root64,chassis=21,slot=21,addr=0x0",
+    *large_card("near", "16M"),
+    root_complex(0x80, 1, 0x11),
+    "pcie-root-port,id=far,bus=root128,chassis=22,slot=22,addr=0x0",
+    *large_card("far", "64G"),
+    "pcie-root-port,id=switched,bus=root128,chassis=23,slot=23,addr=0x1",
+    "x3130-upstream,id=switch,bus=switched,addr=0x0",
+    "xio3130-downstream,id=left,bus=switch,chassis=24,slot=24,addr=0x0",
+    *large_card("left", "32M"),
+    "xio3130-downstream,id=right,bus=switch,chassis=25,slot=25,addr=0x1",
+    *large_card("right", "64M"),
+)
+
 DEVICES: Sequence[str] = (
     *graphics_card(1),
     *graphics_card(2),
@@ -52,11 +84,16 @@ DEVICES: Sequence[str] = (
     *port(6, {0: "edu"}),
     *port(7, {0: "qemu-xhci,id=usb"}),
     "usb-tablet,bus=usb.0",
+    *ROOT_COMPLEXES,
 )
 
 
-def options(devices: Sequence[str]) -> Iterator[str]:
-    """QEMU's options for them."""
+def options(devices: Sequence[str], memory_mib: int) -> Iterator[str]:
+    """QEMU's options for them, and for two NUMA nodes of a processor each where a device belongs to one."""
+    if any("numa_node=" in device for device in devices):
+        for node in (0, 1):
+            yield from ("-object", f"memory-backend-ram,id=node{node},size={memory_mib // 2}M")
+            yield from ("-numa", f"node,nodeid={node},cpus={node},memdev=node{node}")
     yield from ("-audiodev", "none,id=silence")
     for device in devices:
         yield from ("-device", device)

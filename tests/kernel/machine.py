@@ -143,7 +143,7 @@ class Machine(NamedTuple):
             *("-virtfs", f"local,path=/,mount_tag=root,readonly=on,{share}"),
             *("-virtfs", f"local,path={results},mount_tag=machine,{share}"),
             *("-device", "intel-iommu,intremap=on,caching-mode=on"),
-            *options(self.devices),
+            *options(self.devices, self.memory_mib),
         ]
 
 

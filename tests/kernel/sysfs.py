@@ -120,9 +120,9 @@ def modprobe(*names: str) -> None:
     subprocess.run(["modprobe", "--all", *names], check=True)
 
 
-def until(holds: Callable[[], object], what: str) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"never saw {what}"
         time.sleep(0.05)
