@@ -68,10 +68,11 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
         "managed": function.managed,
         "present": attachment.hostdev is not None,
     }
-    if attachment.role == "sibling":
+    if attachment.role != "primary":
         document["request"] = _claim(attachment.claim)
     if function.iommufd is not None:
         document["iommufd"] = function.iommufd
+    document |= {key: value for key, value in (("rom", function.rom), ("driver", function.driver)) if value is not None}
     if shown is not None:
         document |= {key: value for key, value in shown._asdict().items() if value is not None}
     return document

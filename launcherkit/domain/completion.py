@@ -31,34 +31,38 @@ class Completion:
             if hostdev.get(name):
                 wanted.pop(name, None)
         edits = self._set(hostdev, wanted)
-        if function.iommufd is not None:
-            edits += self._driver(hostdev, function.iommufd)
+        if driver := elements.driver_attributes(function):
+            edits += self._driver(hostdev, driver)
         missing: list[str] = []
         alias = hostdev.find("alias")
         if alias is None:
             missing.append(elements.alias(function.alias))
         else:
             edits += self._set(alias, {"name": function.alias})
+        if function.rom is not None and hostdev.find("rom") is None:
+            missing.append(elements.rom(function.rom))
         address = hostdev.find("address")
         if address is not None:
             edits += self._place(address, function.guest)
-        elif function.guest is not None:
-            missing.append(elements.guest_address(function.guest))
+        elif elements.has_address(function):
+            missing.append(elements.address(function))
         if missing:
             texts = [elements.quoted(text, self._style) for text in missing]
             span = self._places.of(hostdev)
             edits.append(append_children(self._data, span, texts, self._child_style(hostdev), depth=0))
         return edits
 
-    def _driver(self, hostdev: etree._Element, iommufd: bool) -> list[Edit]:
+    def _driver(self, hostdev: etree._Element, wanted: dict[str, str]) -> list[Edit]:
         """Said by the driver that is there, else by one directly before the source: libvirt's schema wants it so."""
         driver, source = hostdev.find("driver"), hostdev.find("source")
         if driver is not None:
-            return self._set(driver, {"iommufd": elements.iommufd_value(iommufd)})
+            if driver.get("model"):
+                wanted.pop("model", None)
+            return self._set(driver, wanted)
         if source is None:
             return []
         at = self._places.of(source).start
-        text = elements.quoted(elements.driver(iommufd), self._style) + (lead_of(self._data, at) or "")
+        text = elements.quoted(elements.driver(wanted), self._style) + (lead_of(self._data, at) or "")
         return [Edit(at, at, text.encode("ascii"))]
 
     def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:

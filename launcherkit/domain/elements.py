@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from launcherkit.domain.escape import escaped
@@ -58,11 +58,13 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
     deeper = lead + style.step if lead else ""
     head = _head(kind_of(function.source), function.managed, function.shown)
     # Directly before the source: elsewhere libvirt's schema refuses it.
-    backend = "" if function.iommufd is None else lead + driver(function.iommufd)
-    place = "" if function.guest is None else lead + guest_address(function.guest)
+    plain = function.iommufd is None and function.driver is None
+    backend = "" if plain else lead + driver(driver_attributes(function))
+    option = "" if function.rom is None else lead + rom(function.rom)
+    place = lead + address(function) if has_address(function) else ""
     text = (
         f"<hostdev{head}>{backend}{lead}<source>{deeper}<address {source_text(function.source)}/>{lead}</source>"
-        f"{lead}{alias(function.alias)}{place}{style.indent or ''}</hostdev>"
+        f"{lead}{alias(function.alias)}{option}{place}{style.indent or ''}</hostdev>"
     )
     return quoted(text, style)
 
@@ -73,12 +75,29 @@ def _head(kind: Kind, managed: bool, shown: Shown | None) -> str:
     return attributes(hostdev_attributes(kind, managed, shown).items())
 
 
-def driver(iommufd: bool) -> str:
-    return f"<driver iommufd='{iommufd_value(iommufd)}'/>"
+def driver_attributes(function: PlannedFunction) -> dict[str, str]:
+    """What the plan says of ``<driver>``; nothing where the hostdev needs none."""
+    wanted = {} if function.driver is None else {"model": function.driver}
+    return wanted if function.iommufd is None else wanted | {"iommufd": "yes" if function.iommufd else "no"}
 
 
-def iommufd_value(iommufd: bool) -> str:
-    return "yes" if iommufd else "no"
+def driver(wanted: Mapping[str, str]) -> str:
+    return f"<driver{attributes(wanted.items())}/>"
+
+
+def rom(choice: str) -> str:
+    """``on``, ``off`` or a file."""
+    return f"<rom{attributes([('file' if choice.startswith('/') else 'bar', choice)])}/>"
+
+
+def has_address(function: PlannedFunction) -> bool:
+    """Whether the plan says where it is: in a slot of the guest, or in none (S1)."""
+    return function.guest is not None or function.attachment.role == "reserved"
+
+
+def address(function: PlannedFunction) -> str:
+    """The address of one that `has_address`."""
+    return "<address type='unassigned'/>" if function.guest is None else guest_address(function.guest)
 
 
 def alias(name: str) -> str:

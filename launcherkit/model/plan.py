@@ -8,7 +8,8 @@ from launcherkit.model.request import Kind, Section
 from launcherkit.model.value import NamedTuple, documented
 from launcherkit.model.window import Window
 
-Role: TypeAlias = Literal["primary", "sibling"]
+Role: TypeAlias = Literal["primary", "sibling", "reserved"]
+"""A reserved function belongs to the domain and is not shown to the guest (S1)."""
 Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 """Who asked: the VMI, the environment alone (Q1), or a hostdev that the document has (Q2)."""
 
@@ -101,6 +102,10 @@ class PlannedFunction(NamedTuple):
     """Whether libvirt binds it to vfio-pci and gives it back (X1)."""
     iommufd: bool | None = None
     """What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."""
+    rom: str | None = None
+    """``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own."""
+    driver: str | None = None
+    """The VFIO driver that its ``<driver model>`` says (X1)."""
 
     @property
     def source(self) -> HostAddress:

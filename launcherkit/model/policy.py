@@ -1,16 +1,19 @@
 """What the operator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from launcherkit.errors import BadPolicy, shown
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import is_vfio_name
 from launcherkit.model.value import NamedTuple
 
-Siblings: TypeAlias = Literal["slot", "group", "listed", "none"]
+Siblings: TypeAlias = Literal["slot", "group", "listed", "reserve", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]
 NodeCheck: TypeAlias = Literal["auto", "always", "never"]
 Topology: TypeAlias = Literal["auto", "flat", "numa", "strict", "switches"]
 
-SIBLINGS: tuple[Siblings, ...] = ("slot", "group", "listed", "none")
+SIBLINGS: tuple[Siblings, ...] = ("slot", "group", "listed", "reserve", "none")
 PAIRING: tuple[Pairing, ...] = ("class", "positional")
 NODE_CHECK: tuple[NodeCheck, ...] = ("auto", "always", "never")
 TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
@@ -42,6 +45,10 @@ class _Decisions(NamedTuple):
     """Whether a VMI's annotation may narrow the rest (T1)."""
     topology: Topology = "auto"
     """How the guest's PCIe tree follows the host's (P4)."""
+    rom: Mapping[str, str] = {}
+    """``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``."""
+    driver: Mapping[str, str] = {}
+    """The VFIO driver that libvirt is to use, by address or by ``vendor:device``."""
 
 
 class Policy(_Decisions):
@@ -65,11 +72,43 @@ class Policy(_Decisions):
                         "Give one of them, or leave it out for the default.",
                         key=field,
                     )
+            for field, is_value, rule in (("rom", is_rom, ROM_RULE), ("driver", is_driver, DRIVER_RULE)):
+                for function, value in getattr(policy, field).items():
+                    if not is_function(function) or not is_value(value):
+                        raise BadPolicy(
+                            f"policy, {field}: {shown(function)}: {shown(value)}", f"{FUNCTION_RULE} {rule}"
+                        )
             return policy
 
         @classmethod
         def _make(cls, values: Any) -> Self:
             return cls(*values)
+
+
+FUNCTION_RULE = "A function is named by its address, 0000:65:00.0, or by vendor and device, 10de:2342."
+ROM_RULE = "A ROM is on, off or the absolute path of a file."
+DRIVER_RULE = "A VFIO driver's name ends in vfio_pci, as nvgrace_gpu_vfio_pci does."
+
+
+def is_function(text: str) -> bool:
+    """An address as sysfs spells it, or vendor and device as ``vvvv:dddd``; in lower case."""
+    parts = text.split(":")
+    if len(parts) == 2:
+        return all(len(part) == 4 and set(part) <= set("0123456789abcdef") for part in parts)
+    try:
+        return str(PciAddress.parse(text)) == text
+    except ValueError:
+        return False
+
+
+def is_rom(text: str) -> bool:
+    """``on``, ``off`` or an absolute path."""
+    return text in ("on", "off") or (text.startswith("/") and text.isprintable())
+
+
+def is_driver(text: str) -> bool:
+    """vfio-pci or a variant of it, by its name."""
+    return is_vfio_name(text) and text.isascii() and text.replace("-", "_").replace("_", "").isalnum()
 
 
 _CHOICES: dict[str, tuple[object, ...]] = {

@@ -13,10 +13,12 @@ from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import write_plan
 from launcherkit.errors import Collector
 from launcherkit.model.domain import DomainFacts
+from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.value import NamedTuple
+from launcherkit.pipeline import rare
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
@@ -96,13 +98,15 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     errors.raise_if_any()
     attached = set(decided.attached)
     left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
-    devices = tuple([_device(unit, decided, placed, checked) for unit in decided.units])
+    devices = tuple([_device(unit, decided, placed, checked, resolved.facts, policy) for unit in decided.units])
     iommufd = bool(checked.backends.iommufd)
     plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window)
     return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
 
 
-def _device(unit: Unit, decided: Decided, placed: Placement, checked: Checked) -> PlannedDevice:
+def _device(
+    unit: Unit, decided: Decided, placed: Placement, checked: Checked, facts: HostFacts, policy: Policy
+) -> PlannedDevice:
     functions = [
         PlannedFunction(
             attachment,
@@ -111,6 +115,8 @@ def _device(unit: Unit, decided: Decided, placed: Placement, checked: Checked) -
             decided.shown.get(source),
             source in decided.managed,
             checked.backends.said.get(source),
+            rare.chosen(policy.rom, source, facts) if policy.rom and not unit.kept else None,
+            rare.chosen(policy.driver, source, facts) if policy.driver and not unit.kept else None,
         )
         for attachment in unit.attachments
         for source in (attachment.source,)

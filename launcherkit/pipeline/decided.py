@@ -48,8 +48,13 @@ class Decided(NamedTuple):
 
     @property
     def attached(self) -> list[HostAddress]:
-        """Every function that the guest gets."""
+        """Every function that the domain gets."""
         return [attachment.source for unit in self.units for attachment in unit.attachments]
+
+    @property
+    def reserved(self) -> set[HostAddress]:
+        """Those that the guest doesn't see."""
+        return {each.source for unit in self.units for each in unit.attachments if each.role == "reserved"}
 
 
 def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
@@ -94,7 +99,8 @@ def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Pol
     backends = decide_backends(units, domain, facts)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     errors = [*check_viability(groups, managed, facts), *backends.errors]
-    nodes = nodes_of(attached, backends, facts)
+    reserved = decided.reserved if policy.siblings == "reserve" else ()
+    nodes = nodes_of([source for source in attached if source not in reserved], backends, facts)
     if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
         to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
         errors += check_nodes([node for node in nodes if node not in to_come], facts)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcherkit.resolve.chosen import chosen
     from launcherkit.resolve.display import decide_displays
     from launcherkit.resolve.missing import check_requests, not_in_domain
     from launcherkit.resolve.notes import notes_about
     from launcherkit.sources.dra import DraFiles
 
-__all__ = ["DraFiles", "check_requests", "decide_displays", "not_in_domain", "notes_about"]
+__all__ = ["DraFiles", "check_requests", "chosen", "decide_displays", "not_in_domain", "notes_about"]
 
 _HOME = {
     "DraFiles": "launcherkit.sources.dra",
     "check_requests": "launcherkit.resolve.missing",
+    "chosen": "launcherkit.resolve.chosen",
     "decide_displays": "launcherkit.resolve.display",
     "not_in_domain": "launcherkit.resolve.missing",
     "notes_about": "launcherkit.resolve.notes",

@@ -115,7 +115,7 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
     """The functions of one unit by physical card; with ``siblings: group`` there may be several. An mdev is one too."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
     for attachment in attachments:
-        if isinstance(attachment.source, PciAddress | MdevAddress):
+        if isinstance(attachment.source, PciAddress | MdevAddress) and attachment.role != "reserved":
             cards.setdefault(card_of(attachment.source), []).append(attachment)
     return cards.values()
 

@@ -58,12 +58,15 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                 other = claim_of.get(candidate)
                 if other is not None and candidate not in riders and _same_model(claim.primary, candidate, situation):
                     continue  # another port of the card is a device of its own (C2)
+                if other is not None and candidate not in riders and situation.siblings == "reserve":
+                    continue  # so is what is asked for by name where siblings are not shown (S1)
                 comes, why = _decide(claim.primary, candidate, other, situation)
                 if not comes:
                     stayed.append(StayedBehind(candidate, why))
                     continue
                 attached.add(candidate)
-                attachments.append(_attachment(candidate, "sibling", why, other, situation))
+                role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
+                attachments.append(_attachment(candidate, role, why, other, situation))
         units[claim.primary] = Unit(kind_of(claim.primary), tuple(attachments), tuple(stayed))
     return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
 

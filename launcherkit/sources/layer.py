@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from launcherkit.model.policy import NodeCheck, Pairing, Policy, Siblings, Topology
@@ -24,6 +25,8 @@ class Layer(TypedDict, total=False):
     gpu: str
     hostdevice: str
     usb: str
+    rom: Mapping[str, str]
+    driver: Mapping[str, str]
 
 
 def policy_of(layer: Layer) -> Policy:

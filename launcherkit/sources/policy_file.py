@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from launcherkit.errors import BadAnnotation, BadPolicy, Collector, LauncherkitError, OperatorsKey
-from launcherkit.model.policy import NodeCheck, Pairing, Siblings, Topology
+from launcherkit.model.address import PciAddress
+from launcherkit.model.policy import (
+    DRIVER_RULE,
+    FUNCTION_RULE,
+    ROM_RULE,
+    NodeCheck,
+    Pairing,
+    Siblings,
+    Topology,
+    is_driver,
+    is_function,
+    is_rom,
+)
 from launcherkit.sources.files import read_file
 from launcherkit.sources.layer import (
     ALIAS_PREFIX_RULE,
@@ -32,8 +45,33 @@ def _checked_variable_prefix(text: str) -> str:
     return text.rstrip("_")
 
 
+def _checked_function(text: str) -> str:
+    text = text.lower()
+    with suppress(ValueError):
+        text = str(PciAddress.parse(text))  # with its domain
+    if not is_function(text):
+        raise ValueError(FUNCTION_RULE)
+    return text
+
+
+def _checked_rom(value: object) -> object:
+    value = {True: "on", False: "off"}[value] if isinstance(value, bool) else value  # YAML makes booleans of both
+    if not isinstance(value, str) or not is_rom(value):
+        raise ValueError(ROM_RULE)
+    return value
+
+
+def _checked_driver(text: str) -> str:
+    if not is_driver(text):
+        raise ValueError(DRIVER_RULE)
+    return text
+
+
 AliasPrefix = Annotated[str, AfterValidator(_checked_alias_prefix)]
 VariablePrefix = Annotated[str, AfterValidator(_checked_variable_prefix)]
+Function = Annotated[str, AfterValidator(_checked_function)]
+Rom = Annotated[str, BeforeValidator(_checked_rom)]
+Driver = Annotated[str, AfterValidator(_checked_driver)]
 
 
 class _Written(BaseModel):
@@ -55,7 +93,7 @@ class WrittenPolicy(_Written):
         None,
         description="Which sibling functions come along: all of the card's slot, all of the IOMMU group, those "
         "that the "
-        "environment lists, or none. Default: slot",
+        "environment lists, or none; reserve attaches the slot's and doesn't show them to the guest. Default: slot",
     )
     pairing: Pairing | None = Field(
         None, description="How addresses answer requests: by PCI class, or by position as KubeVirt does. Default: class"
@@ -86,6 +124,16 @@ class WrittenPolicy(_Written):
     )
     annotations: bool | None = Field(
         None, description="Whether the annotation launcherkit.io/policy of a VMI may narrow this policy. Default: yes"
+    )
+    rom: dict[Function, Rom] | None = Field(
+        None,
+        description="The ROM of single functions, by address or by vendor:device: off, on or the path of a file. "
+        "Default: the card's own",
+    )
+    driver: dict[Function, Driver] | None = Field(
+        None,
+        description="The VFIO driver that libvirt is to use for single functions, by address or by vendor:device. "
+        "Default: libvirt's choice",
     )
 
     def layer(self) -> Layer:

@@ -14,7 +14,8 @@ TENANT_KEYS = ("siblings", "pairing")
 _WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
     "none": frozenset({"none"}),
     "listed": frozenset({"none", "listed"}),
-    "slot": frozenset({"none", "listed", "slot"}),
+    "reserve": frozenset({"none", "reserve"}),
+    "slot": frozenset({"none", "reserve", "listed", "slot"}),
     "group": frozenset({"none", "group"}),
 }
 """Which values attach nothing that this one wouldn't (S1). A function of the slot can be in another IOMMU group, and

@@ -21,6 +21,10 @@ from launcherkit.errors import BadPolicy
         {"managed": 1},
         {"node_check": True},
         {"annotations": None},
+        {"rom": {"0000:65:00.0": "no"}},
+        {"rom": {"65:00.0": "off"}},
+        {"driver": {"10DE:2342": "vfio-pci"}},
+        {"driver": {"10de:2342": "nouveau"}},
     ],
     ids=str,
 )

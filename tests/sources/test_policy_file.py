@@ -20,6 +20,8 @@ extraPrefixes: [PCIDEVICE_]
 sysfsRoot: /host
 nodeCheck: always
 annotations: no
+rom: {"10DE:2204": off, "65:00.0": /roms/a.rom, "0000:66:00.0": on}
+driver: {"10de:2342": nvgrace_gpu_vfio_pci}
 """
 
 
@@ -39,6 +41,8 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
         "sysfs_root": "/host",
         "node_check": "always",
         "annotations": False,
+        "rom": {"10de:2204": "off", "0000:65:00.0": "/roms/a.rom", "0000:66:00.0": "on"},
+        "driver": {"10de:2342": "nvgrace_gpu_vfio_pci"},
     }
 
 
@@ -61,13 +65,17 @@ def test_json_is_yaml(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("sibling: slot", "sibling: unknown key"),
-        ("siblings: Slot", "siblings: .*'slot', 'group', 'listed' or 'none'; found 'Slot'"),
+        ("siblings: Slot", "siblings: .*'slot', 'group', 'listed', 'reserve' or 'none'; found 'Slot'"),
         ("managed: maybe", "managed: .*found 'maybe'"),
         ("aliasPrefixes: {gpu: gpu-}", "aliasPrefixes.gpu: .*ua-"),
         ("aliasPrefixes: {gpus: ua-}", "aliasPrefixes.gpus: unknown key"),
         ("extraPrefixes: PCIDEVICE", "extraPrefixes: "),
         ("extraPrefixes: [pcidevice]", "extraPrefixes.0: "),
         ("sysfsRoot: ''", "sysfsRoot: "),
+        ("rom: {'10de:22044': off}", "rom.10de:22044.* named by its address"),
+        ("rom: {'10de:2204': roms/a.rom}", "rom.10de:2204: A ROM is on, off"),
+        ("rom: {'10de:2204': 5}", "rom.10de:2204: A ROM is on, off"),
+        ("driver: {'10de:2204': nvidia}", "driver.10de:2204: A VFIO driver's name"),
         ("- siblings", "the document: "),
         ("siblings", "the document: "),
     ],

@@ -33,6 +33,8 @@ policies = st.builds(
     node_check=st.sampled_from(NODE_CHECK),
     topology=st.sampled_from(TOPOLOGY),
     annotations=st.booleans(),
+    rom=st.sampled_from(({}, {"10de:2204": "off"})),
+    driver=st.sampled_from(({}, {"10de:2204": "vfio-pci"})),
 )
 
 # What somebody writes who knows the policy's keys, and what each of them would like to hear.
@@ -46,6 +48,8 @@ _KEYS = {
     "nodeCheck": (*NODE_CHECK, None),
     "topology": (*TOPOLOGY, None),
     "annotations": (True, False, None),
+    "rom": ({"10de:2204": "/etc/shadow"}, {}, None),
+    "driver": ({"10de:2204": "vfio-pci"}, None),
     # As the fields are called inside, and misspelt.
     "extra_prefixes": (["AWS_SECRET"],),
     "node_check": ("never",),

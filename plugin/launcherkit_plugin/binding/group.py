@@ -185,7 +185,7 @@ def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | N
         if rule is None or not rule.bind or _is_vgpu(address, host):
             continue
         found.add(address)
-        if rule.siblings == "slot" and not function.is_vf:
+        if rule.siblings in ("slot", "reserve") and not function.is_vf:
             beside = host.slot_functions(address)
             found.update(each.address for each in beside if may_come_along(each, host) and each.model != function.model)
     return frozenset(found)
