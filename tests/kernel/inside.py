@@ -19,6 +19,7 @@ import pytest
 from tests.kernel.driver.build import CannotBuild, build
 from tests.kernel.machine import ROOT, Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
+from tests.kernel.tree.vmlinux import vmlinux
 
 _REPORTS = "reports"
 _SECONDS = 400
@@ -68,7 +69,9 @@ class Inside:
         cache = cache_folder(os.environ)
         try:
             with suppress(CannotBuild):  # who needs the driver tells
-                build(fetch(cache).headers, cache)  # in the machine it takes ten times as long
+                kernel = fetch(cache)
+                vmlinux(kernel, cache)
+                build(kernel.headers, cache)  # in the machine it takes ten times as long
             self._running = Machine(cache).start(command, self.folder)
         except (CannotFetch, OSError) as error:
             self._why_not = f"the machine with an IOMMU can't be made here: {error}"

@@ -18,10 +18,12 @@ from launcherkit.domain.tree import read_tree
 from tests.kernel import sysfs
 from tests.kernel.devices import TESTDEV
 from tests.kernel.guests import Guests
+from tests.kernel.machine import SHARE
 from tests.kernel.packages import cache_folder, fetch
 from tests.kernel.tree.seen import KERNEL_LINE, Found, Planned, Spot, differences, first_file_system, node_of, read_seen
 from tests.kernel.tree.seen import spot_of as spot
 from tests.kernel.tree.stand_ins import placed
+from tests.kernel.tree.vmlinux import vmlinux
 from tests.tiers import find_program
 
 pytestmark = pytest.mark.kernel
@@ -73,25 +75,25 @@ def all_cards(bound: Callable[..., None]) -> list[Card]:
 
 def document(folder: Path, serial: Path) -> Path:
     """The domain of a guest with Linux: two cells, each bound to a node of the machine."""
+    cache = cache_folder(os.environ)
     initrd = folder / "initrd"
     initrd.write_bytes(first_file_system(Path(find_program("busybox") or "busybox")))
     override = OVERRIDE.format(alias="ua-hostdevice-x-3")
     path = folder / "linux.xml"
     path.write_text(f"""
 <domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
-  <name>linux</name><memory unit='MiB'>384</memory><vcpu>2</vcpu>
-  <cputune><vcpupin vcpu='0' cpuset='0'/><vcpupin vcpu='1' cpuset='1'/></cputune>
+  <name>linux</name><memory unit='MiB'>384</memory><vcpu>1</vcpu>
   <numatune>
     <memnode cellid='0' mode='strict' nodeset='0'/>
     <memnode cellid='1' mode='strict' nodeset='1'/>
   </numatune>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
-    <kernel>{fetch(cache_folder(os.environ)).image}</kernel><initrd>{initrd}</initrd><cmdline>{KERNEL_LINE}</cmdline>
+    <kernel>{vmlinux(fetch(cache), cache)}</kernel><initrd>{initrd}</initrd><cmdline>{KERNEL_LINE}</cmdline>
   </os>
   <features><acpi/></features>
   <cpu><numa>
-    <cell id='0' cpus='0' memory='192' unit='MiB'/><cell id='1' cpus='1' memory='192' unit='MiB'/>
+    <cell id='0' cpus='0' memory='192' unit='MiB'/><cell id='1' memory='192' unit='MiB'/>
   </numa></cpu>
   <on_poweroff>destroy</on_poweroff>
   <devices>
@@ -105,7 +107,8 @@ def document(folder: Path, serial: Path) -> Path:
 
 def started(guests: Guests, env: Mapping[str, str], folder: Path) -> tuple[bytes, dict[Spot, Found]]:
     """The document that libvirt was given, and what its guest says."""
-    serial = folder / "serial"
+    serial = SHARE / "linux.serial"  # where it can be read from outside too
+    serial.unlink(missing_ok=True)
     path, translated = document(folder, serial), folder / "translated.xml"
     assert run(["translate", "--domain", str(path), "--output", str(translated)], env) == 0
     assert run(["define", "--domain", str(path), "--connect", guests.pod.uri, "--start"], env) == 0

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.inside import cannot_be_made
-from tests.kernel.packages import CannotFetch, Kernel, cache_folder, fetch
+from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.seen import first_file_system
+from tests.kernel.tree.vmlinux import vmlinux
 from tests.libvirt.conftest import capabilities, libvirt
 from tests.tiers import find_program
 
@@ -17,9 +18,10 @@ __all__ = ["capabilities", "libvirt"]
 
 
 @pytest.fixture(scope="session")
-def linux(request: pytest.FixtureRequest) -> Kernel:
+def linux(request: pytest.FixtureRequest) -> Path:
+    cache = cache_folder(os.environ)
     try:
-        return fetch(cache_folder(os.environ))
+        return vmlinux(fetch(cache), cache)
     except (CannotFetch, OSError) as error:
         cannot_be_made(request.config, error)
 

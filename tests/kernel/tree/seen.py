@@ -13,7 +13,13 @@ from launcherkit.model.address import GuestAddress
 from tests.kernel.initramfs import Entry, archive
 
 INIT = Path(__file__).parent / "init"
-KERNEL_LINE = "console=ttyS0 loglevel=4 panic=-1 mitigations=off no_timer_check"
+KERNEL_LINE = " ".join(
+    (
+        "console=ttyS0 loglevel=4 panic=-1 mitigations=off no_timer_check",
+        # What takes time where the processor is emulated, and nothing here needs.
+        "nokaslr cryptomgr.notests raid=noautodetect lpj=4000000 audit=0 selinux=0 apparmor=0",
+    )
+)
 
 _FUNCTION = re.compile(r"^guest: pci \S+/devices/pci0000:(\w\w)/(\S+) 0x(\w{4}) 0x(\w{4}) (-?\d+)\r?$", re.MULTILINE)
 _BAR = re.compile(r"^guest: bar (\S+) 0x(\w+) 0x(\w+) 0x(\w+)\r?$", re.MULTILINE)

@@ -18,7 +18,6 @@ from lxml import etree
 from launcherkit.domain.hostdev import parts_of, read_pci_address
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.function import Bar
-from tests.kernel.packages import Kernel
 from tests.kernel.tree.seen import KERNEL_LINE
 from tests.libvirt.capabilities import Guests, made_definable
 from tests.libvirt.daemon import Libvirt
@@ -80,13 +79,13 @@ def qemu_command(
     return list(_options(words, {str(address): size for address, size in bars.items()}))
 
 
-def boot(options: Sequence[str], kernel: Kernel, initrd: Path) -> str:
+def boot(options: Sequence[str], kernel: Path, initrd: Path) -> str:
     """Start QEMU with a kernel, wait for its end, and give what it said on the serial port."""
     program = find_program("qemu-system-x86_64") or "qemu-system-x86_64"
     command = [
         *("setpriv", "--pdeathsig", "KILL", "--", program, "-nodefaults", "-no-user-config", "-no-reboot"),
         *("-display", "none", "-accel", "tcg", "-cpu", "qemu64,phys-bits=46", *options),
-        *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", KERNEL_LINE, "-serial", "stdio"),
+        *("-kernel", str(kernel), "-initrd", str(initrd), "-append", KERNEL_LINE, "-serial", "stdio"),
     ]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr.decode()

@@ -16,7 +16,6 @@ from lxml import etree
 from launcherkit import Host
 from launcherkit.domain.tree import read_tree
 from launcherkit.model.address import GuestAddress, PciAddress
-from tests.kernel.packages import Kernel
 from tests.kernel.tree.seen import Found, Planned, Spot, differences, node_of, read_seen, spot_of
 from tests.kernel.tree.stand_ins import STAND_IN, boot, large_bar, placed, qemu_command
 from tests.libvirt.capabilities import Guests
@@ -41,7 +40,7 @@ CASES = sorted(path.parent for path in GOLDEN.glob("*/expected.xml") if has_tree
 
 
 @pytest.fixture
-def booted(libvirt: Libvirt, capabilities: dict[str, Guests], linux: Kernel, initrd: Path, tmp_path: Path) -> Boot:
+def booted(libvirt: Libvirt, capabilities: dict[str, Guests], linux: Path, initrd: Path, tmp_path: Path) -> Boot:
     """Starts a document's guest and gives what that says."""
 
     def start(domain_xml: bytes, bars: Mapping[PciAddress, int]) -> dict[Spot, Found]:
