@@ -66,6 +66,8 @@ class FakeKernel:
                 self._wait_for_lock(address)
                 value = text.partition("\n")[0]
                 Path(path).write_text((value or "(null)") + "\n")
+            elif name in ("d3cold_allowed", "control"):
+                Path(path).write_text(text + "\n")
             elif name == "drivers_probe":
                 self._probe(text)
             elif name == "unbind":
@@ -181,6 +183,9 @@ class FakeKernel:
     def _set_driver(self, address: str, driver: str | None) -> None:
         device, root = self._device(address), self.tree.root
         link = device / "driver"
+        control = device / "power/control"
+        if control.exists() and VFIO in (driver, self.driver(address)):  # vfio_pci_core_register_device, and unregister
+            control.write_text("auto\n" if driver == VFIO else "on\n")
         link.unlink(missing_ok=True)
         if driver is not None:
             self.tree.link(str((device.resolve() / "driver").relative_to(root)), root / "sys/bus/pci/drivers" / driver)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
-from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.drivers import AWAKE, Sysfs
 from launcherkit_plugin.model.errors import StepFailed, StepHangs
 
 
@@ -107,7 +107,7 @@ class Binder:
                 entries=tuple(merged[address] for address in sorted(merged)),
             )
             self._ledger.write(record)
-            self._forward_all(record, todo)
+            self._forward_all(record, sorted({*todo, *pending}))
             self._ledger.write(_with_state(record, "bound"))
             return [Changed(address, before[address], driver) for address in todo]
 
@@ -199,6 +199,11 @@ class Binder:
             if entry.address in pending
         )
         if forward:
+            try:
+                for address in sorted(pending):
+                    self._sysfs.set_power(address, AWAKE)
+            except LauncherkitError as error:
+                return Settled(record, "binding", error)
             record = _with_state(record, "bound")
             self._ledger.write(record)
             return Settled(record, "bound")
@@ -209,7 +214,8 @@ class Binder:
         """What is there now; or what was there before we came the first time."""
         if known is not None:
             return known._replace(state="binding")
-        return Entry(address, self._sysfs.driver(address), self._sysfs.override(address), "binding")
+        sysfs = self._sysfs
+        return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
 
     def _forward(self, address: PciAddress, driver: str) -> None:
         sysfs = self._sysfs
@@ -229,6 +235,7 @@ class Binder:
             raise _not_verified(
                 address, f"is bound to {sysfs.driver(address) or 'no driver'} after {driver} was told to take it"
             )
+        sysfs.set_power(address, AWAKE)  # only now: vfio-pci allows it to sleep when it takes it
 
     def _undo(
         self, record: Record, addresses: Collection[PciAddress], hung: Collection[PciAddress] = ()
@@ -270,6 +277,7 @@ class Binder:
         if sysfs.override(address) == driver and entry.override != driver:
             sysfs.set_override(address, entry.override)
         if entry.driver == driver:
+            sysfs.set_power(address, entry.power)
             return
         if sysfs.driver(address) == driver:
             sysfs.unbind(address, driver)
@@ -281,7 +289,10 @@ class Binder:
             if sysfs.driver(address) is None:
                 sysfs.probe(address)
         present = sysfs.driver(address)
-        if not sysfs.exists(address) or (present != driver and (present is not None or entry.driver is None)):
+        if not sysfs.exists(address):
+            return
+        if present != driver and (present is not None or entry.driver is None):
+            sysfs.set_power(address, entry.power)
             return
         raise _not_verified(address, f"is bound to {present or 'no driver'} and should be back with {entry.driver}")
 

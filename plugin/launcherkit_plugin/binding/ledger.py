@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.host.drivers import Power
 from launcherkit_plugin.model.errors import BadRecord, StepHangs
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class Entry(NamedTuple):
     override: str | None
     """The content of ``driver_override``."""
     state: State
+    power: Power = Power(None, None)
+    """How its power could be saved."""
 
 
 class Record(NamedTuple):
@@ -196,7 +199,9 @@ def _lock(file: int) -> bool:
 
 
 def _dump(record: Record, boot: str) -> bytes:
-    entries = [{**entry._asdict(), "address": str(entry.address)} for entry in record.entries]
+    entries = [
+        {**entry._asdict(), "address": str(entry.address), "power": list(entry.power)} for entry in record.entries
+    ]
     document = {
         "version": _VERSION,
         "boot": boot,
@@ -234,6 +239,7 @@ def _entry(entry: Any, where: str) -> Entry:
         _named(f"{where}.driver", _driver, _in(entry, where, "driver")),
         _named(f"{where}.override", _driver, _in(entry, where, "override")),
         _named(f"{where}.state", lambda value: _one_of(value, get_args(State)), _in(entry, where, "state")),
+        _named(f"{where}.power", _power, entry.get("power", [None, None])),  # it was not always recorded
     )
 
 
@@ -273,9 +279,15 @@ def _driver(value: Any) -> str | None:
     return value
 
 
+def _power(value: Any) -> Power:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{shown(value)} is no list of two")
+    return Power(_one_of(value[0], ("0", "1", None)), _one_of(value[1], ("auto", "on", None)))
+
+
 def _one_of(value: Any, values: Sequence[Any]) -> Any:
     if value not in values:
-        raise ValueError(f"{shown(value)} is none of {', '.join(values)}")
+        raise ValueError(f"{shown(value)} is none of {', '.join(filter(None, values))}")
     return value
 
 

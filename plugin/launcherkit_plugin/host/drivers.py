@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.identity import text
@@ -19,6 +19,20 @@ T = TypeVar("T")
 
 STEP_SECONDS = 30.0
 """A large GPU takes some ten seconds to be shut down by its driver."""
+
+
+class Power(NamedTuple):
+    """How the kernel may save a function's power; None where it has no such file, or where it doesn't matter."""
+
+    d3cold: str | None
+    """``d3cold_allowed``: ``1`` or ``0``."""
+    control: str | None
+    """``power/control``: ``auto`` or ``on``."""
+
+
+AWAKE = Power("0", "on")
+"""For a function that is passed through: from D3cold some don't come back."""
+_POWER_FILES = ("d3cold_allowed", "power/control")
 
 
 class Sysfs:
@@ -88,11 +102,26 @@ class Sysfs:
     def override(self, address: PciAddress) -> str | None:
         """The driver that alone may take the function. May wait: the kernel takes the device's lock to tell it."""
         path = f"{self._bus}/devices/{address}/driver_override"
-        return text(self._step(f"reading {path}", lambda worker: worker.read(path, self._seconds)))
+        return text(self._read(path))
 
     def set_override(self, address: PciAddress, name: str | None) -> None:
         """Let one driver alone take the function, or again any that knows it. May wait."""
         self._put(f"devices/{address}/driver_override", name or "\n")
+
+    def power(self, address: PciAddress) -> Power:
+        """How the kernel may save the function's power. May wait."""
+        found = []
+        for name in _POWER_FILES:
+            path = f"{self._bus}/devices/{address}/{name}"
+            there = os.path.exists(path)
+            found.append(text(self._read(path)) if there else None)
+        return Power(*found)
+
+    def set_power(self, address: PciAddress, power: Power) -> None:
+        """Change it, as far as it says something else than what is there. May wait: the device may wake up."""
+        for name, wanted, present in zip(_POWER_FILES, power, self.power(address), strict=True):
+            if wanted is not None and present not in (None, wanted):
+                self._put(f"devices/{address}/{name}", wanted)
 
     def unbind(self, address: PciAddress, name: str) -> None:
         """Take the function from its driver. May wait."""
@@ -105,6 +134,9 @@ class Sysfs:
     def probe(self, address: PciAddress) -> None:
         """Let the kernel find a driver for the function. May wait."""
         self._put("drivers_probe", str(address))
+
+    def _read(self, path: str) -> bytes | None:
+        return self._step(f"reading {path}", lambda worker: worker.read(path, self._seconds))
 
     def _put(self, name: str, content: str) -> None:
         path = f"{self._bus}/{name}"
