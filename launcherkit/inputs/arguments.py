@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.note import Note
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
+from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
 from launcherkit.pipeline import DraSource, HostSource, Translation, translate
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
@@ -115,6 +115,9 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--topology", choices=TOPOLOGY, help="how the guest's PCIe tree follows the host's (default: auto)"
     )
+    group.add_argument(
+        "--iommufd", choices=IOMMUFD, help="whether functions go to VFIO through iommufd (default: auto, by the nodes)"
+    )
     checks = group.add_mutually_exclusive_group()
     checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must exist (default: auto)")
     checks.add_argument(
@@ -170,6 +173,8 @@ def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
         layer["annotations"] = args.annotations == "yes"
     if args.topology:
         layer["topology"] = args.topology
+    if args.iommufd:
+        layer["iommufd"] = args.iommufd
     if args.node_check:
         layer["node_check"] = args.node_check
     elif switch_from("--no-node-check", env):

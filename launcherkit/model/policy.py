@@ -11,11 +11,13 @@ from launcherkit.model.value import NamedTuple
 Siblings: TypeAlias = Literal["slot", "group", "listed", "reserve", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]
 NodeCheck: TypeAlias = Literal["auto", "always", "never"]
+Iommufd: TypeAlias = Literal["auto", "yes", "no"]
 Topology: TypeAlias = Literal["auto", "flat", "numa", "strict", "switches"]
 
 SIBLINGS: tuple[Siblings, ...] = ("slot", "group", "listed", "reserve", "none")
 PAIRING: tuple[Pairing, ...] = ("class", "positional")
 NODE_CHECK: tuple[NodeCheck, ...] = ("auto", "always", "never")
+IOMMUFD: tuple[Iommufd, ...] = ("auto", "yes", "no")
 TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
 
 
@@ -45,6 +47,8 @@ class _Decisions(NamedTuple):
     """Whether a VMI's annotation may narrow the rest (T1)."""
     topology: Topology = "auto"
     """How the guest's PCIe tree follows the host's (P4)."""
+    iommufd: Iommufd = "auto"
+    """Whether functions go to VFIO through iommufd where the document doesn't say; ``auto`` by the nodes (V2)."""
     rom: Mapping[str, str] = {}
     """``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``."""
     driver: Mapping[str, str] = {}
@@ -117,5 +121,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "managed": (True, False),
     "node_check": NODE_CHECK,
     "topology": TOPOLOGY,
+    "iommufd": IOMMUFD,
     "annotations": (True, False),
 }

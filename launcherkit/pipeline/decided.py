@@ -96,7 +96,7 @@ def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Pol
         notes += rare.notes_about(units, resolved.left_alone, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
-    backends = decide_backends(units, domain, facts)
+    backends = decide_backends(units, domain, facts, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     errors = [*check_viability(groups, managed, facts), *backends.errors]
     reserved = decided.reserved if policy.siblings == "reserve" else ()

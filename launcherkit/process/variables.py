@@ -26,6 +26,7 @@ KNOWN = frozenset(
         "EXTRA_PREFIXES",
         "GRACE",
         "HOST",
+        "IOMMUFD",
         "JSON",
         "LIVENESS",
         "LOG_FORMAT",

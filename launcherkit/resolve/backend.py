@@ -10,6 +10,7 @@ from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Unit
+from launcherkit.model.policy import Iommufd
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
@@ -27,20 +28,22 @@ class Backends(NamedTuple):
     """Where the document itself opens a group both ways."""
 
 
-def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts) -> Backends:
+def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto") -> Backends:
     """Decide it for all PCI functions that are to be attached.
 
     What a hostdev of the document says stays. A sibling says what its primary says. Then counts what the document says
-    of another function of the group, then the domain's ``<iommufd>``, then the nodes: the groups' where all are there.
+    of another function of the group, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups'
+    where all are there.
 
     Args:
         units: in order.
         domain: what the document says.
         host: groups and nodes.
+        policy: of the operator.
     """
     default = domain.iommufd or False
     fixed, errors = _by_group(units, domain, host)
-    chooser = _Chooser(units, domain, host, fixed)
+    chooser = _Chooser(units, domain, host, fixed, policy)
     reasons: dict[str, list[str]] = {}
     said: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
@@ -105,7 +108,9 @@ class _Chooser:
         domain: DomainFacts,
         host: HostFacts,
         fixed: Mapping[int, tuple[bool, HostAddress]],
+        policy: Iommufd,
     ) -> None:
+        self._policy = policy
         self._domain = domain
         self._host = host
         self._fixed = fixed
@@ -128,14 +133,16 @@ class _Chooser:
         """The way that the document prefers, or the other one where only its nodes are here."""
         said, host = self._domain.iommufd, self._host
         if said is None and self._has_mdev:
-            return False, _BESIDE_MDEV if self._elsewhere else None
+            return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
+        if said is None and self._policy != "auto":
+            return self._policy == "yes", None
         preferred = self._elsewhere if said is None else said
         if host.nodes is None or _complete(sources, preferred, host) or not _complete(sources, not preferred, host):
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
 
 
-_BESIDE_MDEV = "through the group, as a mediated device goes, though the domain has hostdevs that go through iommufd"
+_BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"
 _GROUP_ONLY = "through the group, although the domain asks for iommufd: only the group's nodes are present"
 _IOMMUFD_ONLY = (
     "through iommufd, because only its nodes are present; <driver iommufd='yes'/> needs libvirt 12.1 or later"

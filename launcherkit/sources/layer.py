@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from launcherkit.model.policy import NodeCheck, Pairing, Policy, Siblings, Topology
+from launcherkit.model.policy import Iommufd, NodeCheck, Pairing, Policy, Siblings, Topology
 
 ANNOTATION = "launcherkit.io/policy"
 """Of a VMI: its own policy (T1)."""
@@ -19,6 +19,7 @@ class Layer(TypedDict, total=False):
     managed: bool
     node_check: NodeCheck
     topology: Topology
+    iommufd: Iommufd
     annotations: bool
     extra_prefixes: tuple[str, ...]
     sysfs_root: str

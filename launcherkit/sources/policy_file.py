@@ -13,6 +13,7 @@ from launcherkit.model.policy import (
     DRIVER_RULE,
     FUNCTION_RULE,
     ROM_RULE,
+    Iommufd,
     NodeCheck,
     Pairing,
     Siblings,
@@ -65,6 +66,11 @@ def _checked_driver(text: str) -> str:
     if not is_driver(text):
         raise ValueError(DRIVER_RULE)
     return text
+
+
+def _yes_or_no(value: object) -> object:
+    """YAML reads ``yes`` and ``no`` as true and false."""
+    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
 
 
 AliasPrefix = Annotated[str, AfterValidator(_checked_alias_prefix)]
@@ -121,6 +127,11 @@ class WrittenPolicy(_Written):
         None,
         description="How the guest's PCIe tree follows the host's: by NUMA cell where the domain binds several, not at "
         "all, wherever it can, or not without; or by NUMA cell and host switch. Default: auto",
+    )
+    iommufd: Annotated[Iommufd | None, BeforeValidator(_yes_or_no)] = Field(
+        None,
+        description="Whether functions go to VFIO through iommufd where the domain doesn't say; auto by the nodes that "
+        "there are. Default: auto",
     )
     annotations: bool | None = Field(
         None, description="Whether the annotation launcherkit.io/policy of a VMI may narrow this policy. Default: yes"

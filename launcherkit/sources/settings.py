@@ -13,7 +13,7 @@ from typing import Any, cast
 from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
+from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
 from launcherkit.sources.layer import (
     ALIAS_PREFIX_RULE,
     ANNOTATION,
@@ -122,6 +122,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "LAUNCHERKIT_MANAGED": ("managed", _yes_or_no),
     "LAUNCHERKIT_NODE_CHECK": ("node_check", _choice(NODE_CHECK)),
     "LAUNCHERKIT_TOPOLOGY": ("topology", _choice(TOPOLOGY)),
+    "LAUNCHERKIT_IOMMUFD": ("iommufd", _choice(IOMMUFD)),
     "LAUNCHERKIT_ANNOTATIONS": ("annotations", _yes_or_no),
     "LAUNCHERKIT_EXTRA_PREFIXES": ("extra_prefixes", _prefixes),
     "LAUNCHERKIT_SYSFS_ROOT": ("sysfs_root", _text),

@@ -8,6 +8,7 @@ import pytest
 
 from launcherkit import translate
 from launcherkit.errors import MixedBackends
+from launcherkit.model.policy import Iommufd, Policy
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
 from tests.support.facts import AUDIO, UUID, FixedHost, at, detail, function, mdev
 
@@ -39,15 +40,18 @@ def ways(
     of_domain: bool | None = None,
     env: str = GPU,
     nodes: Iterable[str] | None = None,
+    policy: Iommufd = "auto",
 ) -> tuple[dict[str, bool | None], bool, list[str]]:
     """What each hostdev says, whether iommufd is used, and what notes tell of it."""
     text = {None: "", True: "<iommufd enabled='yes'/>", False: "<iommufd enabled='no'/>"}[of_domain]
     document = domain(*devices).replace("<devices>", f"{text}<devices>")
     variables = {"PCI_RESOURCE_X": env} if env else {}
-    written = translate(document, env=variables, host=host(nodes))
+    decisions = Policy(iommufd=policy, node_check="never")
+    written = translate(document, env=variables, host=host(nodes), policy=decisions)
     functions = [function for device in written.plan.devices for function in device.functions]
     assert written.domain_xml.count(b"iommufd='yes'") == sum(each.iommufd is True for each in functions)
-    assert translate(written.domain_xml, env=variables, host=host(nodes)).domain_xml == written.domain_xml
+    again = translate(written.domain_xml, env=variables, host=host(nodes), policy=decisions)
+    assert again.domain_xml == written.domain_xml
     said = {str(each.source): each.iommufd for each in functions}
     return said, written.plan.iommufd, [note.text for note in written.notes if note.topic == "iommufd"]
 
@@ -114,3 +118,33 @@ def test_a_hostdev_that_nobody_asked_about_keeps_to_its_way() -> None:
     assert nobodys.encode() in written.domain_xml
     assert {"/dev/vfio/12", "/dev/vfio/devices/vfio0"} <= set(written.plan.nodes)
     assert at(OTHER) in [device.primary.source for device in written.plan.devices]
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_domain", "said", "through"),
+    [
+        ("yes", SILENT, True, True),
+        ("no", SILENT, None, False),
+        ("yes", NO, None, False),
+        ("no", YES, None, True),
+    ],
+)
+def test_the_policy_decides_where_the_document_is_silent(
+    policy: Iommufd, of_domain: bool | None, said: bool | None, through: bool
+) -> None:
+    for nodes in (None, GROUPS, CDEVS, GROUPS | CDEVS):
+        if of_domain is None or nodes is None:
+            found, iommufd, notes = ways(of_domain=of_domain, nodes=nodes, policy=policy)
+            assert (found, iommufd, notes) == ({GPU: said, SOUND: said}, through, [])
+
+
+def test_what_a_hostdev_says_comes_before_the_policy() -> None:
+    for says in (YES, NO):
+        found, _, _ = ways(hostdev(GPU, says, "ua-gpu-a"), env="", policy="no" if says else "yes")
+        assert found == {GPU: says, SOUND: says}
+
+
+def test_the_policy_doesnt_overrule_a_mediated_device() -> None:
+    _, iommufd, notes = ways(mdev_hostdev(UUID), policy="yes")
+    assert not iommufd
+    assert "mediated device" in notes[0]

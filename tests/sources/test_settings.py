@@ -81,6 +81,7 @@ def test_every_variable_says_its_part() -> None:
         "LAUNCHERKIT_MANAGED": "yes",
         "LAUNCHERKIT_NODE_CHECK": "always",
         "LAUNCHERKIT_TOPOLOGY": "flat",
+        "LAUNCHERKIT_IOMMUFD": "yes",
         "LAUNCHERKIT_ANNOTATIONS": "no",
         "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
         "LAUNCHERKIT_SYSFS_ROOT": "/host",
@@ -99,6 +100,7 @@ def test_every_variable_says_its_part() -> None:
         "always",
         False,
         "flat",
+        "yes",
     )
 
 

@@ -15,7 +15,7 @@ from launcherkit.errors import AnnotationWidens, OperatorsKey, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, AliasPrefixes, Siblings
+from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, AliasPrefixes, Siblings
 from launcherkit.sources.layer import Layer, policy_of
 from launcherkit.sources.policy_file import WrittenPolicy
 from launcherkit.sources.settings import resolve_policy
@@ -32,6 +32,7 @@ policies = st.builds(
     sysfs_root=st.sampled_from(("/", "/host")),
     node_check=st.sampled_from(NODE_CHECK),
     topology=st.sampled_from(TOPOLOGY),
+    iommufd=st.sampled_from(IOMMUFD),
     annotations=st.booleans(),
     rom=st.sampled_from(({}, {"10de:2204": "off"})),
     driver=st.sampled_from(({}, {"10de:2204": "vfio-pci"})),
@@ -47,6 +48,7 @@ _KEYS = {
     "sysfsRoot": ("/proc/self/root", "/", "", None),
     "nodeCheck": (*NODE_CHECK, None),
     "topology": (*TOPOLOGY, None),
+    "iommufd": (*IOMMUFD, True, None),
     "annotations": (True, False, None),
     "rom": ({"10de:2204": "/etc/shadow"}, {}, None),
     "driver": ({"10de:2204": "vfio-pci"}, None),
