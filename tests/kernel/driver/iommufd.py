@@ -52,6 +52,7 @@ def add(modules: Path, headers: Path, sources: Path, folder: Path) -> None:
         makefile.write("iommufd-y += interval_tree.o\nCFLAGS_interval_tree.o := -D__DISABLE_EXPORTS\n")
     (folder / "Kbuild").write_text("obj-m := drivers/iommu/iommufd/ drivers/vfio/\n")
     make(headers, folder)
+    _export(folder / "Module.symvers", headers / "Module.symvers")
     updates = modules / "updates"
     updates.mkdir()
     for path in folder.rglob("*.ko"):
@@ -65,3 +66,10 @@ def _configure(headers: Path) -> None:
         settings.writelines(f"{name}={value}\n" for name, value in _SETTINGS.items())
     with open(headers / "include" / "generated" / "autoconf.h", "a") as header:
         header.writelines(f"#define {name}{'_MODULE' * (value == 'm')} 1\n" for name, value in _SETTINGS.items())
+
+
+def _export(built: Path, known: Path) -> None:
+    """Let modules that are built later use what these ones export, each symbol on a line: checksum, name, module."""
+    names = {line.split("\t")[1] for line in known.read_text().splitlines()}
+    with open(known, "a") as symbols:
+        symbols.writelines(line for line in built.open() if line.split("\t")[1] not in names)
