@@ -27,11 +27,12 @@ ARROWS: dict[str, set[str]] = {
     "": {"model", "sources", "pipeline"},
     # What the shells share.
     "atomic": set(),
+    "compatibility": set(),
     "diff": set(),
     "process": {"model"},
     "plan_json": {"model", "pipeline"},
     "render": {"model", "sources", "resolve", "pipeline"},
-    "doctor": {"model", "sources", "resolve", "domain", "render"},
+    "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
     "inputs": {"model", "sources", "domain", "pipeline", "atomic", "diff", "process", "plan_json"},

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from launcherkit.doctor.examine import examine
-from launcherkit.doctor.facts import Patient, Subject
+from launcherkit.doctor.facts import Patient, Subject, Version
 from launcherkit.doctor.finding import Finding, is_bad
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import list_checks, report_document, report_text
@@ -125,7 +126,15 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
         guest, topology = read_guest(translated.root), read_facts(document.root, inputs.domain_name).topology
-    return _About(f"{place}; {name}", Patient(facts, subject, gathered, guest, topology), (*findings, *found))
+    kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
+    patient = Patient(facts, subject, gathered, guest, topology, kubevirt)
+    return _About(f"{place}; {name}", patient, (*findings, *found))
+
+
+def _tagged(image: str) -> Version | None:
+    """The version in the tag of an image; None where there is none, as with a digest alone."""
+    found = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
+    return tuple(map(int, found[1].split("."))) if found else None
 
 
 def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:

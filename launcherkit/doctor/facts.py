@@ -79,6 +79,7 @@ class Gathered:
     resizable: Mapping[PciAddress, tuple[Resizable, ...]]
     libvirt: Version | None
     qemu: Version | None
+    kernel: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class Patient:
     """None where there is no domain."""
     topology: Topology | None = None
     """How the guest's PCI is built; None where there is no domain."""
+    kubevirt: Version | None = None
+    """That of the launcher, as the VMI's status tells it."""
 
     @property
     def runs_here(self) -> bool:

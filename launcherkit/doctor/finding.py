@@ -42,6 +42,7 @@ CHECKS = {
     "guest-window": "the large BARs fit into the guest's 64-bit PCI window",
     "libvirt-version": "libvirt is new enough for what the domain uses",
     "qemu-version": "QEMU is new enough for what the domain uses",
+    "known-problems": "nothing is known to be broken in the versions of KubeVirt, libvirt, QEMU and Linux",
 }
 """Every check by name, in the order of the report, and what it looks at."""
 

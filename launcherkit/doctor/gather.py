@@ -46,6 +46,7 @@ def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
             resizable=read_resizable(tree, host),
             libvirt=ask_version(_DAEMONS, env) if here else None,
             qemu=ask_version((f"qemu-system-{os.uname().machine}", "qemu-kvm"), env) if here else None,
+            kernel=read_kernel(tree),
         )
 
 
@@ -71,6 +72,12 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
         unsafe_noiommu=tree.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", 1) == b"Y",
         address_bits=int(bits[1]) if bits else None,
     )
+
+
+def read_kernel(tree: Tree) -> Version | None:
+    """The version of Linux, without what the distribution adds to it."""
+    found = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
+    return tuple(map(int, found[1].split(b"."))) if found else None
 
 
 def read_process(tree: Tree) -> Process | None:

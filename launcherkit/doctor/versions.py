@@ -1,38 +1,79 @@
-"""Are libvirt and QEMU new enough for what the domain uses?
-
-iommufd in a hostdev: libvirt 12.1 or later; for the whole domain: 12.2; and QEMU 9.0, the first whose iommufd object
-libvirt looks for.
-"""
+"""Are libvirt and QEMU new enough for what the domain uses, and is a version seen that is known to be broken?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.compatibility import Broken, compatibility, dotted
 from launcherkit.doctor.facts import SIDECAR, Patient, Version, not_here
 from launcherkit.doctor.finding import Finding
-
-_LIBVIRT, _LIBVIRT_DOMAIN = (12, 1), (12, 2)
-_QEMU = (9, 0)
+from launcherkit.model.address import PciAddress
 
 
 def check_versions(patient: Patient) -> Iterator[Finding]:
-    """One finding for libvirt, one for QEMU."""
+    """One finding for libvirt, one for QEMU, then what is known to be broken."""
     why = not_here(patient)
-    libvirt = _LIBVIRT_DOMAIN if patient.subject.domain_iommufd else _LIBVIRT
-    for name, program, oldest in (("libvirt-version", "libvirt", libvirt), ("qemu-version", "QEMU", _QEMU)):
-        found = None
-        if patient.gathered is not None:
-            found = patient.gathered.libvirt if program == "libvirt" else patient.gathered.qemu
+    known, seen = compatibility(), _seen(patient)
+    libvirt = known.since("iommufd-domain" if patient.subject.domain_iommufd else "iommufd-hostdev")
+    for name, program, oldest in (
+        ("libvirt-version", "libvirt", libvirt),
+        ("qemu-version", "QEMU", known.since("iommufd")),
+    ):
+        found = seen.get(program)
         if why is not None and (found is None or why != SIDECAR):
             yield Finding(name, "", "skipped", why)
         elif found is None:
             yield Finding(name, "", "skipped", f"no {program} that tells its version is installed here")
         else:
             yield _judge(name, program, found, oldest, patient.subject.wants_iommufd)
+    yield from _known_problems(patient, seen)
+
+
+def _seen(patient: Patient) -> dict[str, Version]:
+    """The versions of the programs that tell theirs."""
+    gathered = patient.gathered
+    told = {"KubeVirt": patient.kubevirt}
+    if gathered is not None:
+        told |= {"libvirt": gathered.libvirt, "QEMU": gathered.qemu, "Linux": gathered.kernel}
+    return {program: version for program, version in told.items() if version is not None}
+
+
+def _known_problems(patient: Patient, seen: dict[str, Version]) -> Iterator[Finding]:
+    name = "known-problems"
+    here = [each for each in compatibility().broken if each.program in seen and each.has(seen[each.program])]
+    told = False
+    for broken in here:
+        concerned = _concerns(broken, patient)
+        if concerned is False:
+            continue
+        told = True
+        text = f"{broken.program} {dotted(seen[broken.program])}: {broken.what} ({broken.source})"
+        if concerned:
+            yield Finding(name, broken.name, "warn", text, broken.remedy)
+        else:
+            yield Finding(name, broken.name, "skipped", f"{text}; no VM is known that it could concern")
+    if seen and not told:
+        versions = ", ".join(f"{program} {dotted(version)}" for program, version in seen.items())
+        yield Finding(name, "", "ok", f"nothing is known against {versions}")
+    elif not seen:
+        yield Finding(name, "", "skipped", "no version is known here")
+
+
+def _concerns(broken: Broken, patient: Patient) -> bool | None:
+    """Whether it concerns this VM; None where that can't be told."""
+    if not broken.where:
+        return True
+    if not patient.subject.of_vm:
+        return None
+    if not any(isinstance(source, PciAddress) for source in patient.subject.attached):
+        return False
+    if broken.where == "pci":
+        return True
+    return None if patient.guest is None else patient.guest.sev_snp
 
 
 def _judge(name: str, program: str, found: Version, oldest: Version, wants_iommufd: bool) -> Finding:
-    seen, needed = f"{program} {_dotted(found)}", _dotted(oldest)
+    seen, needed = f"{program} {dotted(found)}", dotted(oldest)
     if found >= oldest:
         return Finding(name, "", "ok", seen)
     if not wants_iommufd:
@@ -44,7 +85,3 @@ def _judge(name: str, program: str, found: Version, oldest: Version, wants_iommu
         f"{seen}; hostdevs through iommufd need {needed}",
         f"Use {program} {needed} or later, or the groups' nodes: take iommufd out of the hostdevs.",
     )
-
-
-def _dotted(version: Version) -> str:
-    return ".".join(map(str, version))

@@ -35,6 +35,7 @@ class GuestFacts(NamedTuple):
     """``<pcihole64>`` of the root."""
     arch: str
     uefi: bool
+    sev_snp: bool = False
 
 
 def read_guest(root: etree._Element) -> GuestFacts:
@@ -51,6 +52,7 @@ def read_guest(root: etree._Element) -> GuestFacts:
         window=read_window(root),
         arch="x86_64" if type_ is None else type_.get("arch", "x86_64"),
         uefi=is_uefi(root),
+        sev_snp=root.find("launchSecurity[@type='sev-snp']") is not None,
     )
 
 

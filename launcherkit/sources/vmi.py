@@ -25,6 +25,8 @@ class Vmi(NamedTuple):
     annotations: Mapping[str, str]
     notes: tuple[Note, ...] = ()
     """What the operator should know of the document itself."""
+    launcher_image: str = ""
+    """Of the pod that it runs in, as its status has it."""
 
 
 def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi:
@@ -66,7 +68,9 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     annotations = reader.mapping(metadata.get("annotations"), "metadata.annotations")
     reader.errors.raise_if_any()
     texts = {key: value for key, value in annotations.items() if isinstance(value, str)}
-    return Vmi(tuple(requests), texts, notes)
+    status = root.get("status")
+    image = status.get("launcherContainerImageVersion") if isinstance(status, Mapping) else None
+    return Vmi(tuple(requests), texts, notes, image if isinstance(image, str) else "")
 
 
 def _is_vmi(document: object) -> bool:

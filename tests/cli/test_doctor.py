@@ -224,3 +224,28 @@ def test_what_a_dra_claim_gave_is_checked_too(tmp_path: Path) -> None:
     failed = document(*arguments, "--dra-dir", tmp_path)
     assert statuses(failed, "translation") == ["fail"]
     assert failed["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("image", "status"),
+    [
+        ("registry.example/kubevirt/virt-launcher:v1.9.0", "warn"),
+        ("registry.example:5000/kubevirt/virt-launcher:v1.9.1-rc.0@sha256:" + 64 * "0", "warn"),
+        ("registry.example/kubevirt/virt-launcher:v1.8.4", "ok"),
+        ("registry.example:5000/kubevirt/virt-launcher@sha256:" + 64 * "0", "skipped"),
+    ],
+)
+def test_the_version_of_kubevirt_is_that_of_the_launchers_image(
+    tree: HostTree, domain: Path, tmp_path: Path, image: str, status: str
+) -> None:
+    spec = {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": "nvidia.com/GA102"}]}}}
+    vmi = tmp_path / "vmi.json"
+    vmi.write_text(json.dumps({"spec": spec, "status": {"launcherContainerImageVersion": image}}))
+    told = document("--host", tree.root, "--domain", domain, "--vmi", vmi, env={VARIABLE: "0000:e1:00.0"})
+    assert statuses(told, "known-problems") == [status]
+
+
+def test_the_version_of_the_kernel_is_read(tree: HostTree) -> None:
+    (tree.root / "proc/sys/kernel").mkdir(parents=True)
+    (tree.root / "proc/sys/kernel/osrelease").write_text("6.1.0-37-amd64\n")
+    assert "nothing is known against Linux 6.1.0" in json.dumps(document("--host", tree.root))

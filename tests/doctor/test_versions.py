@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from launcherkit.doctor.facts import Version
-from tests.doctor.patients import finding, gathered, healthy_host, of_vm, patient
+from tests.doctor.patients import GUEST, finding, findings, gathered, healthy_host, host_patient, of_vm, patient
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,60 @@ def test_the_version_is_told() -> None:
 
 def test_a_snapshot_tells_no_versions() -> None:
     assert finding(patient(gathered=None), "qemu-version").status == "skipped"
+
+
+# What is known to be broken
+
+SNP = GUEST._replace(sev_snp=True)
+
+
+def problems(**changes: Any) -> dict[str, str]:
+    """Those that a patient is told of, with their status."""
+    return {each.subject: each.status for each in findings(patient(**changes), "known-problems")}
+
+
+@pytest.mark.parametrize(
+    ("qemu", "guest", "told"),
+    [
+        ((9, 0, 2), SNP, {"": "ok"}),
+        ((9, 1, 0), SNP, {"qemu-sev-snp": "warn"}),
+        ((9, 1, 3), SNP, {"qemu-sev-snp": "warn"}),
+        ((9, 1, 0), GUEST, {"": "ok"}),
+        ((9, 1, 0), None, {"qemu-sev-snp": "skipped"}),
+        ((9, 2, 0), SNP, {"": "ok"}),
+    ],
+)
+def test_qemu_9_1_is_warned_of_where_the_guest_has_sev_snp_and_a_device(
+    qemu: Version, guest: object, told: dict[str, str]
+) -> None:
+    assert problems(gathered=gathered(qemu=qemu), guest=guest) == told
+
+
+def test_the_warning_names_version_source_and_remedy() -> None:
+    found = finding(patient(gathered=gathered(qemu=(9, 1, 0)), guest=SNP), "known-problems")
+    assert found.seen.startswith("QEMU 9.1.0: ")
+    assert "KubeVirt#16407" in found.seen
+    assert found.remedy == "Use QEMU 9.2 or later."
+
+
+@pytest.mark.parametrize(
+    ("kubevirt", "told"), [((1, 8, 4), {"": "ok"}), ((1, 9, 0), {"kubevirt-plugins": "warn"}), (None, {"": "ok"})]
+)
+def test_a_kubevirt_that_a_plugin_breaks_is_warned_of(kubevirt: Version | None, told: dict[str, str]) -> None:
+    assert problems(kubevirt=kubevirt) == told
+
+
+def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
+    subject = replace(of_vm(healthy_host()), attached=())
+    assert problems(kubevirt=(1, 9, 0), subject=subject) == {"": "ok"}
+
+
+def test_where_no_vm_is_known_it_is_told_of_and_does_not_count() -> None:
+    (found,) = findings(host_patient(healthy_host(), qemu=(9, 1, 0)), "known-problems")
+    assert (found.status, found.subject) == ("skipped", "qemu-sev-snp")
+
+
+def test_what_was_seen_is_named_where_nothing_is_known_against_it() -> None:
+    found = finding(patient(gathered=gathered(kernel=(6, 1, 0))), "known-problems")
+    assert found.seen == "nothing is known against libvirt 9.0.0, QEMU 7.2.22, Linux 6.1.0"
+    assert finding(patient(gathered=None), "known-problems").status == "skipped"

@@ -1,0 +1,110 @@
+"""What is known of libvirt, QEMU, Linux, KubeVirt and others by version: compatibility.toml beside this module."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+Version: TypeAlias = tuple[int, ...]
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compatibility.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A version that was run."""
+
+    program: str
+    version: str
+    what: str
+    tiers: tuple[str, ...]
+    """Of the tests that run with it every time; empty: it was run by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What there is from a version on."""
+
+    program: str
+    since: Version
+    what: str
+    source: str
+    """``documents``, ``schema`` or ``tried``."""
+    name: str
+    """By which doctor asks for it; empty where it doesn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What doesn't work with some versions."""
+
+    name: str
+    program: str
+    since: Version
+    before: Version | None
+    """The first version that has it mended; None where none is known."""
+    where: str
+    """For whom: empty, ``pci`` or ``sev-snp``."""
+    what: str
+    remedy: str
+    source: str
+
+    def has(self, version: Version) -> bool:
+        """Whether it is a version with this fault."""
+        return self.since <= version and (self.before is None or version < self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """The whole table."""
+
+    tried: tuple[Tried, ...]
+    needs: tuple[Need, ...]
+    broken: tuple[Broken, ...]
+
+    def since(self, name: str) -> Version:
+        """The version from which something named is there."""
+        return next(need.since for need in self.needs if need.name == name)
+
+
+@cache
+def compatibility() -> Compatibility:
+    """The table of this version of launcherkit."""
+    with open(PATH, "rb") as file:
+        written = tomllib.load(file)
+    return Compatibility(
+        tuple(
+            Tried(each["program"], each["version"], each["what"], tuple(each.get("tiers", ())))
+            for each in written["tried"]
+        ),
+        tuple(
+            Need(each["program"], version(each["from"]), each["what"], each["source"], each.get("name", ""))
+            for each in written["needs"]
+        ),
+        tuple(
+            Broken(
+                each["name"],
+                each["program"],
+                version(each["from"]),
+                version(each["before"]) if "before" in each else None,
+                each["where"],
+                each["what"],
+                each["remedy"],
+                each["source"],
+            )
+            for each in written["broken"]
+        ),
+    )
+
+
+def version(text: str) -> Version:
+    """``12.1`` as a tuple that can be compared."""
+    return tuple(map(int, text.split(".")))
+
+
+def dotted(found: Version) -> str:
+    """The other way round."""
+    return ".".join(map(str, found))
