@@ -16,6 +16,7 @@ from launcherkit.model.note import Note
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 
 ROOT = Path(__file__).parents[1]
+MORE = "help: `launcherkit explain LK101` says more.\n"
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -31,7 +32,7 @@ def test_a_command_that_ends_well_keeps_its_code() -> None:
 
 def test_an_error_is_its_code_a_line_and_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(BadPciAddress("a is\n wrong", "Mend\tit.")), {}) == 65
-    assert capsys.readouterr() == ("", "error[LK101]: a is wrong\nhelp: Mend it.\n")
+    assert capsys.readouterr() == ("", "error[LK101]: a is wrong\nhelp: Mend it.\n" + MORE)
 
 
 COMMANDS = "Do it by hand:\necho 1 > /sys/a\necho\t2 > \x1b/sys/b\nerror[LK999]: forged"
@@ -41,7 +42,7 @@ def test_the_commands_of_a_help_are_a_line_each_and_look_like_no_message(capsys:
     guarded(raising(BadPciAddress("a", COMMANDS)), {})
     assert capsys.readouterr().err == (
         "error[LK101]: a\nhelp: Do it by hand:\n      echo 1 > /sys/a\n      echo 2 > \\x1b/sys/b\n"
-        "      error[LK999]: forged\n"
+        "      error[LK999]: forged\n" + MORE
     )
 
 
@@ -53,7 +54,14 @@ def test_a_help_is_one_string_of_a_json_line(capsys: pytest.CaptureFixture[str])
 
 def test_several_errors_are_all_told_and_the_first_decides_the_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(SeveralErrors([BadPolicy("a", "b"), BadPciAddress("c", "d")])), {}) == 78
-    assert capsys.readouterr().err == "error[LK401]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n"
+    assert capsys.readouterr().err == (
+        "error[LK401]: a\nhelp: b\nhelp: `launcherkit explain LK401` says more.\nerror[LK101]: c\nhelp: d\n" + MORE
+    )
+
+
+def test_errors_of_one_code_have_one_line_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(raising(SeveralErrors([BadPciAddress("a", "b"), BadPciAddress("c", "d")])), {})
+    assert capsys.readouterr().err == "error[LK101]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n" + MORE
 
 
 def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 
-from launcherkit.cli.pages import all_codes, page_of
+from launcherkit.cli.pages import all_codes, code_of, page_of, titles
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.errors import EX_USAGE, LauncherkitError
@@ -35,6 +35,7 @@ can't be done, say what is known all the same. Or, with a CODE, print the page o
 EPILOG = """\
 examples:
   launcherkit explain LK204
+  launcherkit explain --list | grep IOMMU
   launcherkit explain --domain vm.xml --vmi vmi.json
   launcherkit explain --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json
   launcherkit explain --domain vm.xml --vmi vmi.json --json"""
@@ -43,16 +44,20 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "code", metavar="CODE", nargs="?", help="an error code such as LK204; all other inputs are ignored"
+        "code", metavar="CODE", nargs="?", help="an error code such as LK204, or 204; all other inputs are ignored"
     )
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
+    group.add_argument("--list", action="store_true", help="print every error code with its title and exit")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print an explanation or a page; where the translation fails, what is known, and then its errors as ever."""
     ink = ink_for(sys.stdout.isatty(), env)
+    if args.list:
+        _print("".join(f"{code}\t{title}\n" for code, title in titles().items()))
+        return 0
     if args.code:
         return _print_page(args.code, env, ink)
     if not args.domain:
@@ -149,14 +154,14 @@ def _print(text: str) -> None:
 
 
 def _print_page(code: str, env: Mapping[str, str], ink: Ink) -> int:
-    code = code.strip().upper()
+    code = code_of(code)
     codes = all_codes()
     if code not in codes:
         import difflib
 
         near = difflib.get_close_matches(code, codes, n=3, cutoff=0.5) or codes[:3]
         tell("error", f"launcherkit explain: there is no error {code[:40]!r}", env)
-        tell("help", f"The nearest are {', '.join(near)}; docs/errors/README.md has all of them.", env)
+        tell("help", f"The nearest are {', '.join(near)}; `launcherkit explain --list` prints all of them.", env)
         return EX_USAGE
     page = read_file(page_of(code)).decode("utf-8", "replace")
     _print("".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines()))

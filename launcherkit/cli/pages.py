@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 import launcherkit
+from launcherkit.sources.files import read_file
 
 _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
 PLACES = (os.path.join(_PACKAGE, "_pages", "errors"), os.path.join(os.path.dirname(_PACKAGE), "docs", "errors"))
@@ -18,6 +19,18 @@ def all_codes() -> list[str]:
         with suppress(OSError):
             return sorted(name.removesuffix(".md") for name in os.listdir(place) if name.startswith("LK"))
     return []
+
+
+def code_of(text: str) -> str:
+    """The code that somebody means by ``LK204``, ``lk204`` or ``204``; there may be none such."""
+    text = text.strip().upper()
+    return f"LK{text}" if text.isdecimal() else text
+
+
+def titles() -> dict[str, str]:
+    """Each code that has a page, with what it says, in order."""
+    heads = {code: read_file(page_of(code)).partition(b"\n")[0].decode() for code in all_codes()}
+    return {code: head.removeprefix(f"# {code}: ") for code, head in heads.items()}
 
 
 def page_of(code: str) -> str:

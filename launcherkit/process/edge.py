@@ -76,6 +76,8 @@ def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
         _print(f"error[{error.code}]: {_one_line(error.message)}")
         if following is None or following.remedy != error.remedy:  # errors of one kind have one help
             tell("help", error.remedy, env)
+        if following is None or following.code != error.code:
+            tell("help", f"`launcherkit explain {error.code}` says more.", env)
 
 
 def _one_line(text: str) -> str:

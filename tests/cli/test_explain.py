@@ -322,7 +322,7 @@ def test_a_terminal_that_wants_no_colour_gets_none(case: Case, refusal: dict[str
 # Pages of errors
 
 
-@pytest.mark.parametrize("code", ["LK204", "lk204", " Lk204"])
+@pytest.mark.parametrize("code", ["LK204", "lk204", " Lk204", "204"])
 def test_a_code_prints_its_page(code: str) -> None:
     result = run("explain", code)
     assert result.returncode == 0
@@ -339,9 +339,20 @@ def test_codes_of_the_device_plugin_have_pages_too() -> None:
     assert set(LauncherkitError.codes()) <= set(all_codes())
 
 
-@pytest.mark.parametrize(("code", "near"), [("LK219", b"LK2"), ("LK24", b"LK204"), ("nonsense", b"LK101")])
+def test_the_list_has_every_code_with_its_title() -> None:
+    result = run("explain", "--list")
+    assert (result.returncode, result.stderr) == (0, b"")
+    rows = dict(line.split("\t") for line in result.stdout.decode().splitlines())
+    assert list(rows) == list(LauncherkitError.codes())
+    assert rows["LK204"] == "the IOMMU group is not viable"
+
+
+@pytest.mark.parametrize(
+    ("code", "near"), [("218", b"LK2"), ("LK219", b"LK2"), ("LK24", b"LK204"), ("nonsense", b"LK101")]
+)
 def test_an_unknown_code_gets_the_nearest(code: str, near: bytes) -> None:
     result = run("explain", code)
     assert result.returncode == 2
     assert result.stdout == b""
     assert near in result.stderr
+    assert b"launcherkit explain --list" in result.stderr

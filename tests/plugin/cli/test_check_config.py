@@ -34,7 +34,7 @@ def test_a_wrong_one_is_told_whole(command: list[str], tmp_path: Path, capfd: py
     path.write_text("auto: x\nbogus: 1")
     code, out, err = outcome(capfd, *command, str(path))
     assert (code, out) == (78, "")
-    assert [line.partition(":")[0] for line in err] == ["error[LK701]", "error[LK701]", "help"]
+    assert [line.partition(":")[0] for line in err] == ["error[LK701]", "error[LK701]", "help", "help"]
 
 
 def test_notes_are_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
