@@ -133,7 +133,7 @@ class Allocator:
             if offer is None or device not in offer.resource.devices:
                 raise UnknownDevice(
                     f"{resource}: there is no device {device[:100]!r}",
-                    "It has been removed, or its resource has another name now; the kubelet's next pod gets another.",
+                    "It has been removed, or its resource has another name now; the next pod gets another device.",
                 )
         if offer is None:
             raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
@@ -146,6 +146,6 @@ def _refuse_unhealthy(resource: Resource, ids: Sequence[str]) -> None:
         if problem is not None:
             raise DeviceUnhealthy(
                 f"{resource.name}: {device} is Unhealthy: {problem.text}",
-                "Mend what the message names; the device is back by itself then. "
+                "Fix what the message names; the device then becomes Healthy by itself. "
                 "`launcherkit-plugin discover` shows the state of all.",
             )

@@ -41,7 +41,7 @@ class GroupMembers:
         usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
             away: after a change of names, or by another device plugin.
         fresh_since: see `FreshSince`.
-        host: tells the IOMMU group of what a pod has and what isn't advertised any more.
+        host: has the IOMMU group of what a pod has and what isn't advertised any more.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str]) 
         why = members.in_the_way(resource, resource.devices[device], beside)
         if why is not None:
             raise GroupSplit(
-                f"{resource.name}: {device} can't be given away: {why}",
+                f"{resource.name}: {device} can't be allocated: {why}",
                 "Ask for all devices of the group in one container, wait until that pod has ended, or give the cards "
                 "groups of their own, by another PCIe slot or ACS.",
             )

@@ -1,7 +1,7 @@
 """Binds what belongs together to a VFIO driver, or gives it back: all or nothing, whoever is killed when (K8).
 
-Before anything is changed it is on record what was there. So whatever is found later, by this process or another one,
-is on the way to one of two ends: all bound, or all as it was.
+What was there is recorded before anything is changed. So whatever is found later, by this process or another one, can
+be brought to one of two ends: all bound, or all as it was.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class CheckFree(Protocol):
     """Knows who holds what."""
 
     def __call__(self, addresses: Sequence[PciAddress], *, sure: bool) -> None:
-        """Let nothing be taken away that somebody has.
+        """Check that nobody has what is to be taken away.
 
         Args:
             addresses: functions.
-            sure: that nobody can tell is not good enough.
+            sure: whether an unknown holder is an error.
 
         Raises:
             DeviceHeld: a pod or a process has one of them.
@@ -79,7 +79,7 @@ class Binder:
 
         Args:
             members: all of the group, but bridges.
-            change: those to be bound; which of them have that driver by now stay as they are.
+            change: those to be bound; those that already have that driver stay as they are.
             driver: ``vfio-pci``; where some of the group are on record, theirs.
             asked: those for whose sake it is done.
             by: who asks for it.
@@ -113,7 +113,7 @@ class Binder:
 
     @contextmanager
     def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Nobody else changes these functions, as long as this or what it has begun goes on."""
+        """Keep everybody else from these functions, until this and all that it has begun has ended."""
         with self._ledger.locked(addresses, seconds) as locks, self._sysfs.holding(locks):
             yield
 
@@ -130,7 +130,7 @@ class Binder:
             hung = reached[-1:] if isinstance(error, StepHangs) else []
             _, left = self._undo(record, pending, hung)
             if left is not None and isinstance(error, LauncherkitError):
-                raise type(error)(f"{error.message}; to undo it failed too: {left.message}", error.remedy) from error
+                raise type(error)(f"{error.message}; undoing it failed too: {left.message}", error.remedy) from error
             raise
 
     def restore(self, record: Record) -> list[Changed]:
@@ -185,7 +185,7 @@ class Binder:
             return self._settle(present)
 
     def _settle(self, record: Record) -> Settled:
-        """Whoever was at it has ended: we have the locks."""
+        """Nobody is at it any more: we have the locks."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
             self._check_free(sorted(pending), sure=True)
@@ -226,14 +226,12 @@ class Binder:
         if present is not None and present != driver:
             sysfs.unbind(address, present)
             if sysfs.driver(address) is not None:
-                raise _not_verified(
-                    address, f"is bound to {sysfs.driver(address)} after {present} was told to leave it"
-                )
+                raise _not_verified(address, f"is bound to {sysfs.driver(address)} after it was unbound from {present}")
         if sysfs.driver(address) != driver:
             sysfs.probe(address)
         if sysfs.driver(address) != driver:
             raise _not_verified(
-                address, f"is bound to {sysfs.driver(address) or 'no driver'} after {driver} was told to take it"
+                address, f"is bound to {sysfs.driver(address) or 'no driver'} after it was offered to {driver}"
             )
         sysfs.set_power(address, AWAKE)  # only now: vfio-pci allows it to sleep when it takes it
 
@@ -294,7 +292,9 @@ class Binder:
         if present != driver and (present is not None or entry.driver is None):
             sysfs.set_power(address, entry.power)
             return
-        raise _not_verified(address, f"is bound to {present or 'no driver'} and should be back with {entry.driver}")
+        raise _not_verified(
+            address, f"is bound to {present or 'no driver'} and should be bound to {entry.driver} again"
+        )
 
 
 def _not_verified(address: PciAddress, what: str) -> StepFailed:

@@ -127,7 +127,7 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
             errors.add(
                 BindRefused(
                     f"{who} is part of this host's chipset, on driver {member.driver}",
-                    "Take its driver from it by hand, which is all that VFIO wants, or put the cards into groups of "
+                    "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of "
                     "their own, by another PCIe slot or ACS. --force binds it like any other.",
                 )
             )
@@ -138,7 +138,7 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
                 errors.add(
                     BindRefused(
                         f"{who} is in use by this host: {use.text}",
-                        "Make the host do without it first. --force takes it away as it is.",
+                        "Stop using it on the host first. --force takes it all the same.",
                     )
                 )
     errors.raise_if_any()
@@ -148,7 +148,7 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
     """T2: what it is used for isn't known either."""
     return BindRefused(
         f"{address} can't be read: {host.unknown[address]}",
-        "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
+        "Fix what keeps it from being read; the kernel's log (dmesg) may say more.",
     )
 
 

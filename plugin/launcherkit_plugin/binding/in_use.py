@@ -1,4 +1,4 @@
-"""Nothing is taken away that somebody has: a pod, a process, or the host itself (K8)."""
+"""Who uses a function: a pod, a process, or the host itself; nothing is taken away from them (K8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Holders:
         host: facts are read from when it is asked.
         usage: gives what the kubelet says.
         open_nodes: gives what processes have open.
-        unknown_is_free: where nobody can tell, it counts as free.
+        unknown_is_free: what is unknown counts as free.
     """
 
     def __init__(
@@ -48,26 +48,26 @@ class Holders:
         facts, usage, nodes = self._host.facts(addresses), self._usage(), self._open_nodes()
         holder = next(holders_of(addresses, facts, usage, nodes), None)
         if holder is not None:
-            raise DeviceHeld(holder, "End the pod or the VM first; nothing takes a device away from one that runs.")
+            raise DeviceHeld(holder, "End the pod or the VM first: a device in use is never taken away.")
         if not sure or self._unknown_is_free:
             return
         who = ", ".join(map(str, addresses))
         for address in _near(addresses, facts) & facts.unknown.keys():
             raise HoldersUnknown(
-                f"whether somebody has {address} can't be told: {facts.unknown[address]}",
-                "Mend what keeps it from being read, or, where you know that nobody has it, --force.",
+                f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
+                "Fix what keeps it from being read, or, if you know that nobody has it, use --force.",
             )
         if not usage.known:
             raise HoldersUnknown(
-                f"whether a pod has {who} can't be told: neither PodResources nor the kubelet's checkpoint can be read",
-                "Give their places with --pod-resources or --kubelet-dir, or, where you know that no pod has them, "
+                f"it is unknown whether a pod has {who}: neither PodResources nor the kubelet's checkpoint can be read",
+                "Name their places with --pod-resources or --kubelet-dir; or, if you know that no pod has them, use "
                 "--force.",
             )
         if not nodes.complete:
             raise HoldersUnknown(
-                f"whether a process has {who} open can't be told: {nodes.unseen}",
-                "Run it as root in the host's PID namespace (in a pod: hostPID), or, where you know that nobody has "
-                "them, with --force.",
+                f"it is unknown whether a process has {who} open: {nodes.unseen}",
+                "Run it as root in the host's PID namespace (in a pod: hostPID); or, if you know that nobody has them, "
+                "with --force.",
             )
 
 
@@ -149,7 +149,7 @@ def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[HostUse]:
             for text in look():
                 yield HostUse(text, by_guests)
         except UnreadableFile as problem:
-            yield HostUse(f"whether it is can't be told: {problem.message}", by_guests)
+            yield HostUse(f"its use is unknown: {problem.message}", by_guests)
 
 
 def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
@@ -160,7 +160,7 @@ def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
     for name, place in places.items():
         flags = hexadecimal(tree.read(f"{place}/flags", 32), 0xFFFFFFFF)
         if flags is None:
-            yield f"network interface {name} may be up: {place}/flags tells nothing"
+            yield f"network interface {name} may be up: {place}/flags can't be read"
         elif flags & _IFF_UP:
             yield f"network interface {name} is up"
 
@@ -211,7 +211,7 @@ def _mounts(proc: str) -> dict[str, str]:
     Those of process 1 are the host's.
 
     Raises:
-        UnreadableFile: nobody can tell what is mounted.
+        UnreadableFile: it is unknown what is mounted.
     """
     found: dict[str, str] = {}
     lines = _lines(f"{proc}/1/mountinfo")

@@ -153,8 +153,8 @@ class Ledger:
             raise _unwritable(self._folder, problem) from problem
         if status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
             raise BadRecord(
-                f"{self._folder} can be written to by others, who could have anything bound to anything",
-                f"chown root {self._folder}; chmod 700 {self._folder}; or give another folder with --ledger.",
+                f"{self._folder} can be written to by others, who could have any device bound to any driver",
+                f"chown root {self._folder}; chmod 700 {self._folder}; or name another folder with --ledger.",
             )
 
     def _path(self, record: Record) -> str:
@@ -245,7 +245,7 @@ def _entry(entry: Any, where: str) -> Entry:
 
 def _in(mapping: Any, where: str, key: str) -> Any:
     if not isinstance(mapping, dict):
-        raise ValueError(f"{where or 'it'}: {shown(mapping)} is no object")
+        raise ValueError(f"{where or 'it'}: {shown(mapping)} is not an object")
     if key not in mapping:
         raise ValueError(f"{where or 'it'} has no {key}")
     return mapping[key]
@@ -254,12 +254,12 @@ def _in(mapping: Any, where: str, key: str) -> Any:
 def _list(document: Any, key: str) -> list[Any]:
     value = _in(document, "", key)
     if not isinstance(value, list):
-        raise ValueError(f"{key}: {shown(value)} is no list")
+        raise ValueError(f"{key}: {shown(value)} is not a list")
     return value
 
 
 def _named(where: str, parse: Callable[[Any], T], value: Any) -> T:
-    """A value, or an error that says where it stands."""
+    """A value, or an error that says which one it is."""
     try:
         return parse(value)
     except ValueError as problem:
@@ -268,37 +268,37 @@ def _named(where: str, parse: Callable[[Any], T], value: Any) -> T:
 
 def _address(value: Any) -> PciAddress:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is no address")
+        raise ValueError(f"{shown(value)} is not an address")
     return PciAddress.parse(value)
 
 
 def _driver(value: Any) -> str | None:
     """A name that is one component of a path, for it becomes one."""
     if value is not None and (not isinstance(value, str) or value in ("", ".", "..") or set("/\0\n") & set(value)):
-        raise ValueError(f"{shown(value)} is no driver")
+        raise ValueError(f"{shown(value)} is not the name of a driver")
     return value
 
 
 def _power(value: Any) -> Power:
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{shown(value)} is no list of two")
+        raise ValueError(f"{shown(value)} is not a list of two")
     return Power(_one_of(value[0], ("0", "1", None)), _one_of(value[1], ("auto", "on", None)))
 
 
 def _one_of(value: Any, values: Sequence[Any]) -> Any:
     if value not in values:
-        raise ValueError(f"{shown(value)} is none of {', '.join(filter(None, values))}")
+        raise ValueError(f"{shown(value)} is not one of {', '.join(filter(None, values))}")
     return value
 
 
 def _bad(path: str, why: str) -> BadRecord:
     return BadRecord(
-        f"{path} is no record of what was bound: {why}",
-        "Look with `lspci -k` at what is bound to what, give it back by hand, and remove the file.",
+        f"{path} is not a valid record of what was bound: {why}",
+        "See with `lspci -k` which driver each device is bound to, bind them by hand, and remove the file.",
     )
 
 
 def _unwritable(path: str, problem: OSError) -> UnwritableFile:
     return UnwritableFile(
-        f"{path}: {problem.strerror or problem}", "Binding takes root; or give another folder with --ledger.", file=path
+        f"{path}: {problem.strerror or problem}", "Binding needs root; or name another folder with --ledger.", file=path
     )

@@ -37,7 +37,7 @@ LATE_SECONDS = 30.0
 
 
 class _Done(NamedTuple):
-    """What has come of one task or record."""
+    """The result of one task or record."""
 
     action: Binding
     functions: tuple[PciAddress, ...]

@@ -60,10 +60,10 @@ def check_domain(domain: str) -> str:
     labels = domain.split(".")
     if len(domain) > _LONGEST_DOMAIN or not all(_is_label(label) for label in labels):
         raise ValueError(
-            f"the domain is of lower case letters, digits, dashes and dots, {_LONGEST_DOMAIN} characters at most"
+            f"a domain consists of lower-case letters, digits, dashes and dots, at most {_LONGEST_DOMAIN} characters"
         )
     if domain.endswith("kubernetes.io") or domain.startswith("requests."):
-        raise ValueError("Kubernetes keeps domains that end with kubernetes.io or begin with requests. to itself")
+        raise ValueError("Kubernetes reserves domains that end with kubernetes.io or begin with requests.")
     return domain
 
 
@@ -78,7 +78,9 @@ def check_short_name(name: str) -> str:
         ValueError: says what is wrong with it.
     """
     if not (name and _IN_NAME.issuperset(name) and name[0] in _ALNUM and name[-1] in _ALNUM):
-        raise ValueError("the name is of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
+        raise ValueError(
+            "a name consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
+        )
     if len(name) > LONGEST_NAME:
         raise ValueError(f"the name has {len(name)} characters; the path of its socket leaves room for {LONGEST_NAME}")
     return name
@@ -241,7 +243,7 @@ def clashes(named: Iterable[tuple[str, str]]) -> Iterator[str]:
         for kind, key, taken in (("socket", socket, sockets), ("variable", variable, variables)):
             other = taken.setdefault(key, name)
             if other != name:
-                yield f"the resources {other} and {name} have one {kind}, {key}"
+                yield f"the resources {other} and {name} have the same {kind}, {key}"
 
 
 def variable_name(name: str, prefix: str) -> str:

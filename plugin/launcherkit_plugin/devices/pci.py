@@ -189,7 +189,7 @@ class PciProvider:
                 since = self._gone_since.get(key, now)
                 if now - since <= GONE_SECONDS or usage.holder(name, key) is not None:
                     gone[key] = since
-                    problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is not on sysfs any more")
+                    problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is no longer in sysfs")
                     found.setdefault(name, {})[key] = device._replace(problem=problem)
         self._gone_since = gone
 
@@ -211,7 +211,7 @@ class PciProvider:
             raise DeviceUnhealthy(
                 f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
                 "nodes of their groups, others only VFIO's character devices",
-                "Load vfio-pci with one of the two for all, or ask for them in different pods.",
+                "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
             )
         listed = (
             dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
@@ -257,8 +257,8 @@ class PciProvider:
             problem = _absence(address, host) if function is None else self._problem(function, rule, plan, host)
             if problem is not None:
                 raise DeviceUnhealthy(
-                    f"{resource.name}: {address} can't be had any more: {problem.text}",
-                    "Mend what the message names; the device is back by itself then.",
+                    f"{resource.name}: {address} is no longer available: {problem.text}",
+                    "Fix what the message names; the device then becomes Healthy by itself.",
                 )
             plans.append(plan)
         return plans
@@ -279,7 +279,7 @@ def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
 def _absence(address: PciAddress, host: HostFacts) -> Problem:
     if address in host.unknown:
         return Problem("not-viable", f"it can't be read: {host.unknown[address]}")
-    return Problem("gone", f"{address} is not on sysfs any more")
+    return Problem("gone", f"{address} is no longer in sysfs")
 
 
 def _reason(error: LauncherkitError) -> Reason:

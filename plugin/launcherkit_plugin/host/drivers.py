@@ -64,7 +64,7 @@ class Sysfs:
 
     @contextmanager
     def holding(self, locks: Sequence[int]) -> Iterator[None]:
-        """Have what does the steps keep these open files: a step that is left behind keeps the locks."""
+        """Let the worker keep these open files: a step that is left behind keeps the locks."""
         assert self._worker is None
         self._worker = self._make_worker(locks)
         try:
@@ -100,7 +100,7 @@ class Sysfs:
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
 
     def override(self, address: PciAddress) -> str | None:
-        """The driver that alone may take the function. May wait: the kernel takes the device's lock to tell it."""
+        """The driver that alone may take the function. May wait: reading it takes the device's lock."""
         path = f"{self._bus}/devices/{address}/driver_override"
         return text(self._read(path))
 
@@ -160,7 +160,7 @@ class Sysfs:
 
 def _remedy(problem: OSError) -> str:
     if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "Binding takes root and a /sys that can be written to: in a container, a privileged one."
+        return "Binding needs root and a writable /sys: in a container, a privileged one."
     return "The kernel's log (dmesg) says more."
 
 
@@ -217,7 +217,7 @@ def no_modprobe(name: str) -> None:
     Raises:
         NoVfioDriver: always.
     """
-    raise _not_loaded(name, "modules can be loaded on this machine alone, and --host says another one")
+    raise _not_loaded(name, "modules can only be loaded on this machine, and --host names another one")
 
 
 def _not_loaded(name: str, why: str) -> NoVfioDriver:

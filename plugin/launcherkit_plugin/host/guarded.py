@@ -168,8 +168,8 @@ class Guarded:
     def _error(self, key: str) -> WorkHangs:
         return WorkHangs(
             f"{key}: {self._text(self._under_way[key])}",
-            "The driver is stuck, or busy with something else: see `dmesg` on the node. Other cards are not concerned; "
-            "this one can be had again when the work has come back.",
+            "The driver is stuck, or busy with something else: see `dmesg` on the node. Other cards are not affected; "
+            "this one is available again once the work has returned.",
         )
 
     @staticmethod

@@ -62,7 +62,7 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
-            unseen = unseen or f"{HolderProcess(pid, _name(proc, pid))} can't be looked into"
+            unseen = unseen or f"{HolderProcess(pid, _name(proc, pid))} can't be inspected"
             continue
         for node in nodes:
             found.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
@@ -90,7 +90,7 @@ def _nodes_of(directory: str) -> set[str]:
     """The VFIO nodes that a process has open.
 
     Raises:
-        OSError: it can't be looked into.
+        OSError: it can't be inspected.
     """
     nodes: set[str] = set()
     for entry in os.listdir(directory):

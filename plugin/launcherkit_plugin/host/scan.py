@@ -239,9 +239,7 @@ def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> 
     if not stalled:
         return resource
     devices = {
-        key: device._replace(
-            problem=Problem("failed", f"{key}: a file of it on sysfs doesn't come back when it is read")
-        )
+        key: device._replace(problem=Problem("failed", f"{key}: reading one of its files in sysfs hangs"))
         if device.healthy
         and usage.holder(resource.name, key) is None
         and not {key, *map(str, device.functions)}.isdisjoint(stalled)

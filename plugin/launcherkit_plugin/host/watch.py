@@ -242,7 +242,7 @@ def _nearest(folder: str) -> str:
 
 @contextmanager
 def watching(uevents: Callable[[], None]) -> Iterator[Watching]:
-    """Watch in the running loop while the block runs; where the kernel tells nothing, nothing is called.
+    """Watch in the running loop while the block runs; where the kernel reports nothing, nothing is called.
 
     Args:
         uevents: called when uevents of devices have come.

@@ -59,7 +59,7 @@ def read_vm(document: bytes) -> Vm:
     if not all(isinstance(text, str) and text for text in texts):
         raise BadVmi(
             "the VMI has no metadata.namespace, name or uid",
-            "Worker over the whole VirtualMachineInstance, with status.",
+            "Pass the whole VirtualMachineInstance, with its status.",
             key="metadata",
         )
     namespace, name, uid = map(str, texts)

@@ -250,7 +250,7 @@ def apply_layout(
     left = difference(wishes(entries, spread, host)[0], host)
     if left:
         raise NoVgpuRoom(
-            f"the layout can't be brought about: {'; '.join(left)}",
+            f"the layout can't be reached: {'; '.join(left)}",
             "The cards have no room for it beside each other: see the driver's rules for mixing types.",
         )
 

@@ -74,7 +74,7 @@ class Maker:
             lambda tree: self._is_there(parent, type_id, uuid, tree) and _has_node(uuid, tree), self._patience
         ):
             raise VgpuNotMade(
-                f"{parent}: mdev {uuid} of type {type_id} was ordered, and there is none with an IOMMU group and a "
+                f"{parent}: mdev {uuid} of type {type_id} was requested, and there is none with an IOMMU group and a "
                 f"device node after {self._patience:g} s",
                 "See `dmesg` on the node for what the vGPU driver says; modprobe vfio_mdev, where the kernel has it.",
             )
@@ -105,7 +105,7 @@ class Maker:
         if (mdev.parent, mdev.type_id) != (parent, type_id):
             raise WrongVgpu(
                 f"mdev {uuid} is of type {mdev.type_id} on {mdev.parent}, not of type {type_id} on {parent}",
-                f"Nothing of ours makes such a one. Remove it on the node, if nothing uses it: "
+                f"launcherkit didn't create it. If nothing uses it, remove it on the node: "
                 f"echo 1 > /{_MDEVS}/{uuid}/remove",
             )
         return True
@@ -172,7 +172,9 @@ class Maker:
         if not self._seen(
             lambda _: (now := self.vf(address)) is not None and now.current_type == type_number, patience
         ):
-            message = f"{address}: vGPU type {type_number} was written, and is not what is read {patience:g} s later"
+            message = (
+                f"{address}: vGPU type {type_number} was written, and {patience:g} s later the VF still has another"
+            )
             raise (VgpuNotMade if type_number else VgpuNotRemoved)(message, _DMESG)
         return True
 
@@ -229,7 +231,7 @@ def _type_folder(parent: str, type_id: str) -> str:
 
 
 def _has_node(uuid: str, tree: Tree) -> bool:
-    """Whether QEMU could open it; a tree without ``dev/`` can't tell."""
+    """Whether QEMU could open it; in a tree without ``dev/`` that is unknown, and counts as yes."""
     mdev = read_mdev(tree, uuid)
     if mdev is None or mdev.iommu_group is None:
         return False

@@ -138,7 +138,7 @@ class MdevKind:
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
             raise UnknownDevice(
                 f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} is not there any more",
-                "Somebody has removed it: in static mode they have to be made before pods can have them.",
+                "Somebody has removed it: in static mode mdevs must be created before pods can use them.",
             )
         return False
 

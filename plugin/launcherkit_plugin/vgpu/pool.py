@@ -230,7 +230,7 @@ class Pool:
         if target is None:
             raise UnknownDevice(
                 f"{resource}: there is no vGPU {device[:100]!r}",
-                "It has been removed, or its type is not permitted any more; the kubelet's next pod gets another.",
+                "It has been removed, or its type is not permitted any more; the next pod gets another device.",
             )
         return target
 

@@ -207,7 +207,7 @@ class VfKind:
             types = ", ".join(self._what(target.card, number) for number in target.types)
             raise UnknownDevice(
                 f"{target.vgpu.device} has no vGPU type of {types}",
-                "Somebody has taken it back: in static mode types have to be set before pods can have the VFs.",
+                "Somebody has reset it: in static mode types must be set before pods can use the VFs.",
             )
         offered = dict(state.creatable) if state else {}
         number = next((number for number in target.types if number in offered), target.types[0])

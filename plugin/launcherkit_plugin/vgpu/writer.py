@@ -57,7 +57,7 @@ class Changes:
         return self._do("remove", vgpu, lambda: self.maker.set_type(vf, 0) if vf else self.maker.remove(vgpu.device))
 
     def _refuse_open(self, vgpu: Instance, nodes: Sequence[str]) -> None:
-        """A driver that is told to remove what is open takes it from the guest, or waits for ever."""
+        """A driver that has to remove an open vGPU takes it from the guest, or waits for ever."""
         is_open = self._opened(nodes) if nodes else False
         if is_open is False:
             return
@@ -67,7 +67,7 @@ class Changes:
                 "Stop the VM that has it: `fuser -v` on the node shows the process.",
             )
         raise VgpuInUse(
-            f"{vgpu} stays: it can't be told whether a process has {' or '.join(nodes)} open",
+            f"{vgpu} is not removed: it is unknown whether a process has {' or '.join(nodes)} open",
             "Other processes must be visible, as root: a container needs hostPID and the capability SYS_PTRACE.",
         )
 

@@ -84,7 +84,7 @@ def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
 
 def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
     used = usage({"gpu": {"a": "default/vm"}})
-    with pytest.raises(GroupSplit, match=r"gpu: b can't be given away: pod default/vm has a, .* IOMMU group 1"):
+    with pytest.raises(GroupSplit, match=r"gpu: b can't be allocated: pod default/vm has a, .* IOMMU group 1"):
         refuse_split(members([GPUS], used), GPUS, ["c", "b"])
 
 

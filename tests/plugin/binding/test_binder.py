@@ -195,7 +195,7 @@ def test_what_can_not_be_given_back_stays_on_record_and_is_tried_again(machine: 
     machine.bind()
     machine.kernel.probe_fails.add(("nvidia", GPU))
     machine.kernel.drivers["nouveau"] = ()
-    with pytest.raises(StepFailed, match="no driver and should be back with nvidia"):
+    with pytest.raises(StepFailed, match="no driver and should be bound to nvidia again"):
         machine.restore()
     assert machine.state()[1:] == machine.before[1:]
     machine.kernel.probe_fails.clear()
@@ -352,19 +352,19 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
     machine.bind()
     path = Path(machine.folder) / f"{GPU}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-    with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is no record"):
+    with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is not a valid record"):
         machine.ledger.records()
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("[]", "it: a list is no object"),
+        ("[]", "it: a list is not an object"),
         ("{}", "it has no version"),
         ('{"version": 1}', "it has no entries"),
-        ('{"version": 1, "entries": 7}', "entries: 7 is no list"),
-        ('{"version": 1, "entries": ["a"]}', "entries[0]: 'a' is no object"),
-        ('{"version": 1, "entries": [{"address": 5}]}', "entries[0].address: 5 is no address"),
+        ('{"version": 1, "entries": 7}', "entries: 7 is not a list"),
+        ('{"version": 1, "entries": ["a"]}', "entries[0]: 'a' is not an object"),
+        ('{"version": 1, "entries": [{"address": 5}]}', "entries[0].address: 5 is not an address"),
         ('{"version": 1, "entries": [{"address": "0000:01:00.0"}]}', "entries[0] has no driver"),
         ("[" * 100_000, "recursion"),
     ],
@@ -376,7 +376,7 @@ def test_a_record_of_a_wrong_shape_says_what_is_wrong_and_where(machine: Machine
     path.write_text(content)
     with pytest.raises(BadRecord) as caught:
         machine.ledger.records()
-    assert caught.value.message.startswith(f"{path} is no record of what was bound: ")
+    assert caught.value.message.startswith(f"{path} is not a valid record of what was bound: ")
     assert why in caught.value.message
 
 

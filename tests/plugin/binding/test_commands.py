@@ -295,7 +295,7 @@ def test_what_can_not_be_told_counts_as_in_use(node: Node, device: str, path: st
     bound = node.drivers(device)
     with (
         failing(node.root / path, number),
-        pytest.raises(BindRefused, match=f"is in use by this host: whether it is can't be told: {words}"),
+        pytest.raises(BindRefused, match=f"is in use by this host: its use is unknown: {words}"),
     ):
         node.run("bind", device)
     assert node.drivers(device) == bound
@@ -324,7 +324,7 @@ def test_a_disk_is_not_taken_where_nobody_can_tell_what_is_mounted(node: Node, f
     _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
     (node.root / "proc" / file).unlink(missing_ok=True)
     (node.root / "proc" / file).mkdir()
-    with pytest.raises(BindRefused, match=f"whether it is can't be told: .*proc/{file}: Is a directory"):
+    with pytest.raises(BindRefused, match=f"its use is unknown: .*proc/{file}: Is a directory"):
         node.run("bind", DISK)
     assert node.drivers(DISK) == ["nvme"]
 
@@ -365,7 +365,7 @@ def test_what_a_process_has_open_is_never_given_back(node: Node) -> None:
 def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: Node) -> None:
     node.run("bind", GPU)
     (node.root / "kubelet/device-plugins/kubelet_internal_checkpoint").write_text('{"Data"')
-    with pytest.raises(HoldersUnknown, match=r"whether a pod has 0000:01:00.0, 0000:01:00.1 can't be told"):
+    with pytest.raises(HoldersUnknown, match=r"it is unknown whether a pod has 0000:01:00.0, 0000:01:00.1"):
         node.run("unbind", GPU)
     assert "is no checkpoint of devices" in node.err
     node.hold({})

@@ -165,8 +165,8 @@ def test_remove_refuses_before_the_first_where_one_is_in_use_or_nobody_knows(des
     assert "is in use by pod uid:1234" in desk.refused(VgpuInUse, "remove", first, second)
     desk.usage = NO_USAGE
     assert "may be a pod's" in desk.refused(VgpuInUse, "remove", first)
-    desk.usage, desk.unseen = Usage("checkpoint", {}), "init (PID 1) can't be looked into"
-    assert "may be in use: init (PID 1) can't be looked into" in desk.refused(VgpuInUse, "remove", first)
+    desk.usage, desk.unseen = Usage("checkpoint", {}), "init (PID 1) can't be inspected"
+    assert "may be in use: init (PID 1) can't be inspected" in desk.refused(VgpuInUse, "remove", first)
     assert len(desk.kernel.mdevs) == 2
 
 

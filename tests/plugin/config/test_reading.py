@@ -221,9 +221,9 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0.environment.prefix: a prefix is of upper case letters",
         ),
         ("aliases: {'10de:22': A}", "aliases.10de:22.[key]: an ID is four hex digits"),
-        ("aliases: {T4: nvidia.com/A}", "aliases.T4: the name is of letters"),
+        ("aliases: {T4: nvidia.com/A}", "aliases.T4: a name consists of letters"),
         ("domains: {nvidia: a.b}", "domains.nvidia.[key]: an ID is four hex digits"),
-        ("domains: {10de: A}", "domains.10de: the domain is of lower case"),
+        ("domains: {10de: A}", "domains.10de: a domain consists of lower-case"),
         ("vgpu: {layout: [{parent: '#x', type: a}]}", "vgpu.layout.0: a card by number is #0, #1 and so on"),
         ("vgpu: {layout: [{parent: '*', type: a, count: -1}]}", "vgpu.layout.0.count: Input should be greater"),
         ("vgpu: {mediatedDevices: [{types: []}]}", "vgpu.mediatedDevices.0.types: List should have at least 1 item"),
@@ -277,8 +277,8 @@ def test_whatever_is_in_it_an_error_is_one_short_line_and_never_worse(path: Path
     ("names", "message"),
     [
         (("a/X", "a/X"), "two resources are called a/X"),
-        (("a/X", "b/X"), "the resources a/X and b/X have one socket, kubevirt-X.sock"),
-        (("a/X.Y", "a/X_Y"), "the resources a/X.Y and a/X_Y have one variable, PCI_RESOURCE_A_X_Y"),
+        (("a/X", "b/X"), "the resources a/X and b/X have the same socket, kubevirt-X.sock"),
+        (("a/X.Y", "a/X_Y"), "the resources a/X.Y and a/X_Y have the same variable, PCI_RESOURCE_A_X_Y"),
     ],
 )
 def test_names_that_clash_are_told_before_anything_is_advertised(

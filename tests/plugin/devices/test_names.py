@@ -191,19 +191,19 @@ def test_a_good_name_is_taken(name: str) -> None:
         ("GA102", "<domain>/<NAME>"),
         ("", "<domain>/<NAME>"),
         ("nvidia.com/", "letters, digits"),
-        ("/GA102", "the domain"),
-        ("Nvidia.com/GA102", "the domain"),
-        ("nvidia..com/GA102", "the domain"),
-        ("-nvidia.com/GA102", "the domain"),
-        ("nvidia_.com/GA102", "the domain"),
+        ("/GA102", "a domain consists"),
+        ("Nvidia.com/GA102", "a domain consists"),
+        ("nvidia..com/GA102", "a domain consists"),
+        ("-nvidia.com/GA102", "a domain consists"),
+        ("nvidia_.com/GA102", "a domain consists"),
         ("nvidia.com/GA102/2", "letters, digits"),
         ("nvidia.com/_GA102", "begins and ends"),
         ("nvidia.com/GA102.", "begins and ends"),
         ("nvidia.com/GA 102", "letters, digits"),
         ("nvidia.com/GÄ102", "letters, digits"),
-        ("kubernetes.io/GA102", "to itself"),
-        ("gpu.kubernetes.io/GA102", "to itself"),
-        ("requests.nvidia.com/GA102", "to itself"),
+        ("kubernetes.io/GA102", "Kubernetes reserves"),
+        ("gpu.kubernetes.io/GA102", "Kubernetes reserves"),
+        ("requests.nvidia.com/GA102", "Kubernetes reserves"),
         ("a/" + "x" * 62, "62 characters; .* 61"),
         ("a." * 122 + "a/b", "244 characters"),
     ],
@@ -322,12 +322,14 @@ def resource(name: str, prefix: str = "PCI_RESOURCE") -> Resource:
 
 def test_resources_with_one_socket_are_a_clash() -> None:
     (message,) = told(Namer(Config()), resource("nvidia.com/X"), resource("amd.com/X"))
-    assert message == "the resources nvidia.com/X and amd.com/X have one socket, kubevirt-X.sock"
+    assert message == "the resources nvidia.com/X and amd.com/X have the same socket, kubevirt-X.sock"
 
 
 def test_resources_with_one_variable_are_a_clash() -> None:
     (message,) = told(Namer(Config()), resource("nvidia.com/A.B"), resource("nvidia.com/a_b"))
-    assert message == "the resources nvidia.com/A.B and nvidia.com/a_b have one variable, PCI_RESOURCE_NVIDIA_COM_A_B"
+    assert (
+        message == "the resources nvidia.com/A.B and nvidia.com/a_b have the same variable, PCI_RESOURCE_NVIDIA_COM_A_B"
+    )
 
 
 def test_two_kinds_of_devices_with_one_name_are_a_clash() -> None:

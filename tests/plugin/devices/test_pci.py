@@ -362,7 +362,7 @@ def _stranger_added(tree: HostTree) -> None:
         (_sibling_taken, "0000:01:00.1 audio device 10de:1aef.* is bound to snd_hda_intel"),
         (_node_taken, "/dev/vfio/12 is not there"),
         (_container_node_taken, "/dev/vfio/vfio is not there"),
-        (_function_taken, "0000:01:00.0 is not on sysfs any more"),
+        (_function_taken, "0000:01:00.0 is no longer in sysfs"),
         (_stranger_added, "0000:02:00.0 storage controller .* is bound to nvme"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_process_that_can_not_be_looked_into_may_hold_anything(tmp_path: Path)
     (tmp_path / "7/fd").touch()  # a folder that can't be listed, for root too
     nodes = read_open_nodes(str(tmp_path))
     assert nodes.is_open(["/dev/vfio/44"]) is None
-    assert nodes.unseen == "qemu (PID 7) can't be looked into"
+    assert nodes.unseen == "qemu (PID 7) can't be inspected"
 
 
 def test_a_process_that_ended_meanwhile_holds_nothing(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_slot_that_fails_is_offered_again_later(node: Node) -> None:
 
 def test_a_driver_that_does_nothing_is_told(node: Node) -> None:
     node.kernel.make = lambda *_: None  # type: ignore[method-assign]
-    with pytest.raises(VgpuNotMade, match="was ordered, and there is none"):
+    with pytest.raises(VgpuNotMade, match="was requested, and there is none"):
         node.allocate(ONE, node.healthy(ONE)[0])
 
 
@@ -323,7 +323,7 @@ def test_one_of_which_it_cant_be_told_whether_it_is_open_stays(node: Node) -> No
     node.clock.now += 1000
     node.turn()
     assert first in node.kernel.mdevs
-    assert any("it can't be told whether a process has" in line for line in node.told.lines)
+    assert any("it is unknown whether a process has" in line for line in node.told.lines)
 
 
 def test_one_that_others_made_is_never_removed(node: Node) -> None:
