@@ -108,7 +108,7 @@ def test_kustomize_builds_the_base_with_every_component(cluster: Cluster, tmp_pa
     assert {each["image"] for each in containers.values()} == {f"registry.example/launcherkit-plugin:{__version__}"}
     container = containers["plugin"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert {"/var/lib/kubelet/device-plugins", "/host/sys/bus", "/var/run/cdi", "/dev/iommu"} <= mounted
+    assert {"/var/lib/kubelet/device-plugins", "/host/sys/bus", "/var/run/cdi"} <= mounted
     (config_map,) = [document for document in built if document["kind"] == "ConfigMap"]
     assert config_map["metadata"] == {"name": "launcherkit-plugin", "namespace": NAMESPACE}
     assert {"PodMonitor", "Namespace", "ServiceAccount"} <= {document["kind"] for document in built}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
+from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
@@ -58,7 +58,7 @@ class Node:
         binder: BindingProblems | None = None,
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
-        self.host = Host.from_sysfs(tree.root)
+        self.host = node_host(str(tree.root))
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
             self.rule_of, lambda _, rule: rule.name or "", self.host, root=str(tree.root), nodes=nodes, binder=binder

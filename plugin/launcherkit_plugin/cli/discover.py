@@ -16,10 +16,10 @@ from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.render.columns import columns, counted, visible
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.options import add_option, text_from
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
+from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     # Looking leaves no CDI files behind.
     config = _config(args, env)._replace(cdi=None)
-    host = open_host(args.host)
+    host = node_host(args.host)
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, text, env))
     wiring = Wiring(host, args.host, reporter, Guarded(), Stopped())
     setup = assemble(config, wiring)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
-from launcherkit.sources.host import open_host
 from launcherkit_plugin.cli.binding import usage_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
-from launcherkit_plugin.host.files import TimedFiles
+from launcherkit_plugin.host.files import TimedFiles, node_host
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Usage
@@ -151,7 +150,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: see the actions.
     """
-    host = open_host(args.host)
+    host = node_host(args.host)
     proc = args.proc or os.path.join(args.host, "proc")
 
     def open_nodes() -> OpenNodes:

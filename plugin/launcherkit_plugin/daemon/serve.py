@@ -28,6 +28,7 @@ from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto
+from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
@@ -119,7 +120,7 @@ async def _serve(
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         wiring = Wiring(
-            Host.from_sysfs(options.host),
+            node_host(options.host),
             options.host,
             reporter,
             Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),

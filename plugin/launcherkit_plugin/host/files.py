@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from launcherkit.sources.host import Host, open_host
 from launcherkit.sources.tree import DiskTree
 
 if TYPE_CHECKING:
@@ -26,6 +27,31 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 15.0
 """How long a write may take. A driver that needs longer is stuck, often for ever."""
+
+
+_IOMMUFD_NODE, _IOMMUFD_CLASS = "dev/iommu", "sys/class/misc/iommu"
+
+
+class NodeTree(DiskTree):
+    """The files of the node, as the pod of the device plugin has them.
+
+    A file that only some nodes have can't be mounted into the pods of all, so ``/dev/iommu`` isn't in this one. iommufd
+    registers the device in sysfs, which is in every pod.
+    """
+
+    __slots__ = ()
+
+    def exists(self, path: str) -> bool:
+        return super().exists(path) or (path == _IOMMUFD_NODE and super().exists(_IOMMUFD_CLASS))
+
+
+def node_host(root: str) -> Host:
+    """The node with this root; in the place of a root the text may name a snapshot or a recording.
+
+    Raises:
+        LauncherkitError: as `open_host`.
+    """
+    return open_host(root).followed(NodeTree)
 
 
 class KernelFiles(Protocol):
@@ -52,7 +78,7 @@ class DiskFiles:
         self._root = root
 
     def tree(self) -> Tree:
-        return DiskTree(self._root)
+        return NodeTree(self._root)
 
     def write(self, path: str, text: str) -> None:
         # Neither made nor cut: what isn't there is an error, and a file of sysfs has no length.

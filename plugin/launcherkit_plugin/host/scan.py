@@ -15,6 +15,7 @@ from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.sysfs import IdentityMemory
 from launcherkit.sources.tree import PAGE, DiskTree
+from launcherkit_plugin.host.files import NodeTree
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.device import Problem, Resource, Usage
 
@@ -149,7 +150,7 @@ class Progress:
         return _FollowedTree(path, self)
 
 
-class _FollowedTree(DiskTree):
+class _FollowedTree(NodeTree):
     """Only reads are followed: links and directories are the kernel's own, and wait for no driver."""
 
     __slots__ = ("_progress",)

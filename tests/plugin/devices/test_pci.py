@@ -255,6 +255,15 @@ def test_where_the_group_nodes_are_missing_the_character_devices_are_handed_over
     assert Node(tree, nodes="group").reasons() == {CARD: "node"}
 
 
+def test_a_pod_that_has_no_dev_iommu_knows_by_sysfs_whether_the_node_has_it(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path, nodes=False)
+    tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
+    assert Node(tree).reasons() == {CARD: "node"}
+    (tmp_path / "sys/class/misc/iommu").mkdir(parents=True)
+    for choice in ("auto", "cdev"):
+        assert looked_at(tree, nodes=choice).grant(CARD).nodes == ("/dev/iommu", "/dev/vfio/devices/vfio0")
+
+
 def test_character_devices_that_have_changed_places_are_seen(tmp_path: Path) -> None:
     tree = HostTree(tmp_path, nodes=False)
     tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
