@@ -27,7 +27,7 @@ PACKAGES = (
     *("apt", "busybox-static", "ca-certificates", "gcc", "git", "kmod", "libc6-dev", "libpython3-dev"),
     # From libvirt 10 on the daemon's package comes without the driver.
     *("libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-dev"),
-    *("make", "pkg-config", "python3", "python3-venv"),
+    *("make", "ovmf", "pkg-config", "python3", "python3-venv", "qemu-efi-aarch64"),
     *("qemu-system-arm", "qemu-system-ppc", "qemu-system-s390x", "qemu-system-x86", "util-linux"),
 )
 """All that the tiers need which a root can run, so that nothing is installed later on."""
