@@ -49,7 +49,7 @@ def _in_use(path: str) -> SocketInUse:
 def not_made(path: str, why: str) -> SocketNotMade:
     """The error where a socket can't be made."""
     return SocketNotMade(
-        f"{path}: no socket can be made there: {why}",
+        f"{path}: the socket can't be created: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",
         file=path,
     )

@@ -11,14 +11,14 @@ from launcherkit_plugin.cli.options import warn_of_unknown
 
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
-    "cluster": "speak to the API server for the daemon: Events, KubeVirt's configuration",
-    "probe": "ask the daemon whether it lives or is ready, for its container's probes",
-    "discover": "show what would be advertised, and why what would not; needs no kubelet",
-    "check-config": "read a configuration and tell all that is wrong with it",
+    "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
+    "probe": "ask the daemon whether it is alive or ready, for its container's probes",
+    "discover": "show what would be advertised, and what would not and why; needs no kubelet",
+    "check-config": "read a configuration and report everything that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
-    "status": "show what is bound to what, by whom, and who holds it",
-    "vgpu": "list, make and remove vGPUs, and apply or assert a layout of them",
+    "status": "show which drivers functions are bound to, by whom, and who holds them",
+    "vgpu": "list, create and remove vGPUs, and apply or check a layout of them",
 }
 
 DESCRIPTION = """\

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 def _vfio_driver(name: str) -> str:
     """A name as VFIO drivers have it (V1)."""
     if not name.replace("-", "_").endswith("vfio_pci") or not name.replace("-", "_").isidentifier():
-        raise argparse.ArgumentTypeError(f"{name!r} is no VFIO driver")
+        raise argparse.ArgumentTypeError(f"{name!r} is not a VFIO driver")
     return name
 
 

@@ -129,7 +129,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
         except ValueError as problem:
             errors.add(
                 BadPciAddress(
-                    f"{text!r} is no PCI address: {problem}", "Give it as lspci -D does: 0000:01:00.0.", key=text
+                    f"{text!r} is no PCI address: {problem}", "Give it as lspci -D prints it: 0000:01:00.0.", key=text
                 )
             )
     errors.raise_if_any()
@@ -148,16 +148,19 @@ def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> No
     if not parts.sysfs.may_write():
         raise StepFailed(
             f"{os.path.join(parts.root, 'sys/bus/pci/drivers_probe')} can't be written to",
-            "Binding takes root and a /sys that can be written to: in a container, a privileged one. --dry-run needs "
-            "neither.",
+            "Binding needs root and a writable /sys: in a container, a privileged one. --dry-run needs neither.",
         )
     for settled in parts.binder.recover():
         what = ", ".join(str(entry.address) for entry in settled.record.entries)
         if settled.error is not None:
-            tell("warning", f"{what}: left half done by another process, and so for now: {settled.error.message}", env)
+            tell(
+                "warning",
+                f"{what}: half done by another process; this could not be resolved: {settled.error.message}",
+                env,
+            )
         else:
             end = "all is bound" if settled.end == "bound" else "all is as it was"
-            tell("note", f"{what}: left half done by another process; {end} now", env)
+            tell("note", f"{what}: half done by another process; now {end}", env)
 
 
 def write_changes(groups: Iterable[Group], output: str) -> None:

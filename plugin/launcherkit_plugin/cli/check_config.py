@@ -18,7 +18,7 @@ EPILOG = """\
 examples:
   launcherkit-plugin check-config plugin.yaml
   kubectl get configmap launcherkit-plugin -o jsonpath='{.data.plugin\\.yaml}' | launcherkit-plugin check-config -
-exit codes: 0 it can be served, 78 it can't"""
+exit codes: 0 it is valid, 78 it is not"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

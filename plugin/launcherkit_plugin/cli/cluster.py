@@ -14,16 +14,16 @@ NODE = "NODE_NAME"
 """The variable with the node's name, by the downward API."""
 
 DESCRIPTION = """\
-Speak to the API server for the daemon of this node: post its Events, and pass it KubeVirt's configuration and the
-node's labels. It has the credentials and nothing of the host; the daemon has the devices and no credentials. They talk
-over the daemon's socket (serve --cluster-socket). It runs until SIGTERM, and waits for a daemon that is not there."""
+Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
+labels. It has the credentials but nothing of the host; the daemon has the devices but no credentials. They communicate
+over the daemon's socket (serve --cluster-socket). It runs until SIGTERM, and waits for the daemon."""
 
 EPILOG = """\
 examples:
   launcherkit-plugin cluster --cluster-socket /run/launcherkit-cluster/daemon.sock --node "$NODE_NAME"
   KUBECONFIG=~/.kube/config launcherkit-plugin cluster --cluster-socket /tmp/c.sock --node node-1
 
-The credentials are those of KUBECONFIG where it is set, else the pod's."""
+It uses the credentials of KUBECONFIG if that is set, else the pod's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

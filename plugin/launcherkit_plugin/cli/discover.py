@@ -27,7 +27,7 @@ from launcherkit_plugin.model.device import Device, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
-_HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "ALONG", "VARIABLE", "SOCKET", "ABOUT")
+_HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "SIBLINGS", "VARIABLE", "SOCKET", "ABOUT")
 _NARROW = 6
 """How many of them a table that isn't wide has, before the last."""
 
@@ -107,7 +107,7 @@ def _config(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
     reading = read_config(args.config, args.auto)
     tell_notes(reading.notes, env)
     if reading.cluster:
-        tell("note", "KubeVirt's settings in the cluster are not looked at here", env)
+        tell("note", "KubeVirt's settings in the cluster are not read here", env)
     return reading.config
 
 
@@ -145,7 +145,7 @@ def left_out(
     for address, function in sorted(host.functions.items()):
         if address in given or match(function) is None:
             continue
-        why = "vGPUs are made of it" if address in parents or _has_vgpus(address, host) else _why(function, host)
+        why = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
         key = (f"{function.vendor:04x}:{function.device:04x}", class_name(function), is_gpu(function), function.driver)
         found.setdefault((*key, why), []).append(address)
     return tuple(LeftOut(*key, tuple(functions)) for key, functions in found.items())
@@ -160,7 +160,7 @@ def _has_vgpus(address: PciAddress, host: HostFacts) -> bool:
 
 def _why(function: PciFunction, host: HostFacts) -> str:
     if bound_to_vfio(function, host.details.get(function.address)):
-        return "another function of its card is the device"
+        return "it is attached with another function of its card"
     return f"bound to {function.driver}, not to a VFIO driver" if function.driver else "bound to no driver"
 
 
@@ -169,7 +169,7 @@ def notes(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource
     yield from (str(entry) for entry in left if entry.gpu)
     for resource in resources:
         if _is_numbered(resource, host):
-            yield f"{resource.name} is called by its device ID: the table pci.ids has no name for it"
+            yield f"{resource.name} is named by its device ID: pci.ids has no name for it"
     if resources:
         return
     selected = sum(len(entry.functions) for entry in left)

@@ -14,18 +14,18 @@ _SECONDS = 5.0
 _ANSWER_BYTES = 64 * 1024
 
 DESCRIPTION = """\
-Ask the daemon at its probe socket whether it lives (healthz) or is ready (readyz), and print the answer. For the
+Ask the daemon at its probe socket whether it is alive (healthz) or ready (readyz), and print the answer. For the
 probes of its container: other pods can't flood a unix socket."""
 
 EPILOG = """\
 examples:
   launcherkit-plugin probe readyz --probe-socket /run/launcherkit-probe/probe.sock
-exit codes: 0 yes, 1 no, 69 nobody answers"""
+exit codes: 0 yes, 1 no, 69 no answer"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("what", choices=("healthz", "readyz"), help="whether it lives, or is ready")
+    parser.add_argument("what", choices=("healthz", "readyz"), help="whether it is alive, or ready")
     add_option(parser, env, "--probe-socket", "SOCKET", "the daemon's, as given to serve")
     parser.set_defaults(usage_error=parser.error)
 

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         text = "".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")) if lines else ""
     write_stdout(text.encode("utf-8", "backslashreplace"))
     if not lines:
-        tell("note", "no function has a VFIO driver, and none is on record", env)
+        tell("note", "no function has a VFIO driver or is on record", env)
     return 0
 
 

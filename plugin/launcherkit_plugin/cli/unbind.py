@@ -26,15 +26,15 @@ from launcherkit_plugin.cli.options import add_output_argument, add_place_argume
 from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\
-Give functions back to the drivers that they had before `launcherkit-plugin bind`, or the daemon, bound them, together
-with everything that was bound with them. Nothing is taken from a pod, or from a process that has it open, and nothing
-that was bound by somebody else is touched."""
+Give functions back to the drivers that they had before `launcherkit-plugin bind` or the daemon bound them, together
+with everything that was bound with them. Nothing is taken from a pod or from a process that has it open, and what
+somebody else has bound is not touched."""
 
 EPILOG = """\
 examples:
   launcherkit-plugin unbind 0000:e1:00.0
   launcherkit-plugin unbind --dry-run 0000:e1:00.0
-exit codes: 0 done, or nothing to do; 65 bound by somebody else; 69 held, or nobody can tell, or a step failed"""
+exit codes: 0 done, or nothing to do; 65 bound by somebody else; 69 held, or holder unknown, or a step failed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -91,7 +91,7 @@ def _records(
             path = f"/sys/bus/pci/devices/{address}"
             errors.add(
                 NotBoundByUs(
-                    f"{describe(function)} was bound to {function.driver} by somebody else, and what was there before "
+                    f"{describe(function)} was bound to {function.driver} by somebody else, and its former driver "
                     "is not on record",
                     "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "
                     f"By hand:\necho > {path}/driver_override\necho {address} > {path}/driver/unbind\n"

@@ -36,7 +36,7 @@ from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
 from launcherkit_plugin.vgpu.writer import Changes
 
 DESCRIPTION = """\
-List, make and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file
+List, create and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file
 says how many of which types go on which cards. A vGPU that a pod or a process holds is never removed."""
 
 EPILOG = """\
@@ -51,7 +51,7 @@ A layout:
   layout:
   - {parent: "#0", type: GRID T4-1Q, count: 4}
   - {parent: "0000:41:00.0", type: NVIDIA A2-8Q}
-exit codes of assert: 0 it is so, 1 it differs, and standard output says in what"""
+exit codes of assert: 0 the node has it, 1 it differs: standard output lists the differences"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_place_arguments(shared, env, ledger=False)
     add_output_argument(shared, env)
     changing = argparse.ArgumentParser(add_help=False)
-    changing.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    changing.add_argument("--dry-run", action="store_true", help="print what would be done, but do nothing")
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def add(name: str, text: str, act: Callable[[Bench], int], *parents: argparse.ArgumentParser) -> _Parser:
@@ -68,16 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         made.set_defaults(act=act)
         return made
 
-    add("list", "show cards with their types, and the vGPUs that there are, with who has them", _list)
-    create = add("create", "make vGPUs of one type on one card", _create, changing)
+    add("list", "show cards with their types, and existing vGPUs with who uses them", _list)
+    create = add("create", "create vGPUs of one type on one card", _create, changing)
     create.add_argument("--parent", metavar="CARD", required=True, help="address of the card, or #0 for the first")
     create.add_argument("--type", metavar="TYPE", required=True, help="name or ID of the type")
     create.add_argument("--count", metavar="N", type=_count, default=1, help="how many (default: 1)")
-    remove = add("remove", "remove vGPUs that nobody has", _remove, changing)
-    remove.add_argument("devices", metavar="UUID|BDF", nargs="+", help="an mdev, or a VF whose type is taken back")
+    remove = add("remove", "remove vGPUs that are not in use", _remove, changing)
+    remove.add_argument("devices", metavar="UUID|BDF", nargs="+", help="an mdev, or a VF whose type is to be cleared")
     for name, text, act in (
-        ("apply", "bring the node to a layout; refused where something in use would have to go", _apply),
-        ("assert", "see whether the node has a layout", _assert),
+        ("apply", "apply a layout; refused if something in use would have to be removed", _apply),
+        ("assert", "check whether the node has a layout", _assert),
     ):
         add(name, text, act, *([changing] if name == "apply" else [])).add_argument("file", metavar="FILE")
 
@@ -188,7 +188,7 @@ def _no_cards(host: str) -> str:
     if os.path.isdir(os.path.join(host, "sys/bus/pci")):
         return "no card here offers vGPUs: the vGPU driver isn't loaded, or SR-IOV isn't enabled"
     return (
-        f"{host} tells of no card that offers vGPUs; a recording holds them only where the parents' folders "
+        f"{host} has no card that offers vGPUs; a recording has them only if the parents' folders "
         "mdev_supported_types, or the VFs' folders nvidia, were recorded"
     )
 
@@ -226,12 +226,12 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     if len(found) != 1:
         names = ", ".join(card.name for card in found or cards(host)) or "none"
         many = "more than one card is" if found else "no card is"
-        raise BadLayout(f"{many} called {parent!r}: {names}", "Name one as `launcherkit-plugin vgpu list` does.")
+        raise BadLayout(f"{many} called {parent!r}: {names}", "Give a name from `launcherkit-plugin vgpu list`.")
     kinds = kinds_like(kind, found[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)
         many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}"
-        raise BadLayout(f"{found[0].name} has {many}", "Name one as `launcherkit-plugin vgpu list` does.")
+        raise BadLayout(f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.")
     return free_on(found[0], *kinds[0], host)
 
 
@@ -270,7 +270,7 @@ def _apply(bench: Bench) -> int:
         steps = check_layout(layout, spread, host, may_go)
         bench.print(steps)
         if any(step.action == "remove" for step in steps):
-            tell("note", "what can be made on these cards shows when that is gone", bench.env)
+            tell("note", "what can be created on these cards is known only when these are gone", bench.env)
         return 0
     done: list[Step] = []
     try:

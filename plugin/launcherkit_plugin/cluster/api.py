@@ -192,7 +192,7 @@ def part(item: object, *keys: str) -> Json:
         if item is None:
             return {}
         if not isinstance(item, dict):
-            raise ApiProblem(0, f"the server says {'.'.join(keys)}: {shown(item)}, which is no object")
+            raise ApiProblem(0, f"the server says {'.'.join(keys)}: {shown(item)}, which is not an object")
     assert isinstance(item, dict)
     return item
 
@@ -205,7 +205,7 @@ def texts(values: Json, *keys: str) -> list[str]:
     """
     for key in keys:
         if not isinstance(values.get(key), str):
-            raise ApiProblem(0, f"the server says {key}: {shown(values.get(key))}, which is no text")
+            raise ApiProblem(0, f"the server says {key}: {shown(values.get(key))}, which is not text")
     return [values[key] for key in keys]
 
 
@@ -215,7 +215,7 @@ def _parsed(text: bytes) -> Json:
     except (ValueError, RecursionError) as problem:
         raise ApiProblem(0, f"the answer is not JSON: {problem}") from problem
     if not isinstance(value, dict):
-        raise ApiProblem(0, "the answer is no object")
+        raise ApiProblem(0, "the answer is not an object")
     return value
 
 
@@ -254,7 +254,7 @@ def follow(server: WatchServer, path: str, fields: str, wait: Callable[[float], 
             objects = {_uid(item): part(item) for item in _items(listed)}
             (version,) = texts(part(listed, "metadata"), "resourceVersion")
         except ApiProblem as problem:
-            raise ApiProblem(0, f"{path}: the answer is no list: {problem}") from problem
+            raise ApiProblem(0, f"{path}: the answer is not a list: {problem}") from problem
         yield dict(objects)
         try:
             while True:
@@ -281,14 +281,14 @@ def _applied(event: Json, objects: Objects, path: str) -> str:
             if len(objects) > MOST_OBJECTS:
                 raise ApiProblem(0, f"more than {MOST_OBJECTS} objects")
     except ApiProblem as problem:
-        raise ApiProblem(0, f"{path}: the watch gives no events: {problem}") from problem
+        raise ApiProblem(0, f"{path}: the watch sends something else than events: {problem}") from problem
     return version
 
 
 def _items(listed: Json) -> list[object]:
     items = listed.get("items") or []
     if not isinstance(items, list) or len(items) > MOST_OBJECTS:
-        raise ApiProblem(0, f"its items are no list of at most {MOST_OBJECTS}")
+        raise ApiProblem(0, f"its items are not a list of at most {MOST_OBJECTS}")
     return items
 
 

@@ -84,7 +84,7 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
                     _hear(parse(line), container, watched)
             finally:
                 container.board.disconnect()
-    return "it has hung up"
+    return "it has disconnected"
 
 
 def _hear(message: Message, container: Container, watched: set[str]) -> None:
@@ -105,7 +105,7 @@ def event_of(value: object) -> Event:
     match value:
         case {"type": "Normal" | "Warning" as kind, "reason": str(reason), "message": str(message)}:
             return Event(kind, reason, message)
-    raise ValueError(f"event: {shown(value)} is none")
+    raise ValueError(f"event: {shown(value)} is not an Event")
 
 
 def _watch(name: str, watch: Callable[[], None], container: Container, watched: set[str]) -> None:

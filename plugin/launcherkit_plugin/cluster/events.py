@@ -145,7 +145,7 @@ class EventPoster:
         occurrence = self._correlator.take(event, self._clock())
         if occurrence is None:
             if self._reporter.is_new("dropped", "some"):
-                self._reporter.log("warning", "more Events than the cluster should have to keep: some are left out")
+                self._reporter.log("warning", "too many Events: some are not posted")
             return
         try:
             self._send(occurrence)

@@ -43,13 +43,13 @@ def parse(line: bytes) -> Message:
         ValueError: it is none, or too long, or was cut off.
     """
     if len(line) > LINE_BYTES or not line.endswith(b"\n"):
-        raise ValueError(f"a line of {len(line)} bytes, which has no end, or more than {LINE_BYTES}")
+        raise ValueError(f"a line of {len(line)} bytes that is cut off, or longer than {LINE_BYTES}")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as problem:
-        raise ValueError(f"a line that is no JSON: {problem}") from problem
+        raise ValueError(f"a line that is not JSON: {problem}") from problem
     if not isinstance(message, dict) or len(message) != 1:
-        raise ValueError(f"{shown(message)} is no object with one key")
+        raise ValueError(f"{shown(message)} is not an object with one key")
     ((name, value),) = message.items()
     return Message(name, value)
 
@@ -62,7 +62,7 @@ def check_hello(message: Message) -> None:
     """
     version = message.value.get("version") if isinstance(message.value, dict) else None
     if message.name != "hello" or version != VERSION:
-        raise ValueError(f"{shown({message.name: message.value})} is no greeting of version {VERSION}")
+        raise ValueError(f"{shown({message.name: message.value})} is not a greeting of version {VERSION}")
 
 
 def settings(message: Message) -> dict[str, Any] | None:
@@ -84,5 +84,5 @@ def labels(message: Message) -> dict[str, str]:
     """
     found = message.value
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"labels: {shown(found)} is no object of text")
+        raise ValueError(f"labels: {shown(found)} is not an object of strings")
     return found

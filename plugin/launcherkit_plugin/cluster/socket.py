@@ -106,9 +106,9 @@ class ClusterSocket:
             await asyncio.wait_for(self._known.wait(), seconds)
         except TimeoutError:
             raise NoCluster(
-                f"the cluster has not told KubeVirt's configuration within {seconds:.0f} s",
-                "See the log of the container `cluster`: the API server must be reached, and the service account be "
-                "allowed to list kubevirts and nodes. What the configuration says by itself is advertised meanwhile.",
+                f"the cluster's process has not sent KubeVirt's configuration within {seconds:.0f} s",
+                "See the log of the container `cluster`: it must reach the API server, and its service account must be "
+                "allowed to list kubevirts and nodes. What the file itself configures is advertised meanwhile.",
             ) from None
         return self.facts
 
@@ -125,11 +125,11 @@ class ClusterSocket:
             self._log("info", "the cluster's process has connected")
             while line := await reader.readline():
                 self._hear(parse(line))
-            self._log("warning", "the cluster's process has hung up; it dials again")
+            self._log("warning", "the cluster's process has disconnected")
         except TimeoutError:
-            self._log("warning", "the cluster's process says nothing; hung up")
+            self._log("warning", "the cluster's process sends nothing; disconnected")
         except (ValueError, OSError) as problem:
-            self._log("warning", f"the cluster's process was hung up on: {problem}")
+            self._log("warning", f"the cluster's process was disconnected: {problem}")
         finally:
             feeding.cancel()
             writer.transport.abort()
@@ -166,15 +166,14 @@ class ClusterSocket:
 def nothing_speaks() -> NoCluster:
     """The error where the configuration wants something of the cluster, and nothing was to speak to it."""
     return NoCluster(
-        "the configuration wants KubeVirt's settings from the cluster, and nothing here speaks to one",
+        "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",
         "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
-        "configuration says by itself is advertised meanwhile.",
+        "file itself configures is advertised meanwhile.",
     )
 
 
 def _not_made(path: str, why: str) -> ClusterSocketNotMade:
     return ClusterSocketNotMade(
-        f"{path}: no socket for the cluster's process can be made there: {why}",
-        "Mount a folder that both containers have, writable for this user, and name a socket in it with "
-        "--cluster-socket.",
+        f"{path}: the socket for the cluster's process can't be created: {why}",
+        "Mount a folder into both containers, writable for this user, and give a socket in it with --cluster-socket.",
     )

@@ -89,7 +89,7 @@ async def read_config_in_child(
 def _not_read(path: str, why: str) -> ConfigNotRead:
     return ConfigNotRead(
         f"{path}: the process that reads it failed: {why}",
-        "Look for memory limits and missing packages: pydantic and PyYAML come with launcherkit. It is tried again.",
+        "Check memory limits, and that pydantic and PyYAML, which come with launcherkit, are installed. It is retried.",
     )
 
 

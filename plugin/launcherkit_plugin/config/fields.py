@@ -53,7 +53,7 @@ def parse_pair(text: str) -> tuple[int, int]:
     """
     first, colon, second = text.partition(":")
     if not colon:
-        raise ValueError("a pair of IDs is two of four hex digits with a colon, such as 10de:2204")
+        raise ValueError("a pair of IDs is two IDs with a colon between them, such as 10de:2204")
     return parse_id(first), parse_id(second)
 
 
@@ -79,7 +79,7 @@ def parse_address_glob(text: str) -> str:
     if _WILD.isdisjoint(glob):
         return str(PciAddress.parse(glob))
     if not _GLOB.issuperset(glob):
-        raise ValueError("an address is of hex digits, ':' and '.', with * ? and [...] as wildcards: 0000:e1:00.*")
+        raise ValueError("an address has hex digits, ':' and '.', with * ? and [...] as wildcards: 0000:e1:00.*")
     return f"0000:{glob}" if glob.count(":") == 1 else glob
 
 
@@ -103,7 +103,7 @@ def parse_prefix(text: str) -> str:
     """
     prefix = text.rstrip("_")
     if not is_variable_prefix(prefix):
-        raise ValueError("a prefix is of upper case letters, digits and underscores, such as PCI_RESOURCE")
+        raise ValueError("a prefix has upper case letters, digits and underscores, such as PCI_RESOURCE")
     return prefix
 
 
@@ -112,7 +112,7 @@ def _text(parse: Callable[[str], T]) -> BeforeValidator:
 
     def parsed(value: object) -> T:
         if not isinstance(value, str):
-            raise ValueError("it must be text; quotes make it so")
+            raise ValueError("it must be a string: put it in quotes")
         return parse(value)
 
     return BeforeValidator(parsed)

@@ -17,12 +17,14 @@ from launcherkit_plugin.devices.names import check_resource_name
 from launcherkit_plugin.model.config import MdevRule, PciRule, Selector
 from launcherkit_plugin.model.errors import BadPluginConfig
 
-REMEDY = "Mend KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` has its shape."
+REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
 
 
 class _WrittenDevice(Written):
     resource: str = Field(alias="resourceName")
-    external: bool = Field(False, alias="externalResourceProvider", description="Only where it is true is it ours.")
+    external: bool = Field(
+        False, alias="externalResourceProvider", description="The plugin advertises only those where it is true."
+    )
 
 
 class WrittenPciDevice(_WrittenDevice):
@@ -42,12 +44,12 @@ class WrittenPermitted(Written):
 
     pci: list[WrittenPciDevice] = Field([], alias="pciHostDevices")
     mediated: list[WrittenMediatedDevice] = Field([], alias="mediatedDevices")
-    usb: list[dict[str, Any]] = Field([], description="Not ours, whoever provides them.")
+    usb: list[dict[str, Any]] = Field([], description="Not for this plugin, whoever provides them.")
 
 
 class _WrittenTypes(Written):
     types: list[str] = Field([], alias="mediatedDeviceTypes")
-    old_types: list[str] = Field([], alias="mediatedDevicesTypes", description="The old name of the same.")
+    old_types: list[str] = Field([], alias="mediatedDevicesTypes", description="The old name of mediatedDeviceTypes.")
 
     @property
     def wanted(self) -> list[str]:
@@ -64,7 +66,7 @@ class WrittenMediatedDevices(_WrittenTypes):
     """As in the KubeVirt resource."""
 
     enabled: bool = Field(
-        True, description="Whether KubeVirt makes them itself; of no account where it is written here."
+        True, description="Whether KubeVirt creates them itself; ignored in the plugin's own configuration."
     )
     nodes: list[WrittenNodeTypes] = Field([], alias="nodeMediatedDeviceTypes")
 
@@ -139,7 +141,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
             resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName")
             types.setdefault(resource, {})[mediated.selector] = None
     if permitted.usb:
-        notes.append(Note("left-alone", f"{path}.usb: USB devices are not ours"))
+        notes.append(Note("left-alone", f"{path}.usb: USB devices are not for this plugin"))
     errors.raise_if_any()
 
     spread = types_of_node(settings.mediated, labels)
@@ -186,7 +188,7 @@ _Value = TypeVar("_Value")
 def _ours(entries: list[_Device], path: str) -> tuple[list[tuple[str, _Device]], list[Note]]:
     """The entries that are ours, each with its path; and notes on the others."""
     placed = [(f"{path}.{position}", entry) for position, entry in enumerate(entries)]
-    why = "is KubeVirt's own: it has no externalResourceProvider: true"
+    why = "is left to KubeVirt: it lacks externalResourceProvider: true"
     others = [Note("left-alone", f"{place}: {entry.resource} {why}") for place, entry in placed if not entry.external]
     return [(place, entry) for place, entry in placed if entry.external], others
 

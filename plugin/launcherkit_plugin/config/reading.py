@@ -120,9 +120,9 @@ def _check_says_something(config: Config, path: str) -> None:
     vgpu = config.vgpu
     if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
         raise EmptyPluginConfig(
-            f"{path}: it says nothing that could be advertised",
-            "Write `auto: nvidia`, or rules under resources or vgpu; docs/reference/plugin-configuration.md has all "
-            "keys.",
+            f"{path}: nothing in it could be advertised",
+            "Write `auto: nvidia`, or rules under resources or vgpu; docs/reference/plugin-configuration.md lists "
+            "all keys.",
         )
 
 
@@ -132,7 +132,7 @@ def _check_names(config: Config, path: str) -> None:
     named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in rules if rule.name is not None]
     errors = Collector()
     for text in clashes(named):
-        errors.add(NameClash(f"{path}: {text}", "Rename one, or put the selectors of both into one."))
+        errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules."))
     errors.raise_if_any()
 
 

@@ -41,18 +41,20 @@ class WrittenSelector(Written):
     devices: list[Id] = Field([], description="Device IDs, hex.")
     models: list[Pair] = Field([], description="Vendor and device ID, as lspci -n has them.")
     classes: list[ClassPrefix] = Field(
-        [], description="Class codes, or how they begin: 03 is every display controller."
+        [], description="Class codes or their first digits: 03 is every display controller."
     )
     subsystems: list[Pair] = Field([], description="Vendor and device ID of the subsystem.")
     addresses: list[AddressGlob] = Field([], description="Addresses (BDF), with * ? [...] as wildcards.")
-    drivers: list[Glob] = Field([], description="Drivers that are bound; none for a function that has none.")
+    drivers: list[Glob] = Field([], description="Drivers that functions are bound to.")
     numa_nodes: list[Annotated[int, Field(ge=0)]] = Field([], alias="numaNodes", description="NUMA nodes.")
-    virtual: bool | None = Field(None, description="Only SR-IOV virtual functions, or none of them. Default: both")
+    virtual: bool | None = Field(
+        None, description="true: only SR-IOV virtual functions; false: none of them. Default: both"
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> WrittenSelector:
         if self.value() == Selector():
-            raise ValueError("it selects every function there is; say which")
+            raise ValueError("it selects every function: give at least one criterion")
         return self
 
     def value(self) -> Selector:
@@ -72,30 +74,30 @@ class WrittenSelector(Written):
 class WrittenEnvironment(Written):
     """The variable that a container gets."""
 
-    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
     list_siblings: bool = Field(
-        False, alias="listSiblings", description="Name the siblings in it too, for readers that know no sysfs."
+        False, alias="listSiblings", description="List the siblings in it too, for readers without sysfs."
     )
 
 
 class WrittenResource(Written):
     """PCI functions that are advertised under one name, or each model under its own."""
 
-    name: ResourceName | None = Field(None, description="Default: a name for each model, made of pci.ids.")
-    select: list[WrittenSelector] = Field(min_length=1, description="Functions of which any one of these is true.")
-    exclude: list[WrittenSelector] = Field([], description="But not these.")
+    name: ResourceName | None = Field(None, description="Default: a name for each model, from pci.ids.")
+    select: list[WrittenSelector] = Field(min_length=1, description="Functions that any of these selects.")
+    exclude: list[WrittenSelector] = Field([], description="Except these.")
     siblings: Siblings = Field(
-        "slot", description="What comes along with a device; as the policy of launcherkit in the pod says."
+        "slot", description="Which siblings come with a device; must match launcherkit's policy in the pod."
     )
     environment: WrittenEnvironment = Field(default_factory=lambda: WrittenEnvironment.model_validate({}))
     bind: bool = Field(False, description="Bind them, with their IOMMU groups, to vfio-pci.")
     when_bound: bool = Field(
         False,
         alias="whenBound",
-        description="Advertise what has been bound to a VFIO driver. Default: the rest too, as Unhealthy.",
+        description="Advertise only what has been bound to a VFIO driver. Default: the rest too, as Unhealthy.",
     )
     companion: bool = Field(
-        False, description="They are asked for beside the card that they are part of, in the same pod."
+        False, description="They are requested together with the card that they are part of, in the same pod."
     )
 
     def value(self) -> PciRule:
@@ -114,17 +116,18 @@ class WrittenResource(Written):
 
 class _WrittenVgpuResource(Written):
     types: list[Glob] = Field(min_length=1, description="Names or IDs of vGPU types, with * ? [...] as wildcards.")
-    name: ResourceName | None = Field(None, description="Default: a name for each type, which is its own.")
+    name: ResourceName | None = Field(None, description="Default: each type under its own name.")
     mode: Mode = Field(
-        "static", description="static: what exists is advertised; dynamic: what could be made, and made when needed."
+        "static",
+        description="static: advertise what exists; dynamic: what could be created, created when needed.",
     )
-    parents: list[Glob] = Field([], description="On these cards alone, globs of their addresses.")
+    parents: list[Glob] = Field([], description="Only on these cards: globs of their addresses.")
 
 
 class WrittenMdevResource(_WrittenVgpuResource):
     """Mediated devices that are advertised under one name, or each type under its own."""
 
-    prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="Prefix of the variable's name.")
 
     def value(self) -> MdevRule:
         return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
@@ -133,7 +136,7 @@ class WrittenMdevResource(_WrittenVgpuResource):
 class WrittenVfResource(_WrittenVgpuResource):
     """Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own."""
 
-    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="What the variable's name begins with.")
+    prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
 
     def value(self) -> VgpuVfRule:
         return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
@@ -162,7 +165,7 @@ class WrittenLayout(Written):
 
     layout: list[WrittenLayoutEntry] = Field([], description="Which vGPUs the cards of this node have.")
     spread: list[Glob] = Field(
-        [], description="Types that the other cards get in turn, each card as many of its type as there is room for."
+        [], description="Types for the other cards in turn; each card gets as many of its type as it has room for."
     )
 
 
@@ -172,7 +175,7 @@ class WrittenVgpu(WrittenLayout):
     mediated_devices: list[WrittenMdevResource] = Field([], alias="mediatedDevices")
     virtual_functions: list[WrittenVfResource] = Field([], alias="virtualFunctions")
     grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
-        60.0, alias="graceSeconds", description="How long nobody must need a vGPU before it is removed."
+        60.0, alias="graceSeconds", description="How long a vGPU must be unused before it is removed."
     )
 
 
@@ -180,9 +183,9 @@ class WrittenCdi(Written):
     """Devices by the Container Device Interface."""
 
     folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
-    only: bool = Field(False, description="No device nodes beside it: the container runtime must know CDI.")
+    only: bool = Field(False, description="Return no device nodes: the container runtime must support CDI.")
     annotations: bool = Field(
-        False, description="The names in an annotation of the container too, for kubelets before 1.28."
+        False, description="Give the names in an annotation of the container too, for kubelets before 1.28."
     )
 
     def value(self) -> CdiConfig:
@@ -201,7 +204,7 @@ class WrittenKubevirt(Written):
     def _from_one_place(self) -> WrittenKubevirt:
         places = [self.file is not None, self.cluster, self.permitted is not None or self.mediated is not None]
         if sum(places) > 1:
-            raise ValueError("give file, cluster or the settings themselves, only one of them")
+            raise ValueError("give only one of file, cluster and the settings themselves")
         return self
 
 
@@ -210,10 +213,12 @@ class WrittenConfig(Written):
 
     auto: Auto | None = Field(
         None,
-        description="Advertise without further rules what is bound to a VFIO driver: NVIDIA's GPUs, every GPU and "
+        description="Advertise what is bound to a VFIO driver without further rules: NVIDIA's GPUs, every GPU and "
         "accelerator, or everything; vGPUs that exist too.",
     )
-    resources: list[WrittenResource] = Field([], description="PCI functions. The first that selects a function has it.")
+    resources: list[WrittenResource] = Field(
+        [], description="PCI functions. The first rule that selects a function applies."
+    )
     vgpu: WrittenVgpu = Field(default_factory=lambda: WrittenVgpu.model_validate({}))
     kubevirt: WrittenKubevirt | None = None
     aliases: dict[AliasKey, ShortName] = Field(
@@ -221,12 +226,12 @@ class WrittenConfig(Written):
     )
     domains: dict[Id, Domain] = Field({}, description="Vendor ID to the domain of automatic names.")
     pci_ids: str | None = Field(
-        None, alias="pciIds", min_length=1, description="A table pci.ids, in the place of the one that is installed."
+        None, alias="pciIds", min_length=1, description="A file pci.ids to use instead of the installed one."
     )
     nodes: NodeChoice = Field(
-        "auto", description="Which device nodes a container gets: of groups, VFIO's own, or both."
+        "auto", description="Which device nodes a container gets: those of groups, VFIO's character devices, or both."
     )
     cdi: WrittenCdi | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
-        30.0, alias="rescanSeconds", description="The longest time between two looks at the host."
+        30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
     )

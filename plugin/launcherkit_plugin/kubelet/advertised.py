@@ -198,7 +198,7 @@ class Advertiser:
         wanted = {resource.name: resource for resource in resources}
         for name in self._kept.keys() - wanted.keys():
             one, task = self._kept.pop(name)
-            self._reporter.log("info", f"{name} is not advertised any more")
+            self._reporter.log("info", f"{name} is no longer advertised")
             self._ending[name] = asyncio.create_task(self._end(name, one, task, gone=True))
         for name, resource in wanted.items():
             if name in self._kept:

@@ -59,8 +59,8 @@ async def register(folder: str, resource: Resource) -> None:
         await RegistrationStub(channel).Register(request, timeout=ANSWER_SECONDS)
     except GRPCError as refusal:
         raise RegistrationRefused(
-            f"{path}: the kubelet does not take {resource.name}: {refusal.message or refusal.status.name}",
-            "The kubelet's log says more. It takes v1beta1 from Kubernetes 1.10 on.",
+            f"{path}: the kubelet refuses {resource.name}: {refusal.message or refusal.status.name}",
+            "See the kubelet's log. It accepts v1beta1 since Kubernetes 1.10.",
         ) from refusal
     except TimeoutError as late:
         raise no_kubelet(path, f"no answer within {ANSWER_SECONDS:.0f} s") from late
@@ -75,7 +75,7 @@ def no_kubelet(path: str, why: str) -> NoKubelet:
     """The error where nobody answers at the kubelet's socket."""
     return NoKubelet(
         f"{path}: no kubelet answers there: {why}",
-        "It is waited for. If it runs: mount its folder device-plugins, and name the parent with --kubelet-dir.",
+        "The plugin waits for it. If it runs: mount its folder device-plugins, and give the parent with --kubelet-dir.",
     )
 
 
@@ -153,6 +153,6 @@ def _pod_devices(answer: ListPodResourcesResponse) -> PodDevices:
 def _unreadable(socket: str, why: str) -> UsageUnreadable:
     return UsageUnreadable(
         f"{socket}: {why}",
-        "The kubelet serves PodResources there from 1.20 on; mount /var/lib/kubelet/pod-resources into the container, "
-        "or give the place with --pod-resources.",
+        "The kubelet serves PodResources there since 1.20; mount /var/lib/kubelet/pod-resources into the container, "
+        "or give its path with --pod-resources.",
     )

@@ -136,7 +136,7 @@ def _refuse_above(most: int, resource: str, call: str, asked: int) -> None:
         )
 
 
-_NOT_A_KUBELET = "No kubelet asks for that; see who else has the folder of the device plugins mounted."
+_NOT_A_KUBELET = "No kubelet asks for that; check what else has the folder device-plugins mounted."
 
 
 def refused(error: LauncherkitError) -> GRPCError:

@@ -244,12 +244,12 @@ class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
 def _in_use(path: str) -> PluginSocketInUse:
     return PluginSocketInUse(
         f"{path}: another process answers there",
-        "Run one device plugin for a resource: end the other one, or give its resource another name.",
+        "Run only one device plugin for each resource: stop the other one, or give its resource another name.",
     )
 
 
 def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
-        f"{path}: no socket can be made there: {why}",
+        f"{path}: the socket can't be created: {why}",
         "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
     )

@@ -147,7 +147,7 @@ def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
     try:
         return _held(json.loads(data))
     except (ValueError, RecursionError) as problem:
-        raise _unreadable(path, f"is no checkpoint of devices: {problem}") from problem
+        raise _unreadable(path, f"is not a checkpoint of devices: {problem}") from problem
 
 
 def is_missing(path: str) -> bool:
@@ -186,7 +186,7 @@ def _device_ids(value: object, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         for device in value:
             if not isinstance(device, str):
-                raise ValueError(f"{path}: {shown(device)} is no device ID")
+                raise ValueError(f"{path}: {shown(device)} is not a device ID")
             yield device
     else:
         raise ValueError(f"{path}: {shown(value)} is neither a list nor lists by NUMA node")

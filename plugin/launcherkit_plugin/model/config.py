@@ -134,7 +134,7 @@ class Config(NamedTuple):
     nodes: NodeChoice = "auto"
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0
-    """The longest time between two looks at the host."""
+    """The longest time between two scans of the host."""
 
 
 class Reading(NamedTuple):

@@ -215,6 +215,6 @@ def _in_use(path: str) -> PluginSocketInUse:
 
 def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
-        f"{path}: no socket can be made there: {why}",
+        f"{path}: the socket can't be created: {why}",
         "Mount the folder that virt-handler looks into, writable, and name a socket in it with --node-hook.",
     )

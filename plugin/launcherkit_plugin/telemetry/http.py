@@ -53,7 +53,7 @@ async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]
     except (OSError, UnicodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         raise NoMetricsAddress(
-            f"--metrics-address {address}: {reason}", "Give an address of this host, and a port that nobody has."
+            f"--metrics-address {address}: {reason}", "Give an address of this host, and a port that is free."
         ) from problem
     async with connections.until_closed(server):
         yield _spelled(server.sockets[0])
@@ -74,9 +74,7 @@ async def serving_at(path: str, pages: Mapping[str, Page]) -> AsyncIterator[None
 
 
 def _no_socket(path: str, why: str) -> NoProbeSocket:
-    return NoProbeSocket(
-        f"--probe-socket {path}: {why}", "Name a socket in a folder that is there and can be written to."
-    )
+    return NoProbeSocket(f"--probe-socket {path}: {why}", "Give a socket in a folder that exists and is writable.")
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -90,7 +88,7 @@ def parse_address(address: str) -> tuple[str, int]:
     bare = host[1:-1] if bracketed else host
     if not colon or not (port.isascii() and port.isdigit() and int(port) < 65536) or (":" in bare and not bracketed):
         raise NoMetricsAddress(
-            f"--metrics-address {address!r} is not HOST:PORT", "Say :8080, 127.0.0.1:8080 or [::1]:8080."
+            f"--metrics-address {address!r} is not HOST:PORT", "Give :8080, 127.0.0.1:8080 or [::1]:8080."
         )
     return bare, int(port)
 
@@ -109,7 +107,7 @@ def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
         case [_, _, "HTTP/1.0" | "HTTP/1.1"]:
             return Answer("405 Method Not Allowed", b"only GET\n", headers=(("Allow", "GET"),))
         case _:
-            return Answer("400 Bad Request", b"that is no HTTP\n")
+            return Answer("400 Bad Request", b"not HTTP\n")
     if page is None:
         return Answer("404 Not Found", f"there is {' and '.join(pages)}\n".encode())
     pairs = (header.partition(":") for header in rest)
@@ -176,7 +174,7 @@ class Health:
         self._clock = clock
         self._patience = patience
         self._last = clock()
-        self._waiting = "nothing has been looked at yet"
+        self._waiting = "the host has not been scanned yet"
 
     def turned(self) -> None:
         """The daemon has come round: it lives."""
@@ -189,7 +187,7 @@ class Health:
     def illness(self) -> str:
         """Why it should be started anew; empty if it should not."""
         quiet = self._clock() - self._last
-        return f"the daemon has not come round for {quiet:.0f} s" if quiet > self._patience else ""
+        return f"the daemon's loop has not turned for {quiet:.0f} s" if quiet > self._patience else ""
 
     def unreadiness(self) -> str:
         """Why it is not ready; empty if it is."""

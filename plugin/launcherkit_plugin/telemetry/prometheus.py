@@ -162,13 +162,13 @@ def read_token(path: str) -> bytes:
     except UnreadableFile as problem:
         raise _bad_token(problem.message) from problem
     if not token or len(token.split()) != 1:
-        raise _bad_token(f"{path}: no token, or more than a word")
+        raise _bad_token(f"{path}: it must have a token of one word")
     return token
 
 
 def _bad_token(why: str) -> BadMetricsToken:
     return BadMetricsToken(
-        f"--metrics-token-file: {why}", "Put a token of one word into the file; `openssl rand -hex 32` makes one."
+        f"--metrics-token-file: {why}", "Put a token of one word into the file; `openssl rand -hex 32` creates one."
     )
 
 

@@ -110,10 +110,10 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
         for kind in kinds(card, host)
     ]
     vgpus = [_row(instance, host, usage, opened) for card in cards(host) for instance in instances_on(card, host)]
-    yield from columns([("CARD", "ID", "TYPE", "THERE", "ROOM"), *types], "")
+    yield from columns([("CARD", "ID", "TYPE", "EXISTING", "FREE"), *types], "")
     if vgpus:
         yield ""
-        yield from columns([("DEVICE", "ON", "TYPE", "MADE FOR", "USED BY"), *vgpus], "")
+        yield from columns([("DEVICE", "PARENT", "TYPE", "MADE FOR", "USED BY"), *vgpus], "")
 
 
 def _row(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def test_notes_are_told(command: list[str], tmp_path: Path, capfd: pytest.Captur
     path.write_text("kubevirt: {permittedHostDevices: {usb: [{resourceName: a/b}]}}")
     code, _, err = outcome(capfd, *command, str(path))
     assert code == 0
-    assert err == [f"note: {path}, kubevirt, permittedHostDevices.usb: USB devices are not ours"]
+    assert err == [f"note: {path}, kubevirt, permittedHostDevices.usb: USB devices are not for this plugin"]
 
 
 def test_auto_is_that_of_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

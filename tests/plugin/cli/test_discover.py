@@ -62,11 +62,11 @@ def test_a_card_that_is_bound_is_a_line(tree: HostTree, discover: Discover) -> N
     assert outcome.code == 0
     assert outcome.notes == []
     assert [line.split() for line in outcome.lines[:1]] == [
-        ["RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "ALONG", "ABOUT"]
+        ["RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "SIBLINGS", "ABOUT"]
     ]
     (row,) = outcome.rows
     assert row["DEVICE"] == "0000:e1:00.0"
-    assert (row["NUMA"], row["GROUPS"], row["HEALTH"], row["ALONG"]) == ("1", "44", "Healthy", "0000:e1:00.1")
+    assert (row["NUMA"], row["GROUPS"], row["HEALTH"], row["SIBLINGS"]) == ("1", "44", "Healthy", "0000:e1:00.1")
     assert "display controller 10de:2204" in row["ABOUT"]
 
 
@@ -148,7 +148,7 @@ def test_a_model_that_has_no_name_but_its_number_is_told_of(tree: HostTree, disc
     tree.card("0000:e1:00", group=44)
     outcome = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")
     assert outcome.rows[0]["RESOURCE"] == "nvidia.com/2204"
-    assert outcome.notes == ["note: nvidia.com/2204 is called by its device ID: the table pci.ids has no name for it"]
+    assert outcome.notes == ["note: nvidia.com/2204 is named by its device ID: pci.ids has no name for it"]
 
 
 def test_a_companion_is_a_resource_of_its_own(tree: HostTree, discover: Discover) -> None:
@@ -253,7 +253,7 @@ def test_vgpus_that_exist_are_listed_by_type(tree: HostTree, discover: Discover)
     outcome = discover("--auto", "nvidia")
     (row,) = outcome.rows
     assert (row["RESOURCE"], row["DEVICE"], row["NUMA"]) == ("nvidia.com/GRID_T4-1Q", UUID, "1")
-    assert "left out: vGPUs are made of it" in outcome.notes[0]
+    assert "left out: vGPUs are created on it" in outcome.notes[0]
 
 
 def test_vgpus_that_could_be_made_are_listed_and_none_is_made(tree: HostTree, discover: Discover) -> None:
@@ -289,7 +289,7 @@ def test_a_wrong_configuration_is_an_error(discover: Discover) -> None:
 
 def test_the_clusters_settings_are_said_to_be_missing(discover: Discover) -> None:
     assert discover(config="kubevirt: {cluster: true}").notes[0] == (
-        "note: KubeVirt's settings in the cluster are not looked at here"
+        "note: KubeVirt's settings in the cluster are not read here"
     )
 
 

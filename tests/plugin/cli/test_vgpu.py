@@ -215,7 +215,7 @@ def test_the_command_works_on_a_host_below_a_folder(tmp_path: Path, capfd: pytes
     tree.mdev_type(CARD, "nvidia-222", name="GRID T4-1Q", available_instances="16", device_api="vfio-pci")
     words = ["--host", str(tree.root), "--kubelet-dir", str(tmp_path / "none")]
     assert run(["vgpu", "list", *words], {}) == 0
-    assert f"{CARD}  nvidia-222  GRID T4-1Q  0      16" in capfd.readouterr().out
+    assert f"{CARD}  nvidia-222  GRID T4-1Q  0         16" in capfd.readouterr().out
     assert run(["vgpu", "create", "--parent", "#0", "--type", "nvidia-222", "--dry-run", *words], {}) == 0
     assert "create GRID T4-1Q on #0" in capfd.readouterr().out
 

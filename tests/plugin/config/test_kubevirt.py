@@ -49,8 +49,8 @@ def test_the_others_are_left_alone_and_told(tmp_path: Path) -> None:
     reading = read(tmp_path, {"permittedHostDevices": PERMITTED | usb})
     path = f"{tmp_path}/plugin.yaml, kubevirt, permittedHostDevices"
     assert [note.text for note in reading.notes] == [
-        f"{path}.pciHostDevices.1: nvidia.com/GA102 is KubeVirt's own: it has no externalResourceProvider: true",
-        f"{path}.usb: USB devices are not ours",
+        f"{path}.pciHostDevices.1: nvidia.com/GA102 is left to KubeVirt: it lacks externalResourceProvider: true",
+        f"{path}.usb: USB devices are not for this plugin",
     ]
 
 

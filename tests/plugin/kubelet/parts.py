@@ -90,8 +90,8 @@ def provoked(code: str) -> str:
 
 
 HELP = {
-    715: "The kubelet's log says more. It takes v1beta1 from Kubernetes 1.10 on.",
-    716: "Run one device plugin for a resource: end the other one, or give its resource another name.",
+    715: "See the kubelet's log. It accepts v1beta1 since Kubernetes 1.10.",
+    716: "Run only one device plugin for each resource: stop the other one, or give its resource another name.",
     717: "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
 }
 

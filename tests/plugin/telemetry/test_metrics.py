@@ -138,7 +138,7 @@ def test_a_daemon_that_comes_round_is_well_and_one_that_does_not_is_ill() -> Non
     now = iter([0.0, 5.0, 20.0, 21.0])
     health = Health(lambda: next(now), patience=10)
     assert health.illness() == ""
-    assert health.illness() == "the daemon has not come round for 20 s"
+    assert health.illness() == "the daemon's loop has not turned for 20 s"
     health.turned()
 
 
