@@ -13,7 +13,7 @@ from tests.kubelet.host import CARDS, DEVICES, StandInHost, configuration, nodes
 from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods, Seen, container
-from tests.kubelet.test_mates import allocate
+from tests.kubelet.test_group_members import allocate
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.kubelet

@@ -13,7 +13,7 @@ from tests.kubelet.host import CARDS, DEVICES, StandInHost, configuration
 from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods, container
-from tests.kubelet.test_mates import allocate
+from tests.kubelet.test_group_members import allocate
 from tests.plugin.resources import rebind
 from tests.support.waiting import until
 

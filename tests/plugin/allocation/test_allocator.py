@@ -84,7 +84,7 @@ def test_a_device_that_is_unhealthy_is_an_error_with_the_reason() -> None:
         Desk().allocate("a", "sick")
 
 
-def test_what_was_given_away_makes_its_mates_unhealthy_at_once() -> None:
+def test_what_was_given_away_makes_its_group_members_unhealthy_at_once() -> None:
     desk = Desk()
     assert desk.allocate("a").env == {"PCI_RESOURCE_gpu": "a"}
     assert desk.unhealthy() == ["b", "sick"]
@@ -92,7 +92,7 @@ def test_what_was_given_away_makes_its_mates_unhealthy_at_once() -> None:
         desk.allocate("b")
 
 
-def test_mates_come_back_when_the_pod_has_gone() -> None:
+def test_group_members_come_back_when_the_pod_has_gone() -> None:
     desk = Desk()
     desk.allocate("a")
     desk.saw({"gpu": {"a": "default/vm"}})
@@ -102,7 +102,7 @@ def test_mates_come_back_when_the_pod_has_gone() -> None:
     desk.allocate("b")
 
 
-def test_mates_come_back_when_the_pod_never_came() -> None:
+def test_group_members_come_back_when_the_pod_never_came() -> None:
     desk = Desk()
     desk.allocate("a")
     desk.now += PATIENCE_SECONDS
@@ -117,7 +117,7 @@ def test_a_failure_leaves_nothing_reserved() -> None:
     assert desk.unhealthy() == ["sick"]
 
 
-def test_all_or_nothing_where_the_second_device_is_a_mate_of_a_pods() -> None:
+def test_all_or_nothing_where_the_second_device_is_a_group_member_of_a_pods() -> None:
     desk = Desk()
     desk.saw({"gpu": {"b": "default/vm"}})
     with pytest.raises(GroupSplit):

@@ -62,13 +62,13 @@ def refused(
     return False
 
 
-def test_mates_of_a_pods_device_are_unhealthy_to_the_rest() -> None:
+def test_group_members_of_a_pods_device_are_unhealthy_to_the_rest() -> None:
     used = usage({"gpu": {"a": "default/vm"}})
     assert unhealthy([GPUS, NIC], used) == {"b": "b: pod default/vm has a, which shares IOMMU group 1"}
     assert unhealthy([GPUS, NIC], usage({})) == {}
 
 
-def test_mates_are_found_in_other_resources_too() -> None:
+def test_group_members_are_found_in_other_resources_too() -> None:
     used = usage({"nic": {"n": "default/vm"}})
     assert list(unhealthy([GPUS, NIC], used)) == ["c"]
 
@@ -98,7 +98,7 @@ def test_the_kubelet_may_give_out_anew_what_a_pod_seems_to_have() -> None:
     assert not refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/old"}}))
 
 
-def test_another_pods_mate_is_in_the_way_even_where_the_device_itself_is_given_out_anew() -> None:
+def test_another_pods_group_member_is_in_the_way_even_where_the_device_itself_is_given_out_anew() -> None:
     assert refused([GPUS], ["a"], usage({"gpu": {"a": "default/old", "b": "default/other"}}))
 
 
@@ -109,7 +109,7 @@ def test_a_companion_goes_with_its_card_while_that_is_fresh() -> None:
     assert unhealthy([GPUS, AUDIO], used, fresh) == {}
 
 
-def test_later_on_a_companion_is_a_mate_as_any() -> None:
+def test_later_on_a_companion_is_a_group_member_like_any_other() -> None:
     used = usage({"gpu": {"c": "default/vm"}})
     assert refused([AUDIO, GPUS], ["y"], used)
     assert list(unhealthy([GPUS, AUDIO], used)) == ["y"]
@@ -154,7 +154,7 @@ def test_a_companion_is_of_the_same_card_not_of_another_in_the_group() -> None:
     assert refused([audio, gpus], ["0000:02:00.1"], used, fresh)
 
 
-def test_a_companion_tells_when_its_card_was_given_away() -> None:
+def test_a_companion_knows_when_its_card_was_given_away() -> None:
     used = usage({"gpu": {"c": ""}})
     assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
     assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None

@@ -33,7 +33,7 @@ def taken(devices: dict[str, Device], size: int, must: tuple[str, ...] = (), fre
 PAIR_AND_SINGLES = known(device("a", 1), device("b", 2), device("c", 2), device("d", 3))
 
 
-def test_two_mates_rather_than_one_of_each_group() -> None:
+def test_two_members_of_a_group_rather_than_one_of_each_group() -> None:
     assert taken(PAIR_AND_SINGLES, 2) == ["a", "d"] or taken(PAIR_AND_SINGLES, 2) == ["b", "c"]
     assert taken(known(device("a", 1), device("b", 2), device("c", 2)), 2) == ["b", "c"]
 
@@ -43,7 +43,7 @@ def test_one_device_is_taken_from_no_group_of_two() -> None:
     assert taken(known(device("a", 1), device("b", 1), device("c", 2)), 1) == ["c"]
 
 
-def test_what_the_kubelet_has_chosen_brings_its_mate() -> None:
+def test_what_the_kubelet_has_chosen_brings_its_group_member() -> None:
     assert taken(PAIR_AND_SINGLES, 2, must=("b",)) == ["b", "c"]
 
 

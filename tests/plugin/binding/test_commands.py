@@ -162,7 +162,7 @@ def test_two_cards_are_two_changes_and_one_that_fails_does_not_keep_the_other(no
     assert node.drivers(GPU, AUDIO, "0000:03:00.0") == ["nvidia", "snd_hda_intel", VFIO]
 
 
-def test_what_is_not_there_is_told_before_anything_is_done(node: Node) -> None:
+def test_what_is_not_there_is_reported_before_anything_is_done(node: Node) -> None:
     for command in ("bind", "unbind", "status"):
         with pytest.raises(NotOnHost, match=r"0000:09:00.0 is not on this host"):
             node.run(command, GPU, "0000:09:00.0")
@@ -287,7 +287,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("device", "path", "words"), UNREADABLE)
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
-def test_what_can_not_be_told_counts_as_in_use(node: Node, device: str, path: str, words: str, number: int) -> None:
+def test_what_is_unknown_counts_as_in_use(node: Node, device: str, path: str, words: str, number: int) -> None:
     """T2."""
     node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
     _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
@@ -392,7 +392,7 @@ def test_a_module_of_another_machine_is_not_loaded(node: Node) -> None:
     assert node.drivers(GPU) == ["nvidia"]
 
 
-def test_who_may_not_write_to_sysfs_is_told_so_at_once(node: Node) -> None:
+def test_without_write_access_to_sysfs_it_fails_at_once(node: Node) -> None:
     (node.root / "sys/bus/pci/drivers_probe").unlink()
     for command in ("bind", "unbind"):
         with pytest.raises(StepFailed, match="drivers_probe can't be written to"):

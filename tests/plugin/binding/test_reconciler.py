@@ -175,7 +175,7 @@ def test_what_somebody_has_is_given_back_when_he_has_it_no_more(node: Node) -> N
     assert node.drivers() == FREE
 
 
-def test_what_fails_is_told_once_and_tried_again_after_growing_pauses(node: Node) -> None:
+def test_what_fails_is_reported_once_and_tried_again_after_growing_pauses(node: Node) -> None:
     node.kernel.probe_fails.add((VFIO, AUDIO))
     attempts = []
     for second in range(int(8 * FIRST_PAUSE_SECONDS)):
@@ -257,7 +257,7 @@ def test_what_a_command_is_at_right_now_is_left_to_it(node: Node) -> None:
     assert node.events == ["DevicesBound"]
 
 
-def test_a_record_that_can_not_be_read_is_told_and_keeps_nothing_else_from_going_on(node: Node) -> None:
+def test_a_record_that_can_not_be_read_is_reported_and_keeps_nothing_else_from_going_on(node: Node) -> None:
     node.turn()
     (node.tree.root / f"ledger/{GPU}.json").write_text("{")
     assert not node.turn()

@@ -208,7 +208,7 @@ def test_a_good_name_is_taken(name: str) -> None:
         ("a." * 122 + "a/b", "244 characters"),
     ],
 )
-def test_a_bad_name_is_told_what_is_wrong_with_it(name: str, part: str) -> None:
+def test_the_error_of_a_bad_name_says_what_is_wrong_with_it(name: str, part: str) -> None:
     with pytest.raises(ValueError, match=part):
         check_resource_name(name)
 
@@ -227,7 +227,7 @@ def test_the_domain_of_every_vendor_is_one() -> None:
 # Clashes
 
 
-def told(namer: Namer, *resources: Resource) -> list[str]:
+def clashes_of(namer: Namer, *resources: Resource) -> list[str]:
     try:
         namer.check(resources)
     except LauncherkitError as error:
@@ -239,14 +239,14 @@ def test_two_models_that_the_table_calls_the_same_are_one_resource(table: str) -
     namer = Namer(Config(pci=(ANY,)), (table,))
     names = {namer.function(function("01:00.0", device=device), ANY) for device in (0x2204, 0x2203)}
     assert names == {"nvidia.com/GA102_GEFORCE_RTX_3090"}
-    assert told(namer) == []
+    assert clashes_of(namer) == []
 
 
 def test_two_aliases_of_one_name_are_an_error_that_names_both(table: str) -> None:
     namer = Namer(Config(pci=(ANY,), aliases={"10de:2204": "X", "10de:2203": "X"}), (table,))
     for device in (0x2204, 0x2203):
         namer.function(function("01:00.0", device=device), ANY)
-    (message,) = told(namer)
+    (message,) = clashes_of(namer)
     assert message == "model 10de:2204 by rule 1 and model 10de:2203 by rule 1 are both called nvidia.com/X"
 
 
@@ -254,7 +254,7 @@ def test_an_alias_that_is_the_name_of_another_model_is_an_error(table: str) -> N
     namer = Namer(Config(pci=(ANY,), aliases={"10de:1eb8": "GA102_GEFORCE_RTX_3090"}), (table,))
     for device in (0x2204, 0x1EB8):
         namer.function(function("01:00.0", device=device), ANY)
-    (message,) = told(namer)
+    (message,) = clashes_of(namer)
     assert "model 10de:2204 by rule 1 and model 10de:1eb8 by rule 1 are both called" in message
 
 
@@ -262,7 +262,7 @@ def test_models_of_two_vendors_without_a_name_do_not_share_their_device_id(table
     namer = Namer(Config(pci=(ANY,)), (table,))
     for vendor in (0x1002, 0x1022):
         namer.function(function("01:00.0", vendor=vendor, device=0x9999), ANY)
-    (message,) = told(namer)
+    (message,) = clashes_of(namer)
     assert message == "model 1002:9999 by rule 1 and model 1022:9999 by rule 1 are both called amd.com/9999"
 
 
@@ -271,14 +271,14 @@ def test_a_clash_is_over_when_one_of_the_two_has_been_unplugged(table: str) -> N
     for plugged in ([0x2204], [0x2204, 0x2203], [0x2204]):
         for device in plugged:
             namer.function(function("01:00.0", device=device), ANY)
-        assert len(told(namer)) == len(plugged) - 1
+        assert len(clashes_of(namer)) == len(plugged) - 1
 
 
 def test_an_alias_takes_two_models_of_one_name_apart(table: str) -> None:
     namer = Namer(Config(pci=(ANY,), aliases={"10de:2203": "OTHER"}), (table,))
     for device in (0x2204, 0x2203):
         namer.function(function("01:00.0", device=device), ANY)
-    assert told(namer) == []
+    assert clashes_of(namer) == []
 
 
 def test_many_models_under_the_name_of_one_rule_are_no_clash(table: str) -> None:
@@ -286,7 +286,7 @@ def test_many_models_under_the_name_of_one_rule_are_no_clash(table: str) -> None
     namer = Namer(Config(pci=(rule,)), (table,))
     for device in (0x2204, 0x2203, 0x1EB8):
         namer.function(function("01:00.0", device=device), rule)
-    assert told(namer) == []
+    assert clashes_of(namer) == []
 
 
 def test_a_model_under_two_rules_without_names_is_a_clash(table: str) -> None:
@@ -294,7 +294,7 @@ def test_a_model_under_two_rules_without_names_is_a_clash(table: str) -> None:
     namer = Namer(Config(pci=rules), (table,))
     for rule in rules:
         namer.function(function("01:00.0"), rule)
-    (message,) = told(namer)
+    (message,) = clashes_of(namer)
     assert "10de:2204 by rule 1 and model 10de:2204 by rule 2" in message
 
 
@@ -303,17 +303,17 @@ def test_an_automatic_name_that_a_rule_has_is_a_clash(table: str) -> None:
     namer = Namer(Config(pci=rules), (table,))
     namer.function(function("01:00.0"), rules[0])
     namer.function(function("02:00.0", device=0x1EB8), rules[1])
-    (message,) = told(namer)
+    (message,) = clashes_of(namer)
     assert message == "rule 1 and model 10de:1eb8 by rule 2 are both called nvidia.com/TU104GL_TESLA_T4"
 
 
 def test_two_vgpu_types_of_one_name_are_a_clash() -> None:
     namer = Namer(Config())
     assert namer.vgpu("GRID T4-1Q", 0x10DE) == namer.vgpu("GRID_T4-1Q", 0x10DE)
-    assert told(namer) == []
+    assert clashes_of(namer) == []
     for name in ("GRID T4-1Q", "GRID T4-1Q()"):
         namer.vgpu(name, 0x10DE)
-    assert "vGPU type GRID_T4-1Q and vGPU type GRID_T4-1Q() are both called" in told(namer)[0]
+    assert "vGPU type GRID_T4-1Q and vGPU type GRID_T4-1Q() are both called" in clashes_of(namer)[0]
 
 
 def resource(name: str, prefix: str = "PCI_RESOURCE") -> Resource:
@@ -321,29 +321,29 @@ def resource(name: str, prefix: str = "PCI_RESOURCE") -> Resource:
 
 
 def test_resources_with_one_socket_are_a_clash() -> None:
-    (message,) = told(Namer(Config()), resource("nvidia.com/X"), resource("amd.com/X"))
+    (message,) = clashes_of(Namer(Config()), resource("nvidia.com/X"), resource("amd.com/X"))
     assert message == "the resources nvidia.com/X and amd.com/X have the same socket, kubevirt-X.sock"
 
 
 def test_resources_with_one_variable_are_a_clash() -> None:
-    (message,) = told(Namer(Config()), resource("nvidia.com/A.B"), resource("nvidia.com/a_b"))
+    (message,) = clashes_of(Namer(Config()), resource("nvidia.com/A.B"), resource("nvidia.com/a_b"))
     assert (
         message == "the resources nvidia.com/A.B and nvidia.com/a_b have the same variable, PCI_RESOURCE_NVIDIA_COM_A_B"
     )
 
 
 def test_two_kinds_of_devices_with_one_name_are_a_clash() -> None:
-    found = told(Namer(Config()), resource("nvidia.com/X"), resource("nvidia.com/X", "MDEV_PCI_RESOURCE"))
+    found = clashes_of(Namer(Config()), resource("nvidia.com/X"), resource("nvidia.com/X", "MDEV_PCI_RESOURCE"))
     assert found == ["two resources are called nvidia.com/X"]
 
 
-def test_all_clashes_are_told_at_once() -> None:
+def test_all_clashes_are_reported_at_once() -> None:
     with pytest.raises(SeveralErrors):
         Namer(Config()).check([resource("a/X"), resource("b/X"), resource("a/A.B"), resource("a/A_B")])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a/X", "b/X", "a/X.Y", "a/X_Y", "c/Z"]), st.sampled_from(["P", "Q"]))))
-def test_no_clash_is_told_only_where_names_sockets_and_variables_are_all_different(
+def test_there_is_no_clash_only_where_names_sockets_and_variables_are_all_different(
     named: list[tuple[str, str]],
 ) -> None:
     resources = [resource(name, prefix) for name, prefix in named]

@@ -14,7 +14,7 @@ from launcherkit_plugin.model.errors import WorkHangs
 from tests.support.provoked import provoked
 
 
-class Told:
+class Recorded:
     """What was reported."""
 
     def __init__(self) -> None:
@@ -86,12 +86,12 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
         asyncio.run(scene(stuck))
 
 
-def test_what_hangs_is_begun_once_told_once_and_refused_until_it_has_come_back() -> None:
+def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_back() -> None:
     begun: list[int] = []
-    told = Told()
+    recorded = Recorded()
 
     async def scene(stuck: threading.Event) -> None:
-        guarded = Guarded(told)
+        guarded = Guarded(recorded)
 
         def work() -> str:
             begun.append(1)
@@ -104,11 +104,11 @@ def test_what_hangs_is_begun_once_told_once_and_refused_until_it_has_come_back()
             with pytest.raises(WorkHangs):
                 await guarded.run("card", "again", work, 60)
         assert (guarded.hanging("card") or "").startswith("removing it has not come back")
-        assert (begun, threads(), told.late, told.back) == ([1], ["guarded: card"], [("removing it", 1)], [])
+        assert (begun, threads(), recorded.late, recorded.back) == ([1], ["guarded: card"], [("removing it", 1)], [])
         stuck.set()
         while guarded.is_busy("card"):
             await asyncio.sleep(0.001)
-        assert told.back == [("removing it", 0)]
+        assert recorded.back == [("removing it", 0)]
         assert await guarded.run("card", "again", work, 60) == "late"
 
     with gate() as stuck:

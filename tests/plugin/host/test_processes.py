@@ -51,7 +51,7 @@ def test_files_that_only_look_alike_are_none(tmp_path: Path) -> None:
     assert read_open_nodes(str(tmp_path)).holders == {}
 
 
-def test_from_inside_a_container_nothing_can_be_told_to_be_closed(tmp_path: Path) -> None:
+def test_from_inside_a_container_nothing_counts_as_closed(tmp_path: Path) -> None:
     Proc(tmp_path, namespace="pid:[4026532840]").process(7, "qemu", "/dev/vfio/44")
     nodes = read_open_nodes(str(tmp_path))
     assert nodes.is_open(["/dev/vfio/44"]) is True

@@ -45,7 +45,7 @@ def changed_by(folder: Path, change: Callable[[], object]) -> frozenset[str]:
         lambda folder: (folder / "folder").mkdir(),
     ],
 )
-def test_a_change_in_a_folder_is_told(tmp_path: Path, change: Callable[[Path], object]) -> None:
+def test_a_change_in_a_folder_is_reported(tmp_path: Path, change: Callable[[Path], object]) -> None:
     (tmp_path / "old").touch()
     assert changed_by(tmp_path, lambda: change(tmp_path)) == {str(tmp_path)}
 
@@ -61,7 +61,7 @@ def test_reading_a_file_is_none(tmp_path: Path) -> None:
     assert changed_by(tmp_path, (tmp_path / "old").read_text) == frozenset()
 
 
-def test_only_what_is_there_and_new_is_told_as_watched(tmp_path: Path) -> None:
+def test_only_what_is_there_and_new_is_returned_as_watched(tmp_path: Path) -> None:
     inotify = Inotify()
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     os.mkdir(one)
@@ -91,18 +91,18 @@ def test_a_folder_that_was_made_again_is_a_new_one(tmp_path: Path) -> None:
 
 def reported_for(folders: Callable[[], list[str]], change: Callable[[], object], *, first: bool = True) -> list[str]:
     """The folders that are called back for after a change, up to the first call."""
-    told: list[str] = []
+    reported: list[str] = []
 
     async def run() -> None:
         called = asyncio.Event()
 
-        def tell(folder: str) -> None:
-            told.append(folder)
+        def report(folder: str) -> None:
+            reported.append(folder)
             called.set()
 
         with watching(lambda: None) as seen:
-            seen.folders({folder: lambda folder=folder: tell(folder) for folder in folders()})  # type: ignore[misc]
-            told.clear()
+            seen.folders({folder: lambda folder=folder: report(folder) for folder in folders()})  # type: ignore[misc]
+            reported.clear()
             called.clear()
             change()
             if first:
@@ -111,7 +111,7 @@ def reported_for(folders: Callable[[], list[str]], change: Callable[[], object],
                 await asyncio.sleep(0.05)
 
     asyncio.run(run())
-    return told
+    return reported
 
 
 def test_who_watches_a_folder_is_called_back_and_nobody_else(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_came_into_it_before_it_was_watched_is_not_lost(tmp_path: Path) -> 
     assert reported_for(lambda: [watched], lambda: (tmp_path / "made").rename(tmp_path / "dev")) == [watched]
 
 
-def test_one_that_goes_is_told_too(tmp_path: Path) -> None:
+def test_one_that_goes_is_reported_too(tmp_path: Path) -> None:
     folder = tmp_path / "vfio"
     folder.mkdir()
     assert reported_for(lambda: [str(folder)], lambda: shutil.rmtree(folder))[0] == str(folder)

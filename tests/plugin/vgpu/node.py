@@ -35,7 +35,7 @@ class Clock:
         self.now += seconds
 
 
-class Told(Metrics):
+class Recorded(Metrics):
     """Keeps what is counted and recorded."""
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class Node:
         self.clock = Clock()
         self.config = VgpuConfig(tuple(mdevs), tuple(vfs), tuple(layout), tuple(spread), grace)
         self.usage = Usage("pod-resources", {})
-        self.told = Told()
+        self.recorded = Recorded()
         self.restart()
 
     def restart(self) -> None:
         self.reservations = Reservations()
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, Reporter(self.told.log, self.told, self.told))
+        changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         self.guarded = Guarded()
         self.providers, self.reconcilers = vgpus_of(self.config, name_of, changes, self.guarded, stopped=self.stopped)
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}

@@ -45,7 +45,7 @@ MESSAGES = dict(
 
 
 @contextmanager
-def told(error: type[LauncherkitError]) -> Iterator[None]:
+def raises_as_shown(error: type[LauncherkitError]) -> Iterator[None]:
     with pytest.raises(error) as caught:
         yield
     assert caught.value.message == MESSAGES[error.code]
@@ -70,13 +70,13 @@ def maker(kernel: Kernel) -> Maker:
 
 def test_a_driver_that_fails_to_make_one(kernel: Kernel, maker: Maker) -> None:
     kernel.touched = lambda _: failing(errno.EIO)
-    with told(VgpuNotMade):
+    with raises_as_shown(VgpuNotMade):
         maker.make(CARD, T4_1Q.id, UUID)
 
 
 def test_a_card_without_room(kernel: Kernel, maker: Maker) -> None:
     kernel.make(CARD, T4_2Q.id, "00000000-0000-4000-8000-000000000000")
-    with told(NoVgpuRoom):
+    with raises_as_shown(NoVgpuRoom):
         maker.make(CARD, T4_1Q.id, UUID)
 
 
@@ -84,28 +84,28 @@ def test_a_vf_with_another_type(kernel: Kernel, maker: Maker) -> None:
     kernel.card_of_vfs("0000:41:00.0", 2, (A2_4Q, A2_8Q), mib=16384)
     vf = PciAddress.parse("0000:41:01.0")
     maker.set_type(vf, 743)
-    with told(WrongVgpu):
+    with raises_as_shown(WrongVgpu):
         maker.set_type(vf, 742)
 
 
 def test_one_that_is_open(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.open.add(kernel.node(UUID))
-    with told(VgpuInUse):
+    with raises_as_shown(VgpuInUse):
         Changes(maker, kernel.is_open).remove(Instance(UUID, CARD, T4_1Q.id, "GRID T4-1Q"))
 
 
 def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.touched = lambda _: failing(errno.EBUSY)
-    with told(VgpuNotRemoved):
+    with raises_as_shown(VgpuNotRemoved):
         maker.remove(UUID)
 
 
 def test_a_layout_for_another_node(kernel: Kernel, maker: Maker) -> None:
     changes = Changes(maker, kernel.is_open)
     entries = [LayoutEntry("#2", "GRID T4-1Q", 1)]
-    with told(BadLayout):
+    with raises_as_shown(BadLayout):
         apply_layout(entries, (), kernel.facts, changes, lambda _: None, lambda _: None)
 
 
@@ -114,5 +114,5 @@ def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
         return Usage("pod-resources", {ONE: {"u1": Holder(POD, "compute")}})
 
     hook = NodeHook(Answers(), usage, Stopped(), lambda: None, Reporter())
-    with told(VmLacksDevices):
+    with raises_as_shown(VmLacksDevices):
         asyncio.run(hook.before_start(read_vm(vmi(devices=2))))

@@ -105,7 +105,7 @@ def test_what_is_in_use_may_stay_where_others_can_go(kernel: Kernel) -> None:
     assert list(kernel.mdevs) == [sorted(devices)[2]]
 
 
-def test_more_than_fit_is_told_with_how_far_it_came(kernel: Kernel) -> None:
+def test_more_than_fit_is_an_error_that_says_how_far_it_came(kernel: Kernel) -> None:
     with pytest.raises(NoVgpuRoom, match=r"0000:01:00\.0: GRID T4-2Q: 3 wanted, 2 there"):
         applied(kernel, LayoutEntry(FIRST, "GRID T4-2Q", 3))
 
@@ -208,12 +208,12 @@ def test_the_daemon_touches_neither_what_others_made_nor_anything_while_usage_is
     assert list(kernel.mdevs) == [foreign]
 
 
-def test_what_is_wrong_with_a_layout_is_told_once_and_the_rest_is_done(kernel: Kernel) -> None:
+def test_what_is_wrong_with_a_layout_is_reported_once_and_the_rest_is_done(kernel: Kernel) -> None:
     node = keeping(kernel, LayoutEntry("#0", "GRID T4-1Q", 1), LayoutEntry("#9", "GRID T4-1Q", 1))
     for _ in range(3):
         node.turn()
     assert len(kernel.mdevs) == 1
-    assert len([line for line in node.told.lines if "LK736" in line]) <= 2
+    assert len([line for line in node.recorded.lines if "LK736" in line]) <= 2
 
 
 def test_a_full_card_whose_types_the_driver_doesnt_name_is_left_as_it_is(kernel: Kernel) -> None:

@@ -172,7 +172,7 @@ def test_a_container_gets_uuids_and_the_nodes_of_its_groups(node: Node) -> None:
 def test_the_same_slot_once_more_is_success(node: Node) -> None:
     first = node.healthy(ONE)[0]
     assert node.allocate(ONE, first) == node.allocate(ONE, first)
-    assert node.told.counted == [("create", "done")]
+    assert node.recorded.counted == [("create", "done")]
 
 
 def test_a_slot_has_the_same_uuid_after_a_restart_and_is_found_there(node: Node) -> None:
@@ -182,10 +182,10 @@ def test_a_slot_has_the_same_uuid_after_a_restart_and_is_found_there(node: Node)
     node.turn()
     assert first in node.healthy(ONE)
     node.allocate(ONE, first)
-    assert node.told.counted == [("create", "done")]
+    assert node.recorded.counted == [("create", "done")]
 
 
-def test_no_room_is_told_and_nothing_is_half_done(node: Node) -> None:
+def test_no_room_is_reported_and_nothing_is_half_done(node: Node) -> None:
     one, two = node.healthy(TWO)
     node.kernel.make(CARD, T4_2Q.id, str(uuid4()))
     with pytest.raises(NoVgpuRoom, match=f"{CARD} has no room for an mdev of type {T4_2Q.id}"):
@@ -211,7 +211,7 @@ def test_a_slot_that_fails_is_offered_again_later(node: Node) -> None:
     node.turn()
     assert node.reasons(ONE) == {"failed"}
     assert len(node.healthy(TWO)) == 2
-    assert [event[:2] for event in node.told.events] == [("Warning", "VgpuLK731")]
+    assert [event[:2] for event in node.recorded.events] == [("Warning", "VgpuLK731")]
     node.kernel.touched = lambda _: None
     node.clock.now += 11
     node.turn()
@@ -219,7 +219,7 @@ def test_a_slot_that_fails_is_offered_again_later(node: Node) -> None:
     assert len(node.healthy(ONE)) == 4
 
 
-def test_a_driver_that_does_nothing_is_told(node: Node) -> None:
+def test_a_driver_that_does_nothing_is_reported(node: Node) -> None:
     node.kernel.make = lambda *_: None  # type: ignore[method-assign]
     with pytest.raises(VgpuNotMade, match="was requested, and there is none"):
         node.allocate(ONE, node.healthy(ONE)[0])
@@ -263,8 +263,8 @@ def test_one_that_no_pod_has_goes_after_the_grace_time(node: Node) -> None:
     node.clock.now += 1
     node.turn()
     assert node.kernel.mdevs == {}
-    assert node.told.counted == [("create", "done"), ("remove", "done")]
-    assert [event[:2] for event in node.told.events] == [("Normal", "VgpuMade"), ("Normal", "VgpuRemoved")]
+    assert node.recorded.counted == [("create", "done"), ("remove", "done")]
+    assert [event[:2] for event in node.recorded.events] == [("Normal", "VgpuMade"), ("Normal", "VgpuRemoved")]
 
 
 def test_a_pod_that_the_kubelet_turned_away_leaves_nothing_behind(node: Node) -> None:
@@ -299,7 +299,7 @@ def test_with_no_source_readable_nothing_is_removed(node: Node) -> None:
     assert first in node.kernel.mdevs
 
 
-def test_one_that_is_open_stays_and_that_is_told_once(node: Node) -> None:
+def test_one_that_is_open_stays_and_that_is_reported_once(node: Node) -> None:
     first = node.healthy(ONE)[0]
     node.allocate(ONE, first)
     node.restart()
@@ -308,13 +308,13 @@ def test_one_that_is_open_stays_and_that_is_told_once(node: Node) -> None:
         node.turn()
         node.clock.now += 61
     assert first in node.kernel.mdevs
-    assert len([line for line in node.told.lines if "LK734" in line]) == 1
+    assert len([line for line in node.recorded.lines if "LK734" in line]) == 1
     node.kernel.open.clear()
     node.turn()
     assert node.kernel.mdevs == {}
 
 
-def test_one_of_which_it_cant_be_told_whether_it_is_open_stays(node: Node) -> None:
+def test_one_that_may_be_open_stays(node: Node) -> None:
     first = node.healthy(ONE)[0]
     node.allocate(ONE, first)
     node.kernel.is_open = lambda nodes: None  # type: ignore[assignment, method-assign, return-value]
@@ -323,7 +323,7 @@ def test_one_of_which_it_cant_be_told_whether_it_is_open_stays(node: Node) -> No
     node.clock.now += 1000
     node.turn()
     assert first in node.kernel.mdevs
-    assert any("it is unknown whether a process has" in line for line in node.told.lines)
+    assert any("it is unknown whether a process has" in line for line in node.recorded.lines)
 
 
 def test_one_that_others_made_is_never_removed(node: Node) -> None:

@@ -79,7 +79,7 @@ def test_what_a_pod_was_given_stays_through_the_plugins_restart(node: Node, kube
     assert {kind(node, FIRST), kind(node, SECOND)} == {"558"}
 
 
-def test_virt_handler_is_answered_where_it_was_told(node: Node, kubelet: Kubelet) -> None:
+def test_virt_handler_is_answered_at_the_socket_that_was_named(node: Node, kubelet: Kubelet) -> None:
     path = node.folder / "hook.sock"
 
     async def before_start() -> None:

@@ -103,11 +103,11 @@ def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node,
     assert len(card.types()) == 4
 
 
-def test_a_placement_that_the_driver_refuses_is_told_and_undone(node: Node, card: VgpuCard) -> None:
+def test_a_placement_that_the_driver_refuses_is_reported_and_undone(node: Node, card: VgpuCard) -> None:
     with pytest.raises(NoVgpuRoom, match=r"0000:41:01\.4 can't have vGPU type 742: No space left on device"):
         node.allocate(FOUR, *node.healthy(FOUR)[:5])
     assert card.types() == {}
-    assert ("create", "refused") in node.told.counted
+    assert ("create", "refused") in node.recorded.counted
 
 
 def test_a_vf_that_has_another_type_is_not_changed(node: Node, card: VgpuCard) -> None:

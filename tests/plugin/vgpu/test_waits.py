@@ -22,7 +22,7 @@ from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
-from tests.plugin.vgpu.node import Clock, Told, name_of
+from tests.plugin.vgpu.node import Clock, Recorded, name_of
 
 SICK, WELL = "0000:01:00.0", "0000:02:00.0"
 SICK_VFS, WELL_VFS = "0000:41:00.0", "0000:42:00.0"
@@ -39,7 +39,7 @@ class Node:
         self.kernel.card(WELL)
         self.kernel.card_of_vfs(SICK_VFS, 4, [A2_4Q], mib=16384)
         self.kernel.card_of_vfs(WELL_VFS, 4, [A2_4Q], mib=16384)
-        self.clock, self.told = Clock(), Told()
+        self.clock, self.recorded = Clock(), Recorded()
         self.guarded = Guarded()
         self.allocator = Allocator(Reservations(), self.clock)
         self.layout = layout
@@ -49,7 +49,7 @@ class Node:
     def reload(self) -> None:
         """Another configuration, on the same machine and by the same process."""
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, Reporter(self.told.log, self.told, self.told))
+        changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         config = VgpuConfig(
             (MdevRule(("GRID T4-1Q",), mode="dynamic"),),
             (VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"),),
@@ -204,7 +204,7 @@ def test_a_removal_that_is_accepted_and_not_done_is_tried_less_and_less_often() 
         assert len(tries) < 15
         assert pauses == sorted(pauses)
         assert max(pauses) > 300
-        assert len([line for line in node.told.lines if "LK735" in line]) <= len(tries)
+        assert len([line for line in node.recorded.lines if "LK735" in line]) <= len(tries)
         node.kernel.ignores = lambda _: False
         node.clock.now += 1000
         await asyncio.gather(*node.turn())

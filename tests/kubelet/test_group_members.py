@@ -15,7 +15,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.kubelet
 
 
-def test_the_mate_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
+def test_a_group_member_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
     serving: Serving, node: Node, pods: Pods
 ) -> None:
     resource = "gpus.test/MATES"
@@ -29,16 +29,16 @@ def test_the_mate_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
     with pytest.raises(grpc.RpcError) as refusal:
         allocate(node, resource, *DEVICES[resource] - {mine})
     assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    told = refusal.value.details()
-    assert told.startswith("error[LK714]")
-    assert f"pod default/first has {mine}, which shares IOMMU group 10" in told
+    said = refusal.value.details()
+    assert said.startswith("error[LK714]")
+    assert f"pod default/first has {mine}, which shares IOMMU group 10" in said
 
     pods.delete(first)
     pods.run("next", container("compute", SPARE=1))  # the kubelet writes down who has what when it gives anything
     pods.wait_running(second)
 
 
-def test_of_two_pods_that_ask_at_once_for_one_mate_each_only_one_gets_it(
+def test_of_two_pods_that_ask_at_once_for_one_group_member_each_only_one_gets_it(
     serving: Serving, node: Node, pods: Pods
 ) -> None:
     names = ("left", "right")
