@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from launcherkit.cli.pages import all_codes, code_of, page_of, titles
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
+from launcherkit.domain.tree import read_tree
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.json:
         _print(json.dumps(plan_document(translation), indent=2) + "\n")
     else:
-        _print(explain_plan(translation, gather(inputs, host, PATHS), ink))
+        tree = read_tree(read_document(translation.domain_xml).root)
+        _print(explain_plan(translation, gather(inputs, host, PATHS), ink, tree=tree))
     return 0
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from launcherkit.doctor.facts import SNAPSHOT, Patient
 from launcherkit.doctor.finding import Finding
-from launcherkit.doctor.size import size
 from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.render.columns import visible
+from launcherkit.render.size import size
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, vgpus_of

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from launcherkit.doctor.facts import Patient, Process, not_here
 from launcherkit.doctor.finding import Finding
-from launcherkit.doctor.size import size
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.render.size import size
 
 RESERVE = 1 << 30
 """Bytes that libvirt adds for what the devices map beside RAM."""

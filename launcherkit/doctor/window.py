@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 
 from launcherkit.doctor.facts import Patient
 from launcherkit.doctor.finding import Finding
-from launcherkit.doctor.size import size
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar
 from launcherkit.model.window import prefetchable
+from launcherkit.render.size import size
 
 GIB = 1 << 30
 _DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}

@@ -6,17 +6,21 @@ from collections.abc import Iterable, Iterator
 
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
+from launcherkit.model.tree import GuestTree
 from launcherkit.pipeline import Translation
 from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, counted, visible, wrapped
 from launcherkit.render.device import driver_of, part_in_group, what
 from launcherkit.render.evidence import Evidence
+from launcherkit.render.tree import explain_tree
 
 _TOLD_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation itself tells."""
 
 
-def explain_plan(translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True) -> str:
+def explain_plan(
+    translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True, tree: GuestTree | None = None
+) -> str:
     """Each request with what answers it and where it goes, the groups, the nodes, what stays, and the notes.
 
     Args:
@@ -24,6 +28,7 @@ def explain_plan(translation: Translation, evidence: Evidence, ink: Ink, *, grou
         evidence: what it decided by.
         ink: colours or none.
         groups: whether the members of the IOMMU groups are told.
+        tree: of the document with the plan in it; None leaves out where the functions are in it.
     """
     plan = translation.plan
     lines = [_summary(translation, evidence), ""]
@@ -32,6 +37,8 @@ def explain_plan(translation: Translation, evidence: Evidence, ink: Ink, *, grou
         lines += [*_device(device, evidence, told, ink), ""]
     for group in plan.groups if groups else ():
         lines += [*_group(group, translation, evidence, ink), ""]
+    if tree is not None and (places := list(explain_tree(plan, tree, evidence.facts, ink))):
+        lines += [*places, ""]
     lines += [*_needs(translation, evidence, ink), *_left(translation, evidence, ink)]
     lines += [f"{ink.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -94,16 +101,16 @@ def _answer(variable: str, evidence: Evidence, told: set[str]) -> Iterator[str]:
 
 def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: Ink) -> Iterator[str]:
     attachment = function.attachment
-    role = ink.good(f"{attachment.role:7}")
-    yield f"  {function.source!s:{width}}  {role}  {what(function.source, evidence.facts, evidence.names)}"
+    role = ink.good(f"{attachment.role:8}")
+    yield f"  {function.source!s:{width}}  {role} {what(function.source, evidence.facts, evidence.names)}"
     blank = _blank(width)
     claim = attachment.claim
     if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
         yield f"{blank}comes along: {_title(claim)},"
         yield f"{blank}answered by {visible(claim.variable or '')}"
-    elif attachment.role == "sibling":
+    elif attachment.role != "primary":
         yield f"{blank}comes along: {attachment.why}"
-    where = "guest address left to libvirt"
+    where = "not shown to the guest" if attachment.role == "reserved" else "guest address left to libvirt"
     if function.guest is not None:
         where = f"guest {function.guest.address}" + (", multifunction" if function.guest.multifunction else "")
     parts = [where, *([f"alias {function.alias}"] if function.alias else [])]

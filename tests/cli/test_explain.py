@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.errors import LauncherkitError
@@ -356,3 +357,40 @@ def test_an_unknown_code_gets_the_nearest(code: str, near: bytes) -> None:
     assert result.stdout == b""
     assert near in result.stderr
     assert b"launcherkit explain --list" in result.stderr
+
+
+def explained(case: str) -> str:
+    """What is said of a golden case."""
+    folder = ROOT / "tests/golden" / case
+    written = yaml.safe_load((folder / "case.yaml").read_text())
+    policy = [word for key, value in (written.get("policy") or {}).items() for word in (f"--{key}", value)]
+    done = run(
+        "explain", "--domain", f"{folder}/domain.xml", "--host", f"{folder}/host.json", *policy, env=written["env"]
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_it_shows_where_each_function_is_on_the_host_and_in_the_guest() -> None:
+    words = explained("topology-switches").partition("PCI tree\n")[2]
+    lines = [" ".join(line.split()) for line in words.splitlines()]
+    at = lines.index("0000:1a:00.1 host pci0000:15, node 0, switch 0000:16:00.0")
+    assert lines[at + 1] == "guest expander 4 (bus fa, cell 0), root port 5, switch 6, its port 8, slot 00.1"
+
+
+def test_it_shows_the_bars_and_what_is_written_for_the_window() -> None:
+    words = explained("window-h100")
+    assert "host   pci0000:3a, node 0, BARs of 16 MiB + 128 GiB + 32 MiB\n" in words
+    assert "guest  pcie-root, root port 4, slot 00.0\n" in words
+    assert "written for it: <pcihole64> of 256 GiB and <maxphysaddr mode='passthrough'>\n" in words
+
+
+def test_a_function_that_is_reserved_is_not_shown_to_the_guest(case: Case) -> None:
+    words = case.words("--siblings", "reserve", **{VARIABLE: "0000:e1:00.0"})
+    assert "comes along: in the same IOMMU group 44\n" in words
+    assert "guest  not shown\n" in words
+
+
+def test_what_libvirt_places_is_said_to_be_libvirts(case: Case) -> None:
+    case.domain.write_text(DOMAIN.replace("machine='q35'", "machine='s390-ccw-virtio'").replace("x86_64", "s390x"))
+    assert "guest  libvirt chooses\n" in case.words("--siblings", "none", **{VARIABLE: "0000:e1:00.0"})

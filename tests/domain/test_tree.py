@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from launcherkit.domain.document import read_document
-from launcherkit.domain.tree import GuestTree, read_tree
+from launcherkit.domain.tree import read_tree
 from launcherkit.model.address import GuestAddress
+from launcherkit.model.tree import GuestTree
 
 EXPANDER = """
 <controller type='pci' index='3' model='pcie-expander-bus'><target busNr='0xf0'><node>1</node></target></controller>

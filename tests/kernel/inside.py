@@ -22,7 +22,7 @@ from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.vmlinux import vmlinux
 
 _REPORTS = "reports"
-_SECONDS = 400
+_SECONDS = 500
 """The longest time without a report before the machine is taken for dead."""
 
 

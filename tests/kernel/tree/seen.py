@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from launcherkit.domain.tree import GuestTree
 from launcherkit.model.address import GuestAddress
+from launcherkit.model.tree import GuestTree
 from tests.kernel.initramfs import Entry, archive
 
 INIT = Path(__file__).parent / "init"
