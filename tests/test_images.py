@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -165,7 +167,19 @@ def test_the_device_plugin_has_what_its_distribution_asks_for() -> None:
     dependencies = tools["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
     asked = {re.split(r"[\[<>=!~ ]", dependency)[0] for dependency in dependencies} - {"launcherkit"}
     assert asked | {"grpclib", "protobuf", "pydantic", "pyyaml"} <= pinned
-    assert not {"jinja2", "libvirt-python", "pytest", "grpcio"} & pinned
+    assert not {"jinja2", "lxml", "libvirt-python", "pytest", "grpcio"} & pinned
+
+
+def test_no_module_of_the_device_plugin_needs_what_its_image_leaves_out() -> None:
+    program = """
+import importlib, pkgutil, sys
+sys.modules.update(lxml=None, jinja2=None, aiohttp=None)
+import launcherkit.cli.snapshot, launcherkit_plugin
+for module in pkgutil.walk_packages(launcherkit_plugin.__path__, "launcherkit_plugin."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_pins_that_an_image_installs_exist() -> None:
