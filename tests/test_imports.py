@@ -147,6 +147,23 @@ def test_the_exec_hook_imports_nothing_that_is_slow() -> None:
     assert {name.partition(".")[0] for name in done.stdout.split()} & NOT_ON_THE_HOOK_PATH == set()
 
 
+def test_a_value_off_the_hooks_way_is_no_named_tuple() -> None:
+    """docs/decisions/0001-values-are-named-tuples.md"""
+    on_its_way, todo = set[str](), ["adapters.exec_hook"]
+    while todo:
+        module = todo.pop()
+        if module not in on_its_way:
+            on_its_way.add(module)
+            todo += PACKAGE.own_targets(module).values()
+    off = [module for module in PACKAGE.modules if module not in on_its_way and room(module) not in PURE]
+    assert {module: names for module in off if (names := _named_tuples(module))} == {}
+
+
+def _named_tuples(module: str) -> list[str]:
+    classes = [node for node in PACKAGE.source_of(module).body if isinstance(node, ast.ClassDef)]
+    return [each.name for each in classes if any(ast.unparse(base) == "NamedTuple" for base in each.bases)]
+
+
 def test_an_import_is_seen_wherever_it_stands() -> None:
     tree = ast.parse("import a.b\ndef f():\n    from c import d, e\nif TYPE_CHECKING:\n    from g.h import i")
     assert set(imported_by(tree)) == {"a.b", "c.d", "c.e", "g.h.i"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from launcherkit.adapters.libvirt_connection import Refusal
 from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
@@ -32,7 +33,8 @@ class Definer(Protocol):
     def define(self, domain_xml: bytes, *, validate: bool = ...) -> DefinedGuest: ...
 
 
-class Before(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Before:
     """What there was under the name."""
 
     guest: DefinedGuest | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from grpclib import GRPCError, Status
 
@@ -21,7 +21,8 @@ from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 
 
-class HookSettings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HookSettings:
     """What the command line and the environment decide for every call."""
 
     env: Mapping[str, str]

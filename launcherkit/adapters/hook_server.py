@@ -6,7 +6,8 @@ import asyncio
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from launcherkit.adapters.hook_socket import bound_socket
 from launcherkit.process.edge import tell
@@ -18,7 +19,8 @@ DRAIN_SECONDS = 20.0
 """Below the 30 s that Kubernetes gives a container to end."""
 
 
-class Endpoint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Endpoint:
     """A socket's path, the services on it, and what they are called in the log."""
 
     path: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.console import Console
@@ -30,7 +30,8 @@ _LIVENESS = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 _PRESS = 5.0  # a guest that is booting misses the power button
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """What the operator has decided."""
 
     uri: str
@@ -44,7 +45,8 @@ class Settings(NamedTuple):
     """A file that is touched while all is well."""
 
 
-class World(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class World:
     """What a launcher needs of the world."""
 
     connect: Callable[[str], Connection]

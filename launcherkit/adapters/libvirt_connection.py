@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcherkit.domain.identity import NAMESPACE, owner_of
 from launcherkit.errors import LibvirtModuleMissing, LibvirtNotThere
@@ -44,7 +45,8 @@ class Refusal(Exception):
         return self.code == _NO_DOMAIN
 
 
-class GuestState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GuestState:
     """libvirt's ``virDomainState`` and the reason that belongs to it, as numbers."""
 
     state: int

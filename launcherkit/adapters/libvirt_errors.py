@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from launcherkit.adapters.libvirt_connection import Refusal
 from launcherkit.errors import (
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from launcherkit.errors import Facts
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Known:
     """A message that we know."""
 
     pattern: re.Pattern[str]

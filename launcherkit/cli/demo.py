@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 import launcherkit
 from launcherkit.atomic import write_atomically
@@ -75,7 +76,7 @@ def _example() -> Inputs:
 def _show(ink: Ink) -> str:
     inputs = _example()
     host = RememberingHost(inputs.host)
-    translation = inputs._replace(host=host).translate()
+    translation = replace(inputs, host=host).translate()
     evidence = gather(inputs, host, (_path("pci.ids"),))
     facts = evidence.facts
     endpoints = [function for function in facts.functions.values() if not function.is_bridge_by_class]

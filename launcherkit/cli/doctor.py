@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject, Version
@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     group.add_argument("--list", action="store_true", help="print the names of the checks and exit")
 
 
-class _About(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _About:
     """Whom it is about, and what is known of it."""
 
     name: str
@@ -155,7 +156,7 @@ def _of_vm(
     has_variables = bool(environment.variables) or inputs.dra.present()
     nodes_matter = inputs.policy.node_check != "never"
     try:
-        translation = inputs._replace(host=_KnownHost(facts), policy=policy).translate()
+        translation = replace(inputs, host=_KnownHost(facts), policy=policy).translate()
     except LauncherkitError as error:
         found = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
         entries = [entry for name in environment.variables for entry in environment.read(name).allocation.entries]

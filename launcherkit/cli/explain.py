@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from launcherkit.cli.pages import all_codes, code_of, page_of, titles
 from launcherkit.domain.document import read_document
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     inputs = read_inputs(args, env)
     host = RememberingHost(inputs.host)
     try:
-        translation = inputs._replace(host=host).translate()
+        translation = replace(inputs, host=host).translate()
     except LauncherkitError:
         if not args.json:
             _print(explain_failure(gather(inputs, host, PATHS), ink))

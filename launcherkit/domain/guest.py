@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from lxml import etree
 
@@ -15,7 +15,8 @@ _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
 
 
-class GuestFacts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GuestFacts:
     """What a domain document says of the guest's memory and PCI window; sizes are bytes."""
 
     memory: int | None

@@ -6,7 +6,7 @@ in the bytes (X4).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from lxml import etree
 
@@ -18,7 +18,8 @@ NAMESPACE = "urn:launcherkit:run"
 _TAG = f"{{{NAMESPACE}}}run"
 
 
-class Identity(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Identity:
     """What libvirt knows a domain by; an empty name is none."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
@@ -13,14 +13,15 @@ from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOP
 from launcherkit.pipeline import DraSource, HostSource, Translation, translate
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
-from launcherkit.sources.envfile import read_env_file
+from launcherkit.sources.envfile import EnvFile, read_env_file
 from launcherkit.sources.files import read_file
 from launcherkit.sources.layer import Layer
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 
-class Inputs(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Inputs:
     """All that a translation is made of."""
 
     domain_xml: bytes
@@ -142,11 +143,11 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
         )
     vmi = _read_vmi(args.vmi) if args.vmi else None
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
-    file = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else None
-    variables, notes = file or (env, ())
+    held = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else EnvFile(env, ())
     if domain is None:
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
-    return Inputs(*domain, variables, host_of(args.host, env, policy), DraFiles(args.dra_dir), vmi, policy, notes)
+    host, dra = host_of(args.host, env, policy), DraFiles(args.dra_dir)
+    return Inputs(*domain, held.variables, host, dra, vmi, policy, held.notes)
 
 
 def _read_vmi(path: str) -> Vmi:

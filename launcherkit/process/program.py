@@ -6,14 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple
 
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
 from launcherkit.process.variables import warn_of_unknown
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Program:
     """A program, whose commands are modules of one package.
 
     A command's module has ``DESCRIPTION``, ``EPILOG``, ``add_arguments(parser, env)`` and ``run(args, env)``, which

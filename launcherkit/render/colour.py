@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Ink(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ink:
     """Marks text with ANSI colours, or leaves it as it is."""
 
     coloured: bool

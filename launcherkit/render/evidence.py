@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import HostFacts
@@ -10,7 +10,8 @@ from launcherkit.model.request import Allocation, Request
 from launcherkit.sources.pci_ids import PciNames
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """A request of the VMI and where its answer is looked for (E1)."""
 
     request: Request
@@ -18,7 +19,8 @@ class Asked(NamedTuple):
     """The variable that answers it; None where there is none."""
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Evidence:
     """What was asked, what the variables hold, and what the host says of it."""
 
     name: str

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.sources.tree import PAGE
 
@@ -15,7 +15,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_LINKS = 40  # as the kernel
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Place:
     """Where a path leads."""
 
     trail: list[int]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from launcherkit.errors import BadEnvFile, Collector
 from launcherkit.model.note import Note
@@ -13,10 +14,11 @@ _REMEDY = "Write one NAME=VALUE a line, as `kubectl exec POD -c compute -- env |
 _QUOTES = ("'", '"')
 
 
-class EnvFile(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EnvFile:
     """What a file holds."""
 
-    variables: dict[str, str]
+    variables: Mapping[str, str]
     notes: tuple[Note, ...]
 
 

@@ -6,7 +6,8 @@ People read these names, no rule does: a table that is missing or malformed give
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from launcherkit.model.function import PciFunction
 
@@ -19,7 +20,8 @@ _LONGEST = 200
 """Characters of a name that are kept."""
 
 
-class PciNames(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PciNames:
     """Names by number, of what was asked for alone."""
 
     vendors: dict[int, str]

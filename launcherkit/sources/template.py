@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jinja2
 from jinja2 import meta
@@ -32,7 +32,8 @@ _DESCRIPTION = re.compile(r"\{#-?\s*(.*?)\s*-?#\}", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Template(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Template:
     """A template as text."""
 
     name: str

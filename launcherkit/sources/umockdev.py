@@ -7,7 +7,7 @@ devices (``/sys/bus``, ``/sys/kernel/iommu_groups``) is not recorded and made up
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from launcherkit.errors import BadRecording, shown
 from launcherkit.model.address import PciAddress
@@ -22,7 +22,8 @@ _MAX_PATH = 4096  # as the kernel
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 
 
-class _Device(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Device:
     path: str
     """``devices/pci0000:00/0000:00:01.0``, below ``sys``."""
     entries: Directory

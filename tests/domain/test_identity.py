@@ -6,7 +6,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.domain.document import read_document
-from launcherkit.domain.identity import NAMESPACE, owner_of, read_identity, with_owner, with_uuid
+from launcherkit.domain.identity import NAMESPACE, Identity, owner_of, read_identity, with_owner, with_uuid
 
 NAMED = b"<domain>\n  <name>vm</name>\n  <!-- kept -->%s\n</domain>\n"
 
@@ -28,9 +28,9 @@ def test_a_document_is_marked_once_and_again_and_else_unchanged(metadata: bytes)
 
 def test_a_uuid_goes_behind_the_name() -> None:
     document = read_document(with_uuid(read_document(NAMED % b""), "1-2"))
-    assert read_identity(document) == ("vm", "1-2")
-    assert read_identity(read_document(NAMED % b"")) == ("vm", None)
-    assert read_identity(read_document(b"<domain/>")) == ("", None)
+    assert read_identity(document) == Identity("vm", "1-2")
+    assert read_identity(read_document(NAMED % b"")) == Identity("vm", None)
+    assert read_identity(read_document(b"<domain/>")) == Identity("", None)
 
 
 def test_what_is_no_mark_names_nobody() -> None:

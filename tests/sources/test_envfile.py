@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def read_file(tmp_path: Path, content: str | bytes, *prefixes: str) -> EnvFile:
     return read_env_file(str(path), prefixes)
 
 
-def read(tmp_path: Path, content: str | bytes) -> dict[str, str]:
+def read(tmp_path: Path, content: str | bytes) -> Mapping[str, str]:
     """Of a file about which there is nothing to say."""
     found = read_file(tmp_path, content)
     assert found.notes == ()
