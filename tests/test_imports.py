@@ -55,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
         "doctor",
         "adapters",
     },
+    "__main__": {"cli"},
 }
 """Room (a package or module directly below launcherkit; '' is launcherkit itself) to the rooms that it may import."""
 
