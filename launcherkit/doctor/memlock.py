@@ -13,7 +13,7 @@ libvirt's raising fails all the same: "cannot limit locked memory of process".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from launcherkit.doctor.facts import Patient, Process, not_here
 from launcherkit.doctor.finding import Finding
@@ -102,7 +102,7 @@ def _vfio_devices(patient: Patient) -> int:
 def _with_viommu(guest: GuestFacts, devices: int) -> str:
     if guest.viommu or guest.hard_limit is not None or guest.locked or devices < 2:
         return ""
-    there = replace(guest, viommu=True)
+    there = guest._replace(viommu=True)
     need = libvirt_need(there, devices=devices)
     return f"; with a vIOMMU {size(need.limit)} ({need.words})" if need and need.limit else ""
 

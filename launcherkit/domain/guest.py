@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lxml import etree
+
+from launcherkit.model.value import NamedTuple
 
 _UNITS = {"b": 1, "bytes": 1, "": 1024, "k": 1024, "kib": 1024, "kb": 1000}
 _UNITS |= {"m": 1024**2, "mib": 1024**2, "mb": 1000**2, "g": 1024**3, "gib": 1024**3, "gb": 1000**3}
@@ -15,8 +15,7 @@ _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
 
 
-@dataclass(frozen=True, slots=True)
-class GuestFacts:
+class GuestFacts(NamedTuple):
     """What a domain document says of the guest's memory and PCI window; sizes are bytes."""
 
     memory: int | None

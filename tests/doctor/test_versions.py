@@ -43,7 +43,7 @@ def test_a_snapshot_tells_no_versions() -> None:
 
 # What is known to be broken
 
-SNP = replace(GUEST, sev_snp=True)
+SNP = GUEST._replace(sev_snp=True)
 
 
 def problems(**changes: Any) -> dict[str, str]:

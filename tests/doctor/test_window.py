@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from launcherkit.doctor.window import window_need
@@ -63,8 +61,8 @@ def test_too_large_bars_get_the_element_to_write_and_what_newer_firmware_does() 
 
 def test_an_explicit_window_decides_whatever_the_default() -> None:
     host = host_with(bar(64 * GIB))
-    small = finding(patient(host, guest=replace(GUEST, window=32 * GIB)), "guest-window")
-    large = finding(patient(host, guest=replace(GUEST, window=64 * GIB)), "guest-window")
+    small = finding(patient(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")
+    large = finding(patient(host, guest=GUEST._replace(window=64 * GIB)), "guest-window")
     assert (small.status, large.status) == ("fail", "ok")
 
 
@@ -84,7 +82,7 @@ def test_the_bars_of_all_devices_are_added_up() -> None:
 
 
 def test_arms_virt_has_half_a_terabyte() -> None:
-    guest = replace(GUEST, arch="aarch64")
+    guest = GUEST._replace(arch="aarch64")
     found = finding(patient(host_with(bar(256 * GIB)), guest=guest), "guest-window")
     assert (found.status, "512 GiB" in found.seen) == ("ok", True)
 
