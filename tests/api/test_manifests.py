@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.render import DEPLOY
 from tests.api.applying import applied, apply, delete
 from tests.cluster.test_manifests import CRDS, MANIFESTS, dropped
 from tests.support.cluster import Cluster
@@ -44,6 +45,13 @@ def test_what_kustomize_builds_of_the_device_plugin_is_applied_whole(
     server: Cluster, tmp_path: Path, overlay: str, record_property: Callable[[str, object], None]
 ) -> None:
     built = kustomized(server, tmp_path, OVERLAYS[overlay])
+    taken_whole(server, built, lambda kind: record_property("instead", f"{kind} -> not applied"))
+
+
+def test_the_overlay_that_installs_all_is_applied_whole(
+    server: Cluster, record_property: Callable[[str, object], None]
+) -> None:
+    built = server.kubectl("kustomize", str(DEPLOY / "all"))
     taken_whole(server, built, lambda kind: record_property("instead", f"{kind} -> not applied"))
 
 
