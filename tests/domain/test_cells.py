@@ -1,0 +1,72 @@
+"""The guest's NUMA cells, and its address space (P4, P5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcherkit.domain.address_space import read_address_space
+from launcherkit.domain.cells import read_cells
+from launcherkit.domain.document import read_document
+from launcherkit.model.domain import GuestCell
+from launcherkit.model.window import GIB, AddressSpace
+
+
+def cells(inside: str) -> tuple[GuestCell, ...]:
+    return read_cells(read_document(f"<domain type='kvm'>{inside}</domain>").root)
+
+
+def space(inside: str, kind: str = "kvm") -> AddressSpace:
+    return read_address_space(read_document(f"<domain type='{kind}'>{inside}</domain>").root)
+
+
+NUMA = "<cpu><numa><cell id='1' cpus='2-3'/><cell id='0' cpus='0-1'/><cell id='2' memory='0'/></numa></cpu>"
+
+
+def test_cells_have_the_nodes_of_their_memory_and_the_cpus_of_their_vcpus() -> None:
+    memory = "<numatune><memory nodeset='0-1'/><memnode cellid='0' nodeset='1'/><memnode cellid='2' nodeset='4-5,^4'/>"
+    pins = "<cputune><vcpupin vcpu='0' cpuset='8'/><vcpupin vcpu='1' cpuset='9-10'/><vcpupin vcpu='3' cpuset='0'/>"
+    assert cells(f"{NUMA}{memory}</numatune>{pins}</cputune>") == (
+        GuestCell(0, frozenset({1}), frozenset({8, 9, 10})),
+        GuestCell(1, frozenset(), frozenset({0})),
+        GuestCell(2, frozenset({5}), frozenset()),
+    )
+
+
+def test_cells_without_numbers_are_counted_and_odd_sets_are_none() -> None:
+    inside = "<cpu><numa><cell cpus='x'/><cell cpus='0'/></numa></cpu><numatune><memnode cellid='1' nodeset='9-'/>"
+    nothing = frozenset[int]()
+    assert cells(inside + "</numatune>") == (GuestCell(0, nothing, nothing), GuestCell(1, nothing, nothing))
+    assert cells("<cpu mode='host-passthrough'/>") == ()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "bits", "can_pass"),
+    [
+        ("", 40, False),
+        ("<cpu mode='host-model'/>", 40, False),
+        ("<cpu mode='host-passthrough'/>", None, True),
+        ("<cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>", None, False),
+        ("<cpu mode='custom'><model>EPYC</model><maxphysaddr mode='emulate' bits='46'/></cpu>", 46, False),
+    ],
+)
+def test_address_bits_are_the_hosts_only_where_they_are_passed_through(
+    cpu: str, bits: int | None, can_pass: bool
+) -> None:
+    found = space(cpu)
+    assert (found.bits, found.can_pass_bits) == (bits, can_pass)
+
+
+def test_tcg_has_no_bits_to_pass_through() -> None:
+    found = space("<cpu mode='host-passthrough'/>", kind="qemu")
+    assert (found.bits, found.can_pass_bits) == (40, False)
+
+
+def test_the_rest_of_the_address_space() -> None:
+    controller = "<controller type='pci' model='pcie-root'><pcihole64 unit='GiB'>64</pcihole64></controller>"
+    feature = "<cpu><feature policy='disable' name='pdpe1gb'/></cpu>"
+    found = space(
+        f"<memory unit='GiB'>4</memory><maxMemory unit='GiB' slots='2'>16</maxMemory><os firmware='efi'/>{feature}"
+        f"<devices>{controller}</devices>"
+    )
+    assert found == AddressSpace(64 * GIB, 40, False, 16 * GIB, False, True)
+    assert space("") == AddressSpace(None, 40, False, None, True, False)
