@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
@@ -59,14 +59,15 @@ def plan_window(
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each card that is attached."""
-    cards: dict[tuple[int, PciSlot], list[int]] = {}
-    for number, unit in enumerate(units):
+    details, found = host.details, []
+    for unit in units:
+        cards: dict[tuple[int, ...], list[int]] = {}
         for attachment in unit.attachments:
             source = attachment.source
-            detail = host.details.get(source) if isinstance(source, PciAddress) else None
-            if detail is not None and isinstance(source, PciAddress) and detail.resources:
-                cards.setdefault((number, source.slot), []).extend(prefetchable(detail.resources))
-    return list(cards.values())
+            if isinstance(source, PciAddress) and (detail := details.get(source)) is not None and detail.resources:
+                cards.setdefault(source[:3], []).extend(prefetchable(detail.resources))
+        found += cards.values()
+    return found
 
 
 def _needed(need: int) -> str:
