@@ -59,7 +59,8 @@ def plan_window(
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each card that is attached."""
-    details, found = host.details, []
+    details = host.details
+    found: list[list[int]] = []
     for unit in units:
         cards: dict[tuple[int, ...], list[int]] = {}
         for attachment in unit.attachments:
