@@ -7,7 +7,7 @@ hashed as they are (a named tuple keeps its hash where it has an ``__eq__`` of i
 
 from typing import Self, TypeAlias
 
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _new = tuple.__new__  # of a value in half the time, where that is done for each function again and again
@@ -17,6 +17,11 @@ def _hex_digits(text: str, low: int, high: int) -> bool:
     return low <= len(text) <= high and _HEX.issuperset(text)
 
 
+@documented(
+    domain="PCI domain (segment), up to 32 bits.",
+    bus="0 to 0xff.",
+    device="0 to 0x1f.",
+)
 class PciSlot(NamedTuple):
     """A PCI device number on a bus: what the functions of one card share."""
 
@@ -28,6 +33,12 @@ class PciSlot(NamedTuple):
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}"
 
 
+@documented(
+    domain="PCI domain (segment), up to 32 bits.",
+    bus="0 to 0xff.",
+    device="0 to 0x1f.",
+    function="0 to 7.",
+)
 class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """The address of one PCI function; ``domain`` may have 32 bits (VMD)."""
 
@@ -80,6 +91,9 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         return cls(int(domain, 16), int(bus, 16), int(device, 16), int(function))
 
 
+@documented(
+    uuid="In lower case, 8-4-4-4-12 hex digits.",
+)
 class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """The UUID of a mediated device, in lower case."""
 
@@ -107,6 +121,10 @@ class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         return cls(text.lower())
 
 
+@documented(
+    bus="The USB bus.",
+    device="The device's number on it.",
+)
 class UsbAddress(NamedTuple):
     """Bus and device number of a USB device, as in ``/dev/bus/usb/BBB/DDD``."""
 
@@ -134,6 +152,7 @@ class UsbAddress(NamedTuple):
         return cls(int(bus), int(device))
 
 
+@documented(ids="Vendor and product, as the document writes them: ``0x046d:0xc52b``.")
 class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """A USB device that a document names by what it is, ``vendor:product``; never found in a variable."""
 
@@ -157,6 +176,12 @@ def card_of(address: HostAddress) -> HostAddress | PciSlot:
     return address.slot if isinstance(address, PciAddress) else address
 
 
+@documented(
+    domain="PCI domain, 0 where nothing else is said.",
+    bus="The index of the controller that it is behind.",
+    slot="0 to 0x1f.",
+    function="0 to 7.",
+)
 class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     """A PCI address inside the guest."""
 

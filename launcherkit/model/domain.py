@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 from launcherkit.model.window import AddressSpace
 
 Topology: TypeAlias = Literal["pcie", "pci", "other"]
@@ -29,18 +29,23 @@ class ExistingHostdev(NamedTuple):
     """What its ``<driver iommufd>`` says; None where it says nothing (V2)."""
 
 
+@documented(
+    number="Its ``index``, the bus behind it.",
+    model="``pcie-root-port`` and the like, as libvirt calls it.",
+    guest="Where it is itself; None leaves that to libvirt.",
+    bus_number=(
+        "Of a ``pcie-expander-bus``: the number of its bus in the guest. Those of the buses below it follow (P4)."
+    ),
+    cell="Of a ``pcie-expander-bus``: the guest's NUMA cell that it belongs to.",
+)
 class Controller(NamedTuple):
     """A PCI controller, of the document or to be added to it."""
 
     number: int | None
-    """Its ``index``, the bus behind it."""
     model: str
     guest: GuestAddress | None
-    """Where it is itself; None leaves that to libvirt."""
     bus_number: int | None = None
-    """Of a ``pcie-expander-bus``: the number of its bus in the guest. Those of the buses below it follow (P4)."""
     cell: int | None = None
-    """Of a ``pcie-expander-bus``: the guest's NUMA cell that it belongs to."""
 
 
 class GuestCell(NamedTuple):

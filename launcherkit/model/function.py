@@ -5,9 +5,21 @@
 """
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 
 
+@documented(
+    address="Its BDF.",
+    vendor="Vendor ID.",
+    device="Device ID.",
+    subsystem_vendor="0 where sysfs doesn't say.",
+    subsystem_device="0 where sysfs doesn't say.",
+    class_code="24 bits, 0xCCSSPP, as in the file ``class``.",
+    driver="The kernel driver that it is bound to; None for none.",
+    iommu_group="None where it is in none.",
+    numa_node="None where the kernel says -1.",
+    physfn="The physical function this one is a VF of.",
+)
 class PciFunction(NamedTuple):
     """Identity of a PCI function: four reads of sysfs."""
 
@@ -17,13 +29,10 @@ class PciFunction(NamedTuple):
     subsystem_vendor: int
     subsystem_device: int
     class_code: int
-    """24 bits, 0xCCSSPP, as in the file ``class``."""
     driver: str | None
     iommu_group: int | None
     numa_node: int | None
-    """None where the kernel says -1."""
     physfn: PciAddress | None
-    """The physical function this one is a VF of."""
 
     @property
     def is_vf(self) -> bool:
@@ -44,6 +53,12 @@ class PciFunction(NamedTuple):
         return self.vendor, self.device
 
 
+@documented(
+    line="Counted from 0; 6 is the ROM, 7 and up are the VFs' windows.",
+    start="The first address.",
+    end="The last address.",
+    flags="The kernel's ``IORESOURCE_*``.",
+)
 class Bar(NamedTuple):
     """One line of the file ``resource``; ``line`` counts them, 6 is the ROM, 7 and up the VFs' windows."""
 
@@ -58,27 +73,43 @@ class Bar(NamedTuple):
         return self.end - self.start + 1 if self.end else 0
 
 
+@documented(
+    current_type="0 where no type is set.",
+    creatable="Type number and name, as the table ``creatable_vgpu_types`` has them.",
+)
 class VgpuVf(NamedTuple):
     """The vGPU side of a VF of an SR-IOV vGPU card: ``<VF>/nvidia/`` (G4)."""
 
     current_type: int
-    """0 where no type is set."""
     creatable: tuple[tuple[int, str], ...]
-    """Type number and name, as the table ``creatable_vgpu_types`` has them."""
 
 
+@documented(
+    revision="One byte.",
+    header_type="Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges.",
+    config_readable="False where config space reads all ones: the device has fallen off the bus (V3).",
+    driver_override="As sysfs has it; None where it is empty.",
+    driver_module="The module of its driver; None where that is built in or there is none.",
+    parents=("From the root complex down, as the device path names them: ``pci0000:e0``, ``0000:e0:01.1``."),
+    virtfns="Its VFs, in order.",
+    sriov_numvfs="VFs that there are; None where it can have none.",
+    sriov_totalvfs="VFs that there can be.",
+    resources="BARs and windows that are not empty.",
+    has_rom="Whether sysfs has a ``rom``.",
+    reset_methods="``flr``, ``bus`` and the like, best first; empty where the kernel doesn't tell.",
+    power_state="``D0`` and the like; None where sysfs doesn't say.",
+    vfio_dev=("Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."),
+    vgpu="None for all but the VFs of SR-IOV vGPU cards.",
+)
 class PciDetail(NamedTuple):
     """The rest of what the rules and a bug report use of a PCI function."""
 
     revision: int | None
     header_type: int | None
-    """Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges."""
     config_readable: bool
-    """False where config space reads all ones: the device has fallen off the bus (V3)."""
     driver_override: str | None
     driver_module: str | None
     parents: tuple[str, ...]
-    """From the root complex down, as the device path names them: ``pci0000:e0``, ``0000:e0:01.1``."""
     virtfns: tuple[PciAddress, ...]
     sriov_numvfs: int | None
     sriov_totalvfs: int | None
@@ -87,7 +118,6 @@ class PciDetail(NamedTuple):
     reset_methods: tuple[str, ...]
     power_state: str | None
     vfio_dev: str | None
-    """Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."""
     vgpu: VgpuVf | None
 
 

@@ -4,21 +4,31 @@ from collections.abc import Mapping
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 
 
+@documented(
+    id="Directory name under ``mdev_supported_types``: ``nvidia-222``.",
+    name="``GRID T4-1Q``; some drivers have no name file.",
+    device_api="``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``.",
+    available_instances="How many more of it can be made.",
+    description="The driver's words.",
+)
 class MdevType(NamedTuple):
     """A type that an mdev parent offers."""
 
     id: str
-    """Directory name under ``mdev_supported_types``: ``nvidia-222``."""
     name: str | None
-    """``GRID T4-1Q``; some drivers have no name file."""
     device_api: str | None
     available_instances: int | None
     description: str | None
 
 
+@documented(
+    name="Of its directory in ``/sys/class/mdev_bus``.",
+    address="None where it is no PCI device.",
+    types="Those that it offers.",
+)
 class MdevParent(NamedTuple):
     """A device that mediated devices can be made on; not always a PCI device."""
 
@@ -27,6 +37,14 @@ class MdevParent(NamedTuple):
     types: tuple[MdevType, ...]
 
 
+@documented(
+    uuid="In lower case.",
+    parent="The name of the device that it was made on.",
+    type_id="``nvidia-222``.",
+    type_name="``GRID T4-1Q``; None where the driver has no name file.",
+    device_api="``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``: the hostdev's ``model`` (X3).",
+    iommu_group="None where it is in none.",
+)
 class Mdev(NamedTuple):
     """A mediated device that exists."""
 
@@ -35,25 +53,41 @@ class Mdev(NamedTuple):
     type_id: str
     type_name: str | None
     device_api: str | None
-    """``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``: the hostdev's ``model`` (X3)."""
     iommu_group: int | None
 
 
+@documented(
+    cpus="Empty for a node that has memory alone.",
+    distances="To each node, itself included; 10 is its own.",
+)
 class NumaNode(NamedTuple):
     """A NUMA node of the host."""
 
     cpus: frozenset[int]
-    """Empty for a node that has memory alone."""
     distances: Mapping[int, int]
-    """To each node, itself included; 10 is its own."""
 
 
+@documented(
+    known="False where nothing is known at all (C3); then every mapping is empty.",
+    functions="By address.",
+    details="The rest about functions, by address; not of all where little was asked for.",
+    groups="The members of each IOMMU group, by number.",
+    mdevs="By UUID.",
+    mdev_parents="By name.",
+    nodes="Paths of VFIO's device nodes; None where the source can't tell.",
+    container_dev=(
+        "``/dev`` is a container's, without the nodes that every host has and no container is given (S2). "
+        "Where facts were read by need, it has no VFIO nodes besides ``nodes`` either."
+    ),
+    recorded="Whether it was written down earlier, and maybe on another machine: a snapshot, a recording.",
+    unknown=(
+        "Functions that are there and can't be read, and why (T2). They are not among ``functions``, but "
+        "among the members of their groups where those can be listed."
+    ),
+    numa="The host's NUMA nodes; empty where they were not asked for, or the host has none (P4).",
+)
 class HostFacts(NamedTuple):
-    """Frozen facts about a host, or about as much of it as was asked for.
-
-    ``known`` is False where nothing is known at all (C3); then every mapping is empty.
-    ``nodes`` holds the paths of VFIO's device nodes, or None where the source can't tell.
-    """
+    """Frozen facts about a host, or about as much of it as was asked for."""
 
     known: bool
     functions: Mapping[PciAddress, PciFunction]
@@ -63,17 +97,9 @@ class HostFacts(NamedTuple):
     mdev_parents: Mapping[str, MdevParent]
     nodes: frozenset[str] | None
     container_dev: bool = False
-    """``/dev`` is a container's, without the nodes that every host has and no container is given (S2).
-
-    Where facts were read by need, it has no VFIO nodes besides ``nodes`` either.
-    """
     recorded: bool = False
-    """Whether it was written down earlier, and maybe on another machine: a snapshot, a recording."""
     unknown: Mapping[PciAddress, str] = {}
-    """Functions that are there and can't be read, and why (T2). They are not among ``functions``, but among the members
-    of their groups where those can be listed."""
     numa: Mapping[int, NumaNode] = {}
-    """The host's NUMA nodes; empty where they were not asked for, or the host has none (P4)."""
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

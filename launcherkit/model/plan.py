@@ -14,6 +14,15 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 """Who asked: the VMI, the environment alone (Q1), or a hostdev that the document has (Q2)."""
 
 
+@documented(
+    origin="Who asked: ``vmi``, ``environment`` (Q1) or ``domain`` (Q2).",
+    section="``gpus`` or ``hostDevices``.",
+    name="The request's name.",
+    resource="Its ``deviceName``; None for one by a DRA claim and for one that no VMI made.",
+    variable="The variable or metadata file that answers it; None for a hostdev of the document.",
+    primary="The address that answers it.",
+    asked=("False for a hostdev of the document that bears no request's alias: nobody asked about it (X1)."),
+)
 class Claim(NamedTuple):
     """A request and the address that answers it."""
 
@@ -24,7 +33,6 @@ class Claim(NamedTuple):
     variable: str | None
     primary: HostAddress
     asked: bool = True
-    """False for a hostdev of the document that bears no request's alias: nobody asked about it (X1)."""
 
     @property
     def by_claim(self) -> bool:
@@ -32,19 +40,27 @@ class Claim(NamedTuple):
         return self.origin == "vmi" and self.resource is None
 
 
+@documented(
+    source="Its address on the host.",
+    role="``primary`` or ``sibling``.",
+    why="Why it is here, in words.",
+    claim="The request that names it; a sibling may have one of its own (C5).",
+    hostdev="Which of the document's hostdevs it is, None for one that is added (X2).",
+)
 class Attachment(NamedTuple):
     """A function that goes to the guest, before it is known where to."""
 
     source: HostAddress
     role: Role
     why: str
-    """Why it is here, in words."""
     claim: Claim | None
-    """The request that names it; a sibling may have one of its own (C5)."""
     hostdev: int | None
-    """Which of the document's hostdevs it is, None for one that is added (X2)."""
 
 
+@documented(
+    address="Of the function.",
+    why="Why it is not attached, in words.",
+)
 class StayedBehind(NamedTuple):
     """A function of the primary's slot or group that is not attached, and why."""
 
@@ -52,12 +68,16 @@ class StayedBehind(NamedTuple):
     why: str
 
 
+@documented(
+    kind="``pci``, ``mdev`` or ``usb``.",
+    attachments="The primary first.",
+    stayed="Functions of its slot or group that are not attached.",
+)
 class Unit(NamedTuple):
     """One device of the guest: a primary and the siblings that come along."""
 
     kind: Kind
     attachments: tuple[Attachment, ...]
-    """The primary first."""
     stayed: tuple[StayedBehind, ...] = ()
 
     @property
@@ -73,6 +93,11 @@ class Unit(NamedTuple):
         return claim is not None and not claim.asked
 
 
+@documented(
+    model="The hostdev's ``model``: the mdev's device API.",
+    display="``on`` or ``off``.",
+    ramfb="``on`` or ``off``.",
+)
 class Shown(NamedTuple):
     """What an mdev is to QEMU, and whether it has a display (X3); None leaves the attribute out."""
 
@@ -81,37 +106,52 @@ class Shown(NamedTuple):
     ramfb: str | None = None
 
 
+@documented(
+    address="The guest address.",
+    multifunction=(
+        "True on guest function 0 of a shared slot, False on the others of it, None where nothing is shared (P1)."
+    ),
+)
 class GuestPlace(NamedTuple):
     """Where a function is in the guest."""
 
     address: GuestAddress
     multifunction: bool | None = None
-    """True on guest function 0 of a shared slot, False on the others of it, None where nothing is shared (P1)."""
 
 
+@documented(
+    attachment="The function, its role and why it is here.",
+    alias="Empty where a hostdev that is kept has none.",
+    guest="The guest address that we give it or that it had; None leaves it to libvirt (P3).",
+    shown="Model and display (X3); None where there is nothing to say.",
+    managed="Whether libvirt binds it to vfio-pci and gives it back (X1).",
+    iommufd=("What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."),
+    rom=("``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own."),
+    driver="The VFIO driver that its ``<driver model>`` says (X1).",
+)
 class PlannedFunction(NamedTuple):
     """One hostdev, decided to the last attribute."""
 
     attachment: Attachment
     alias: str
-    """Empty where a hostdev that is kept has none."""
     guest: GuestPlace | None
-    """The guest address that we give it or that it had; None leaves it to libvirt (P3)."""
     shown: Shown | None
     managed: bool
-    """Whether libvirt binds it to vfio-pci and gives it back (X1)."""
     iommufd: bool | None = None
-    """What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."""
     rom: str | None = None
-    """``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own."""
     driver: str | None = None
-    """The VFIO driver that its ``<driver model>`` says (X1)."""
 
     @property
     def source(self) -> HostAddress:
         return self.attachment.source
 
 
+@documented(
+    kind="``pci``, ``mdev`` or ``usb``.",
+    functions="The primary first.",
+    stayed="Functions of its slot or group that are not attached.",
+    kept=("A hostdev of the document that nobody asked about and that nothing joins: it stays byte for byte (X1)."),
+)
 class PlannedDevice(NamedTuple):
     """A unit of the plan: its hostdevs, the primary's first."""
 
@@ -119,13 +159,18 @@ class PlannedDevice(NamedTuple):
     functions: tuple[PlannedFunction, ...]
     stayed: tuple[StayedBehind, ...]
     kept: bool = False
-    """A hostdev of the document that nobody asked about and that nothing joins: it stays byte for byte (X1)."""
 
     @property
     def primary(self) -> PlannedFunction:
         return self.functions[0]
 
 
+@documented(
+    address="Of the function.",
+    driver="The kernel driver that it is bound to; None for none.",
+    attached="Whether it goes to the guest.",
+    bridge="Whether it is a bridge, by its header.",
+)
 class GroupMember(NamedTuple):
     """A member of a touched IOMMU group."""
 
@@ -135,6 +180,10 @@ class GroupMember(NamedTuple):
     bridge: bool
 
 
+@documented(
+    number="Of the IOMMU group.",
+    members="All its functions that are known.",
+)
 class TouchedGroup(NamedTuple):
     """An IOMMU group that VFIO will hold as a whole."""
 

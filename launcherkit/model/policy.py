@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from launcherkit.errors import BadPolicy, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import is_vfio_name
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 
 Siblings: TypeAlias = Literal["slot", "group", "listed", "reserve", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]
@@ -21,6 +21,11 @@ IOMMUFD: tuple[Iommufd, ...] = ("auto", "yes", "no")
 TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
 
 
+@documented(
+    gpu="Of ``gpus``.",
+    hostdevice="Of ``hostDevices``.",
+    usb="Of USB devices.",
+)
 class AliasPrefixes(NamedTuple):
     """What comes before a request's name in its alias (X1); libvirt keeps only aliases that begin with ``ua-``."""
 
@@ -29,30 +34,37 @@ class AliasPrefixes(NamedTuple):
     usb: str = "ua-usb-host-"
 
 
+@documented(
+    siblings="Which sibling functions come along (S1).",
+    pairing="How addresses answer requests: by class (C2) or by position as KubeVirt does (C4).",
+    managed="``managed`` of the hostdevs that are added (X1).",
+    alias_prefixes="What comes before a request's name in its alias (X1).",
+    extra_prefixes=(
+        "Further prefixes of variables with PCI addresses, without the last underscore: ``PCIDEVICE`` (E1)."
+    ),
+    sysfs_root="Where ``sys/`` and ``dev/`` of the host are.",
+    node_check=("Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."),
+    annotations="Whether a VMI's annotation may narrow the rest (T1).",
+    topology="How the guest's PCIe tree follows the host's (P4).",
+    iommufd=(
+        "Whether functions go to VFIO through iommufd where the document doesn't say; ``auto`` by the nodes (V2)."
+    ),
+    rom="``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``.",
+    driver="The VFIO driver that libvirt is to use, by address or by ``vendor:device``.",
+)
 class _Decisions(NamedTuple):
     siblings: Siblings = "slot"
-    """Which sibling functions come along (S1)."""
     pairing: Pairing = "class"
-    """How addresses answer requests: by class (C2) or by position as KubeVirt does (C4)."""
     managed: bool = False
-    """``managed`` of the hostdevs that are added (X1)."""
     alias_prefixes: AliasPrefixes = AliasPrefixes()
     extra_prefixes: tuple[str, ...] = ()
-    """Further prefixes of variables with PCI addresses, without the last underscore: ``PCIDEVICE`` (E1)."""
     sysfs_root: str = "/"
-    """Where ``sys/`` and ``dev/`` of the host are."""
     node_check: NodeCheck = "auto"
-    """Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."""
     annotations: bool = True
-    """Whether a VMI's annotation may narrow the rest (T1)."""
     topology: Topology = "auto"
-    """How the guest's PCIe tree follows the host's (P4)."""
     iommufd: Iommufd = "auto"
-    """Whether functions go to VFIO through iommufd where the document doesn't say; ``auto`` by the nodes (V2)."""
     rom: Mapping[str, str] = {}
-    """``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``."""
     driver: Mapping[str, str] = {}
-    """The VFIO driver that libvirt is to use, by address or by ``vendor:device``."""
 
 
 class Policy(_Decisions):

@@ -17,7 +17,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit
 from launcherkit.model.policy import Policy
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.value import NamedTuple, documented
 from launcherkit.pipeline import rare
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
@@ -31,6 +31,11 @@ __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 EMPTY_PLAN = Plan((), (), (), (), (), False)
 
 
+@documented(
+    domain_xml="The document to define.",
+    plan="What was decided, before any of it was written.",
+    notes="What the operator should know although nothing failed.",
+)
 class Translation(NamedTuple):
     """What `translate` returns."""
 
