@@ -123,12 +123,13 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
         return _About(place, Patient(facts, subject_of_host(facts), gathered), findings)
 
     name, subject, found, translation = _of_vm(inputs, facts, environment)
-    guest = topology = None
+    guest = topology = space = None
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
-        guest, topology = read_guest(translated.root), read_facts(document.root, inputs.domain_name).topology
+        domain = read_facts(translated.root, inputs.domain_name)
+        guest, topology, space = read_guest(translated.root), domain.topology, domain.space
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
-    patient = Patient(facts, subject, gathered, guest, topology, kubevirt)
+    patient = Patient(facts, subject, gathered, guest, topology, kubevirt, space)
     return _About(f"{place}; {name}", patient, (*findings, *found))
 
 

@@ -11,6 +11,7 @@ from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import Topology
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import TouchedGroup
+from launcherkit.model.window import AddressSpace
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -121,6 +122,8 @@ class Patient:
     """How the guest's PCI is built; None where there is no domain."""
     kubevirt: Version | None = None
     """That of the launcher, as the VMI's status tells it."""
+    space: AddressSpace | None = None
+    """What the domain that will be started says of the guest's address space."""
 
     @property
     def runs_here(self) -> bool:

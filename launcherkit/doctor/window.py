@@ -1,10 +1,10 @@
-"""Do the large BARs fit into the guest's 64-bit PCI window (P5)?
+"""Do the large BARs fit into the guest's 64-bit PCI window, and what will firmware do (P5)?
 
 What a guest has by default: 32 GiB on q35 (QEMU's hw/pci-host/q35.c), 2 GiB on pc (hw/pci-host/i440fx.c), 512 GiB on
-virt (hw/arm/virt.c). UEFI firmware on x86 goes beyond where it can trust the guest CPU's number of physical address
-bits: OVMF takes an eighth of the address space, a quarter since August 2026, of at most 46 bits
-(`PlatformDynamicMmioWindow`). It can trust it with a CPU of mode host-passthrough, and old versions of OVMF don't do so
-at all; so what lies between the default and that is a warning.
+virt (hw/arm/virt.c). Firmware on x86 decides by itself. SeaBIOS puts large BARs above all memory, whatever pcihole64
+says. OVMF takes an eighth of the address space, of at most 46 bits (`PlatformDynamicMmioWindow`), where it can trust
+the guest CPU's number of address bits, as it can with the host's own. Where it can't it takes 32 GiB, and without
+1 GiB pages 128 GiB.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from launcherkit.render.size import size
 GIB = 1 << 30
 _DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}
 _VIRT = 512 * GIB
+_BELOW = 4 * GIB
+_UNTRUSTED, _WITHOUT_HUGE_PAGES, _MOST_BITS = 32 * GIB, 128 * GIB, 46
+"""OVMF's windows, and the address bits that it uses at most."""
 
 
 def window_need(bars: Iterable[Bar]) -> int:
@@ -57,22 +60,47 @@ def check_window(patient: Patient) -> Iterator[Finding]:
 def _judge(patient: Patient, need: int, words: str) -> Finding:
     name, guest = "guest-window", patient.guest
     amount, unit = size(max(1 << need.bit_length(), GIB)).split()
-    hole = f"<pcihole64 unit='{unit}'>{amount}</pcihole64>"
-    remedy = f"Put {hole} into the controller pcie-root, and give the guest a CPU of mode host-passthrough."
-    if guest is not None and guest.window is not None:
-        seen = f"{words}; <pcihole64> of the domain has {size(guest.window)}"
-        return Finding(name, "", "ok" if need <= guest.window else "fail", seen, "" if need <= guest.window else remedy)
+    remedy = (
+        f"Put <pcihole64 unit='{unit}'>{amount}</pcihole64> into the controller pcie-root, and give the guest a CPU of "
+        "mode host-passthrough."
+    )
     default, machine = _default(patient)
-    if default is None:
+    hole = None if guest is None else guest.window
+    if hole is not None:
+        words += f"; <pcihole64> of the domain has {size(hole)}"
+        if need > hole:
+            return Finding(name, "", "fail", words, remedy)
+    elif default is None:
         return Finding(name, "", "skipped", f"{words}; the default of {machine} is not known")
-    seen = f"{words}; {machine} has {size(default)} by default"
-    if need <= default:
-        return Finding(name, "", "ok", seen)
-    bits = None if patient.gathered is None else patient.gathered.machine.address_bits
-    if bits is not None and (guest is None or guest.uefi):
-        eighth = size(1 << (min(bits, 46) - 3))
-        seen += f"; newer UEFI firmware takes {eighth} of its own accord, if the guest's CPU has the host's {bits} bits"
-    return Finding(name, "", "warn", seen, remedy)
+    else:
+        words += f"; {machine} has {size(default)} by default"
+        if need <= default:
+            return Finding(name, "", "ok", words)
+    room, does = _by_firmware(patient)
+    if does:
+        words += f"; {does}"
+    fits = hole is not None and (room is None or need <= room)
+    return Finding(name, "", "ok" if fits else "warn", words, "" if fits else remedy)
+
+
+def _by_firmware(patient: Patient) -> tuple[int | None, str]:
+    """The window that firmware makes on x86, None where that is unknown, and in words."""
+    space, guest = patient.space, patient.guest
+    if space is None or guest is None or guest.arch not in ("x86_64", "i686"):
+        return None, ""
+    host_bits = None if patient.gathered is None else patient.gathered.machine.address_bits
+    bits = space.bits or host_bits
+    if not space.uefi:
+        seen = "SeaBIOS puts them above all memory, as far as the guest's CPU can address"
+        return (None, seen) if bits is None else ((1 << bits) - _BELOW - (space.memory or 0), f"{seen}: {bits} bits")
+    if space.bits is not None:
+        return _UNTRUSTED, f"OVMF makes it {size(_UNTRUSTED)}: the guest's CPU doesn't have the host's address bits"
+    if not space.huge_pages:
+        return _WITHOUT_HUGE_PAGES, f"OVMF makes it {size(_WITHOUT_HUGE_PAGES)}: the guest's CPU has no 1 GiB pages"
+    if bits is None:
+        return None, "OVMF makes it an eighth of what the host's CPU can address"
+    bits = min(bits, _MOST_BITS)
+    return 1 << (bits - 3), f"OVMF makes it {size(1 << (bits - 3))}, an eighth of {bits} bits of addresses"
 
 
 def _default(patient: Patient) -> tuple[int | None, str]:
