@@ -10,7 +10,7 @@ from typing import Protocol
 from launcherkit.adapters.libvirt_connection import Refusal
 from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
 from launcherkit.domain.document import read_document
-from launcherkit.domain.identity import read_identity, with_uuid
+from launcherkit.domain.name_and_owner import read_identity, with_uuid
 from launcherkit.errors import DomainInTheWay, DomainRefused
 from launcherkit.model.plan import Plan
 

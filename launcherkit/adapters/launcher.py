@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.console import Console
-from launcherkit.adapters.daemon import Daemons
 from launcherkit.adapters.endings import IN_WORDS, Ending, ending_of
 from launcherkit.adapters.leftovers import clean, hold_or_refuse, remove
 from launcherkit.adapters.libvirt_connection import Connection, Guest, Refusal
+from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.domain.document import read_document
-from launcherkit.domain.identity import read_identity, with_owner
+from launcherkit.domain.name_and_owner import read_identity, with_owner
 from launcherkit.errors import DomainRefused, LibvirtNotThere
 from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation

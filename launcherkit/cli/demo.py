@@ -19,7 +19,7 @@ from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import text_from
 from launcherkit.render.colour import Ink, ink_for, paint_diff
 from launcherkit.render.columns import columns
-from launcherkit.render.device import binding, what_function
+from launcherkit.render.functions import binding, what_function
 from launcherkit.render.plan import explain_plan
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
-from launcherkit.doctor.facts import Patient, Subject, Version
+from launcherkit.doctor.facts import Patient, Subject
 from launcherkit.doctor.finding import Finding, is_bad
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import list_checks, report_document, report_text

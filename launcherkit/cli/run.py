@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 
 from launcherkit.adapters.children import Children
-from launcherkit.adapters.daemon import Daemons
 from launcherkit.adapters.host_name import tell_if_slow
 from launcherkit.adapters.launcher import Settings, World, run_guest
 from launcherkit.adapters.libvirt_connection import connect, import_libvirt
+from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from launcherkit.compatibility import Version
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
-from launcherkit.model.domain import Topology
+from launcherkit.model.domain import PciTopology
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import TouchedGroup
 from launcherkit.model.window import AddressSpace
-
-Version: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Patient:
     """None where the host is a snapshot, a recording or none."""
     guest: GuestFacts | None = None
     """None where there is no domain."""
-    topology: Topology | None = None
+    topology: PciTopology | None = None
     """How the guest's PCI is built; None where there is no domain."""
     kubevirt: Version | None = None
     """That of the launcher, as the VMI's status tells it."""

@@ -13,7 +13,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from launcherkit.doctor.facts import Gathered, Machine, Node, Process, Resizable, Version
+from launcherkit.compatibility import Version
+from launcherkit.doctor.facts import Gathered, Machine, Node, Process, Resizable
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.identity import DEVICES

@@ -33,7 +33,7 @@ RAISE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemlockNeed:
     """What libvirt will ask for, and how that comes about."""
 
     limit: int | None
@@ -41,7 +41,7 @@ class Need:
     words: str
 
 
-def libvirt_need(guest: GuestFacts, *, devices: int) -> Need | None:
+def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
     """What libvirt will set; None where it sets nothing, or where the document doesn't say how much RAM there is.
 
     Args:
@@ -49,14 +49,14 @@ def libvirt_need(guest: GuestFacts, *, devices: int) -> Need | None:
         devices: VFIO devices in it.
     """
     if guest.hard_limit is not None:
-        return Need(guest.hard_limit, "<hard_limit> of the domain")
+        return MemlockNeed(guest.hard_limit, "<hard_limit> of the domain")
     if guest.locked:
-        return Need(None, "<locked/> of the domain, so no limit")
+        return MemlockNeed(None, "<locked/> of the domain, so no limit")
     factor = guest.lockers + (devices if guest.viommu else min(devices, 1))
     if not factor or guest.memory is None:
         return None
     times = f"{factor} x " if factor > 1 else ""
-    return Need(factor * guest.memory + RESERVE, f"{times}{size(guest.memory)} RAM + {size(RESERVE)}")
+    return MemlockNeed(factor * guest.memory + RESERVE, f"{times}{size(guest.memory)} RAM + {size(RESERVE)}")
 
 
 def check_memlock(patient: Patient) -> Iterator[Finding]:
@@ -107,7 +107,7 @@ def _with_viommu(guest: GuestFacts, devices: int) -> str:
     return f"; with a vIOMMU {size(need.limit)} ({need.words})" if need and need.limit else ""
 
 
-def _against(need: Need, process: Process, more: str) -> Finding:
+def _against(need: MemlockNeed, process: Process, more: str) -> Finding:
     wanted = "no limit" if need.limit is None else size(need.limit)
     seen = f"libvirt asks for {wanted} ({need.words}{more}); {_limits(process)}"
     if not _holds(process.memlock_hard, need.limit):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.compatibility import Broken, compatibility, dotted
-from launcherkit.doctor.facts import SIDECAR, Patient, Version, not_here
+from launcherkit.compatibility import Broken, Version, compatibility, dotted
+from launcherkit.doctor.facts import SIDECAR, Patient, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
 

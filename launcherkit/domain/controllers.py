@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lxml import etree
 
-from launcherkit.domain.needs import Machine, child_attribute, disk_bus, virtio
+from launcherkit.domain.needs import GuestMachine, child_attribute, disk_bus, virtio
 from launcherkit.model.domain import Needs
 from launcherkit.model.value import NamedTuple
 
@@ -30,7 +30,7 @@ def bridges_to_place(controllers: Controllers) -> list[Needs]:
 
 
 def controllers_to_place(
-    controllers: Controllers, devices: Sequence[etree._Element], machine: Machine
+    controllers: Controllers, devices: Sequence[etree._Element], machine: GuestMachine
 ) -> Iterator[Needs]:
     """The slots for all other controllers, in libvirt's order.
 
@@ -96,18 +96,18 @@ def _number(text: str | None) -> int | None:
     return int(text)
 
 
-def _usb2_on_root(usb2: Mapping[int, list[tuple[str, bool]]], machine: Machine) -> list[int]:
+def _usb2_on_root(usb2: Mapping[int, list[tuple[str, bool]]], machine: GuestMachine) -> list[int]:
     led = [number for number, models in usb2.items() if ("ich9-uhci1", False) in models]
     return led[:_USB2_ON_Q35] if machine.q35 else []
 
 
-def _scsi_model(controllers: Iterable[_Controller], machine: Machine) -> str:
+def _scsi_model(controllers: Iterable[_Controller], machine: GuestMachine) -> str:
     """What libvirt 12 takes where no model is said; before, it was always lsilogic."""
     said = (controller.model for controller in controllers if controller.kind == "scsi")
     return next((model for model in said if model not in (None, "auto")), "lsilogic") if machine.x86 else "virtio-scsi"
 
 
-def _slot(controller: _Controller, scsi: str, machine: Machine) -> Needs | None:
+def _slot(controller: _Controller, scsi: str, machine: GuestMachine) -> Needs | None:
     """The slot of a controller; None for one that is part of the machine, or no PCI device."""
     kind, number, model, _ = controller
     if kind == "usb":
@@ -126,7 +126,7 @@ def _slot(controller: _Controller, scsi: str, machine: Machine) -> Needs | None:
 
 
 def _added(
-    there: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: Machine
+    there: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: GuestMachine
 ) -> Iterator[tuple[str, int]]:
     """The controllers that libvirt adds: type and index."""
     highest = {"scsi": -1, "sata": -1}

@@ -14,7 +14,7 @@ from launcherkit.model.domain import Needs
 from launcherkit.model.value import NamedTuple
 
 
-class Machine(NamedTuple):
+class GuestMachine(NamedTuple):
     """What decides on models that the document doesn't say, and on devices that libvirt adds."""
 
     arch: str
@@ -27,13 +27,13 @@ class Machine(NamedTuple):
         return self.arch in ("x86_64", "i686")
 
 
-def slot_for(device: etree._Element, machine: Machine) -> Needs | None:
+def slot_for(device: etree._Element, machine: GuestMachine) -> Needs | None:
     """The slot that a device needs; None for one that is no PCI device, and for a controller."""
     rule = _RULES.get(str(device.tag))
     return None if rule is None else rule(device, machine)
 
 
-def virtio(model: str | None, machine: Machine) -> Needs | None:
+def virtio(model: str | None, machine: GuestMachine) -> Needs | None:
     """The slot of a virtio device."""
     return None if machine.mmio else "pci" if model == "virtio-transitional" else "pcie"
 
@@ -50,7 +50,7 @@ def disk_bus(disk: etree._Element) -> str | None:
     return bus or {"vd": "virtio", "sd": "scsi"}.get((child_attribute(disk, "target", "dev") or "")[:2])
 
 
-def video_slot(model: str | None, machine: Machine) -> Needs | None:
+def video_slot(model: str | None, machine: GuestMachine) -> Needs | None:
     """The slot of a video device of a model; libvirt's default is cirrus or vga on x86, virtio elsewhere."""
     if model in ("none", "ramfb", "gop"):
         return None
@@ -59,16 +59,16 @@ def video_slot(model: str | None, machine: Machine) -> Needs | None:
     return "pcie" if model == "bochs" else "pci"
 
 
-def _by_model(device: etree._Element, machine: Machine) -> Needs | None:
+def _by_model(device: etree._Element, machine: GuestMachine) -> Needs | None:
     return None if device.get("model") in ("none", "xen") else virtio(device.get("model"), machine)
 
 
-def _filesystem(device: etree._Element, machine: Machine) -> Needs | None:
+def _filesystem(device: etree._Element, machine: GuestMachine) -> Needs | None:
     pci = child_attribute(device, "driver", "type") in (None, "path", "handle", "virtiofs")
     return virtio(device.get("model"), machine) if pci else None
 
 
-def _interface(device: etree._Element, machine: Machine) -> Needs | None:
+def _interface(device: etree._Element, machine: GuestMachine) -> Needs | None:
     model = child_attribute(device, "model", "type")
     if model is None:
         model = "rtl8139" if machine.x86 and device.get("type") not in ("vdpa", "vhostuser") else "virtio"
@@ -77,51 +77,51 @@ def _interface(device: etree._Element, machine: Machine) -> Needs | None:
     return None if model == "usb-net" else "pcie" if model in ("e1000e", "igb") else "pci"
 
 
-def _sound(device: etree._Element, machine: Machine) -> Needs | None:
+def _sound(device: etree._Element, machine: GuestMachine) -> Needs | None:
     model = device.get("model")
     if model == "virtio":
         return virtio(None, machine)
     return "pci" if model in ("es1370", "ac97", "ich6", "ich9") else None
 
 
-def _disk(device: etree._Element, machine: Machine) -> Needs | None:
+def _disk(device: etree._Element, machine: GuestMachine) -> Needs | None:
     return virtio(device.get("model"), machine) if disk_bus(device) == "virtio" else None
 
 
-def _hostdev(device: etree._Element, machine: Machine) -> Needs | None:
+def _hostdev(device: etree._Element, machine: GuestMachine) -> Needs | None:
     """Of the other hostdevs; those of type pci and mdev are PCI Express."""
     return virtio(device.get("model"), machine) if device.get("type") == "scsi_host" else None
 
 
-def _watchdog(device: etree._Element, _machine: Machine) -> Needs | None:
+def _watchdog(device: etree._Element, _machine: GuestMachine) -> Needs | None:
     return "pci" if device.get("model") == "i6300esb" else None
 
 
-def _video(device: etree._Element, machine: Machine) -> Needs | None:
+def _video(device: etree._Element, machine: GuestMachine) -> Needs | None:
     return video_slot(child_attribute(device, "model", "type"), machine)
 
 
-def _conventional(_device: etree._Element, _machine: Machine) -> Needs | None:
+def _conventional(_device: etree._Element, _machine: GuestMachine) -> Needs | None:
     return "pci"
 
 
-def _input(device: etree._Element, machine: Machine) -> Needs | None:
+def _input(device: etree._Element, machine: GuestMachine) -> Needs | None:
     return virtio(device.get("model"), machine) if device.get("bus") == "virtio" else None
 
 
-def _serial(device: etree._Element, _machine: Machine) -> Needs | None:
+def _serial(device: etree._Element, _machine: GuestMachine) -> Needs | None:
     return "pci" if child_attribute(device, "target", "type") == "pci-serial" else None
 
 
-def _memory(device: etree._Element, machine: Machine) -> Needs | None:
+def _memory(device: etree._Element, machine: GuestMachine) -> Needs | None:
     return virtio(None, machine) if device.get("model") in ("virtio-mem", "virtio-pmem") else None
 
 
-def _pstore(device: etree._Element, _machine: Machine) -> Needs | None:
+def _pstore(device: etree._Element, _machine: GuestMachine) -> Needs | None:
     return "pci" if device.get("backend") == "acpi-erst" else None
 
 
-_RULES: dict[str, Callable[[etree._Element, Machine], Needs | None]] = {
+_RULES: dict[str, Callable[[etree._Element, GuestMachine], Needs | None]] = {
     "filesystem": _filesystem,
     "interface": _interface,
     "sound": _sound,

@@ -19,10 +19,10 @@ from launcherkit.domain.hostdev import (
     read_source,
     yes_or_no,
 )
-from launcherkit.domain.unplaced import Device, find_unplaced
+from launcherkit.domain.unplaced import DomainDevice, find_unplaced
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, Topology
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciTopology
 
 _PCIE_MACHINES = ("q35", "pc-q35", "virt", "sbsa")
 _PCI_MACHINES = ("pc", "pc-i440fx", "i440fx")
@@ -89,7 +89,7 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self._name = name
         self.errors = Collector()
-        self.seen: list[Device] = []
+        self.seen: list[DomainDevice] = []
         self.used: set[GuestAddress] = set()
         self.controllers: list[Controller] = []
         self.has_graphics = self.video_ramfb = False
@@ -103,7 +103,7 @@ class _Reader:
         parts = parts_of(device)
         if parts.guest is not None:
             self.used.add(parts.guest)
-        self.seen.append(Device(device, parts.placed, len(self.hostdevs)))
+        self.seen.append(DomainDevice(device, parts.placed, len(self.hostdevs)))
         if device.tag == "hostdev" and self._read_hostdev(device, parts):
             return
         if parts.alias is not None:
@@ -194,7 +194,7 @@ def _machine(root: etree._Element) -> tuple[str, str]:
     return arch, machine or _DEFAULT_MACHINE.get(arch, "")
 
 
-def _topology(driver: str | None, arch: str, machine: str, controllers: list[Controller]) -> Topology:
+def _topology(driver: str | None, arch: str, machine: str, controllers: list[Controller]) -> PciTopology:
     """How PCI is built, by the root controller if it is written, else by the machine (P2, P6)."""
     if arch in _PLACED_BY_LIBVIRT or driver not in _QEMU_DRIVERS:
         return "other"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from lxml import etree
 
 from launcherkit.domain.controllers import bridges_to_place, controllers_to_place
-from launcherkit.domain.needs import Machine, slot_for, video_slot, virtio
+from launcherkit.domain.needs import GuestMachine, slot_for, video_slot, virtio
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import Needs, Unplaced
 from launcherkit.model.value import NamedTuple
@@ -22,7 +22,7 @@ _VIDEO_SLOT, _SOUND_SLOT = 0x01, 0x1B
 """Slots of q35's root bus for the first video device and the first ich9, where they are free."""
 
 
-class Device(NamedTuple):
+class DomainDevice(NamedTuple):
     """A device of the document, as the reader has seen it."""
 
     element: etree._Element
@@ -33,7 +33,7 @@ class Device(NamedTuple):
 
 
 def find_unplaced(
-    devices: Sequence[Device], arch: str, machine: str, used: Iterable[GuestAddress]
+    devices: Sequence[DomainDevice], arch: str, machine: str, used: Iterable[GuestAddress]
 ) -> tuple[Unplaced, ...]:
     """What libvirt will place behind root ports and on bridges, with what it adds to the domain itself.
 
@@ -43,14 +43,14 @@ def find_unplaced(
         machine: ``pc-q35-9.2``.
         used: the guest addresses that the document gives.
     """
-    what = Machine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
+    what = GuestMachine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
     on_root = {address.slot for address in used if address.domain == address.bus == 0}
     found = [*_said(devices, what, on_root), *_controllers(devices, what), *_added(devices, what, on_root)]
     found.sort(key=lambda stage_and_device: _RANK[stage_and_device[0]])
     return tuple([device for _, device in found])
 
 
-def _said(devices: Iterable[Device], machine: Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
+def _said(devices: Iterable[DomainDevice], machine: GuestMachine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
     """The devices of the document but controllers, each with the stage at which its turn comes."""
     first_video = first_sound = machine.q35
     for element, placed, hostdev in devices:
@@ -75,7 +75,7 @@ def _is_passed_through(hostdev: etree._Element) -> bool:
     return hostdev.get("mode", "subsystem") == "subsystem" and hostdev.get("type", "pci") in ("pci", "mdev")
 
 
-def _controllers(devices: Sequence[Device], machine: Machine) -> Iterator[tuple[str, Unplaced]]:
+def _controllers(devices: Sequence[DomainDevice], machine: GuestMachine) -> Iterator[tuple[str, Unplaced]]:
     controllers = [(device.element, device.placed) for device in devices if device.element.tag == "controller"]
     for needs in bridges_to_place(controllers):
         yield "bridge", Unplaced(needs)
@@ -83,7 +83,7 @@ def _controllers(devices: Sequence[Device], machine: Machine) -> Iterator[tuple[
         yield "controller", Unplaced(needs)
 
 
-def _added(devices: Sequence[Device], machine: Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
+def _added(devices: Sequence[DomainDevice], machine: GuestMachine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
     """The devices that libvirt adds: a memory balloon, and a video device where there are graphics."""
     tags = {device.element.tag for device in devices}
     if "memballoon" not in tags and (machine.x86 or machine.arch.startswith("riscv")):
@@ -100,7 +100,7 @@ def _unplaced(stage: str, needs: Needs) -> tuple[str, Unplaced]:
     return stage, Unplaced(needs, after_hostdevs=_RANK[stage] > _RANK["hostdev"])
 
 
-def _has_mmio(devices: Iterable[Device]) -> bool:
+def _has_mmio(devices: Iterable[DomainDevice]) -> bool:
     """A device at a virtio-mmio address: libvirt then makes all virtio devices such, where the machine has them."""
     return any(
         device.placed and address.get("type") == "virtio-mmio"

@@ -39,7 +39,7 @@ def _quoted(value: object) -> object:
 Sentence = Annotated[str, AfterValidator(_sentence)]
 Text = Annotated[str, BeforeValidator(_quoted)]
 Words = Annotated[str, Field(min_length=1), BeforeValidator(_quoted)]
-Version = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$"), BeforeValidator(_quoted)]
+VersionText = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$"), BeforeValidator(_quoted)]
 
 
 class _Written(BaseModel):
@@ -50,7 +50,7 @@ class LibvirtTier(_Written):
     """What launcherkit's own tests on a real libvirt do with the case; `launcherkit golden` doesn't look at it."""
 
     skip: Words | None = Field(None, description="Leave the case out, and why.")
-    min_version: Version | None = Field(
+    min_version: VersionText | None = Field(
         None, alias="minVersion", description='The first libvirt that takes it, such as "11.0".'
     )
     why: Words | None = Field(None, description="Why an older libvirt does not take it.")

@@ -7,7 +7,7 @@ from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple, documented
 from launcherkit.model.window import AddressSpace
 
-Topology: TypeAlias = Literal["pcie", "pci", "other"]
+PciTopology: TypeAlias = Literal["pcie", "pci", "other"]
 """How the machine's PCI is built: with a pcie-root, with a pci-root, or in a way that libvirt places alone (P2, P6)."""
 
 
@@ -75,7 +75,7 @@ class Unplaced(NamedTuple):
 class DomainFacts(NamedTuple):
     """Facts about a domain document."""
 
-    topology: Topology
+    topology: PciTopology
     machine: str
     """``arch/machine`` for messages."""
     controllers: tuple[Controller, ...]

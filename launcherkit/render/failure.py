@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, visible, wrapped
-from launcherkit.render.device import binding, driver_of, part_in_group, what
 from launcherkit.render.evidence import Asked, Evidence
+from launcherkit.render.functions import binding, driver_of, part_in_group, what
 
 
 def explain_failure(evidence: Evidence, ink: Ink) -> str:

@@ -10,8 +10,8 @@ from launcherkit.model.tree import GuestTree
 from launcherkit.pipeline import Translation
 from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, counted, visible, wrapped
-from launcherkit.render.device import driver_of, part_in_group, what
 from launcherkit.render.evidence import Evidence
+from launcherkit.render.functions import driver_of, part_in_group, what
 from launcherkit.render.tree import explain_tree
 
 _TOLD_ABOVE = ("stayed", "left-alone")

@@ -42,11 +42,11 @@ class Decodable(Protocol):
     def FromString(cls, s: bytes) -> Decodable: ...  # protobuf's name
 
 
-Asked = TypeVar("Asked", bound=Decodable)
+AskedT = TypeVar("AskedT", bound=Decodable)
 Answered = TypeVar("Answered")
 
 
-async def receive(stream: Stream[Asked, Answered], message_type: type[Asked], limit: int = REQUEST_BYTES) -> Asked:
+async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], limit: int = REQUEST_BYTES) -> AskedT:
     """The one message of a request, of at most ``limit`` bytes.
 
     Raises:
@@ -70,7 +70,7 @@ async def receive(stream: Stream[Asked, Answered], message_type: type[Asked], li
     return message
 
 
-async def _frame(stream: Stream[Asked, Answered], limit: int, grow: Callable[[int], None]) -> bytes:
+async def _frame(stream: Stream[AskedT, Answered], limit: int, grow: Callable[[int], None]) -> bytes:
     """The bytes of a message: a flag and a length of four bytes come before it."""
     arriving = stream._stream  # the only way to see the length; grpclib 0.4 has no limit of its own
     head = await arriving.recv_data(5)

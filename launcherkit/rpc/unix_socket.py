@@ -24,7 +24,7 @@ DIAL_SECONDS = 1.0
 PATH_BYTES = 107
 """Linux's limit."""
 
-Identity: TypeAlias = tuple[int, int, int]
+SocketIdentity: TypeAlias = tuple[int, int, int]
 """Device, inode and change time: an inode's number is given to the next file at once."""
 
 InUse: TypeAlias = Callable[[str], LauncherkitError]
@@ -33,7 +33,7 @@ NotMade: TypeAlias = Callable[[str, str], LauncherkitError]
 
 
 @contextmanager
-def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[socket.socket, Identity]]:
+def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[socket.socket, SocketIdentity]]:
     """A socket at a path, not listening yet; gone again afterwards, where it is still ours.
 
     Args:
@@ -69,7 +69,7 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
                     os.unlink(path)
 
 
-def identity(path: str) -> Identity | None:
+def identity(path: str) -> SocketIdentity | None:
     """What is at a path; None where nothing is."""
     try:
         there = os.lstat(path)

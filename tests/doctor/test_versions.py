@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit.doctor.facts import Version
+from launcherkit.compatibility import Version
 from tests.doctor.patients import GUEST, finding, findings, gathered, healthy_host, host_patient, of_vm, patient
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from launcherkit import Host, Translation, translate
 from launcherkit.domain.document import MAX_ATTRIBUTES, MAX_BYTES, MAX_HOSTDEVS, MAX_TAGS, Document, read_document
-from launcherkit.domain.identity import with_owner
+from launcherkit.domain.name_and_owner import with_owner
 from launcherkit.domain.style import lead_of
 from launcherkit.domain.writer import write_plan
 from launcherkit.errors import DomainTooLarge

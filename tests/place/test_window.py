@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.model.domain import DomainFacts, Topology
+from launcherkit.model.domain import DomainFacts, PciTopology
 from launcherkit.model.function import Bar
 from launcherkit.model.plan import Attachment, Unit
 from launcherkit.model.window import GIB, MIB, AddressSpace, Window, prefetchable, window_need
@@ -23,7 +23,7 @@ MODEL = AddressSpace(None, 40, False, 8 * GIB, True, True)
 PREFETCHABLE = 0x14220C
 
 
-def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: Topology = "pcie") -> DomainFacts:
+def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: PciTopology = "pcie") -> DomainFacts:
     nothing = frozenset[str]()
     return DomainFacts(
         topology, machine, (), frozenset(), False, False, nothing, (), frozenset(), None, cells=(), space=space

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.rpc.unix_socket import Identity, identity
+from launcherkit.rpc.unix_socket import SocketIdentity, identity
 from launcherkit_plugin.kubelet.client import KUBELET_SOCKET, no_kubelet, register
 from launcherkit_plugin.kubelet.server import KubeletAnswers, ResourceServer
 from launcherkit_plugin.model.backoff import Backoff
@@ -51,7 +51,7 @@ class Advertised:
         self._resource = resource
         self._server = ResourceServer(resource, folder, answers, reporter, self._left, dev_root)
         self._wake = asyncio.Event()
-        self._known_to: Identity | None = None
+        self._known_to: SocketIdentity | None = None
         """The kubelet's socket by which it was registered."""
         self._since = 0.0
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -96,7 +96,7 @@ class Advertised:
         self._reporter.well(self._server.name)
         await self._server.stop()
 
-    async def _tend(self, kubelet: Identity | None) -> None:
+    async def _tend(self, kubelet: SocketIdentity | None) -> None:
         server = self._server
         if not os.path.isdir(self._folder):
             raise no_kubelet(self._kubelet, "there is no such folder")
@@ -126,12 +126,12 @@ class Advertised:
         self._is_known_to(None)
         self._wake.set()
 
-    def _is_known_to(self, kubelet: Identity | None) -> None:
+    def _is_known_to(self, kubelet: SocketIdentity | None) -> None:
         before, self._known_to = self._known_to, kubelet
         if before != kubelet:
             self._changed()
 
-    async def _rest(self, pause: float, kubelet: Identity | None) -> None:
+    async def _rest(self, pause: float, kubelet: SocketIdentity | None) -> None:
         """Wait for the next look; after a failure an event counts only if it is that of another kubelet."""
         deadline = asyncio.get_running_loop().time() + pause
         with suppress(TimeoutError):

@@ -14,7 +14,7 @@ from grpclib.server import Stream
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.server import BoundedServer
-from launcherkit.rpc.unix_socket import Identity, identity, socket_at
+from launcherkit.rpc.unix_socket import SocketIdentity, identity, socket_at
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
@@ -69,7 +69,7 @@ class ResourceServer:
         self._devices = _Devices(messages.device_list(resource), when_left)
         self._service = _Service(resource, answers, reporter, self._devices, dev_root)
         self._running: AsyncExitStack | None = None
-        self._ours: Identity | None = None
+        self._ours: SocketIdentity | None = None
 
     @property
     def watchers(self) -> int:

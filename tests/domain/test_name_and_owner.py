@@ -6,7 +6,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.domain.document import read_document
-from launcherkit.domain.identity import NAMESPACE, Identity, owner_of, read_identity, with_owner, with_uuid
+from launcherkit.domain.name_and_owner import NAMESPACE, Identity, owner_of, read_identity, with_owner, with_uuid
 
 NAMED = b"<domain>\n  <name>vm</name>\n  <!-- kept -->%s\n</domain>\n"
 
