@@ -54,6 +54,7 @@ ARROWS: dict[str, set[str]] = {
         "golden",
         "doctor",
         "adapters",
+        "compatibility",
     },
     "__main__": {"cli"},
 }
