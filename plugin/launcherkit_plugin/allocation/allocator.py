@@ -1,4 +1,4 @@
-"""What the kubelet's questions are answered by: the resources of the last look, who has what, and the providers."""
+"""Answers the kubelet from the resources of the last look, from who has what, and by asking the providers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Allocator:
         return self._offers.keys()
 
     def saw(self, usage: Usage, read_at: float) -> Usage:
-        """Take note of who has what by the kubelet's word; gives that with what was given away since.
+        """Take note of who has what according to the kubelet; gives that with what was given away since.
 
         Whoever is going to take something away begins it before the loop does anything else, and so before another
         Allocate. One that comes later finds the card busy (`launcherkit_plugin.host.guarded`), and comes after it.
@@ -53,7 +53,7 @@ class Allocator:
         return self.usage()
 
     def usage(self) -> Usage:
-        """Who has what, by the last word of the kubelet and by what was given away since."""
+        """Who has what, by what the kubelet said last and what was given away since."""
         return self._reservations.merged(self._usage, self._clock(), self._read_at)
 
     def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:

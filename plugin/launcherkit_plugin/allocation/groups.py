@@ -15,7 +15,7 @@ FreshSince: TypeAlias = Callable[[str, str], float | None]
 """
 
 
-class _Taker(NamedTuple):
+class _Held(NamedTuple):
     """A device that a pod has."""
 
     resource: str
@@ -55,11 +55,11 @@ class GroupMembers:
         self._resources = resources
         self._usage = usage
         self._fresh_since = fresh_since
-        self._takers: dict[int, list[_Taker]] = {}
+        self._held: dict[int, list[_Held]] = {}
         for name, holders in usage.held.items():
             for key, holder in holders.items():
                 for group in footprints.get(key) or _group_of(key, host):
-                    self._takers.setdefault(group, []).append(_Taker(name, key, holder))
+                    self._held.setdefault(group, []).append(_Held(name, key, holder))
 
     def in_the_way(self, resource: Resource, device: Device, beside: Collection[str] = ()) -> str | None:
         """Why a device can't go to a pod that has none of its group: in words, None if it can.
@@ -70,15 +70,15 @@ class GroupMembers:
             beside: IDs of the same resource that go to the same container.
         """
         own = self._usage.holder(resource.name, device.id)
-        for group, taker in self._others(resource, device):
-            if taker.resource == resource.name and taker.device in beside:
+        for group, held in self._others(resource, device):
+            if held.resource == resource.name and held.device in beside:
                 continue
-            if own is not None and _one_pod(own, taker.holder):
+            if own is not None and _one_pod(own, held.holder):
                 continue
-            if self._goes_with(resource, device, taker) and self._fresh_since(taker.resource, taker.device) is not None:
+            if self._goes_with(resource, device, held) and self._fresh_since(held.resource, held.device) is not None:
                 continue
-            what = "it" if taker.device == device.id else taker.device
-            return f"{taker.holder} has {what}, which shares IOMMU group {group}"
+            what = "it" if held.device == device.id else held.device
+            return f"{held.holder} has {what}, which shares IOMMU group {group}"
         return None
 
     def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
@@ -86,30 +86,30 @@ class GroupMembers:
         beside = frozenset(ids)
         known = (resource.devices[key] for key in dict.fromkeys(ids) if key in resource.devices)
         alone = [device for device in known if self.in_the_way(resource, device) is not None]
-        hopeless = {device.id for device in alone if self.in_the_way(resource, device, beside) is not None}
-        return sorted((device.id for device in alone), key=lambda key: (key in hopeless, key))
+        blocked_together = {device.id for device in alone if self.in_the_way(resource, device, beside) is not None}
+        return sorted((device.id for device in alone), key=lambda key: (key in blocked_together, key))
 
     def beside_since(self, resource: Resource, device: Device) -> float | None:
         """When a function that this one is asked for beside was given away, if that was a moment ago."""
         since = [
-            self._fresh_since(taker.resource, taker.device)
-            for _, taker in self._others(resource, device)
-            if self._goes_with(resource, device, taker)
+            self._fresh_since(held.resource, held.device)
+            for _, held in self._others(resource, device)
+            if self._goes_with(resource, device, held)
         ]
         return max((moment for moment in since if moment is not None), default=None)
 
-    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Taker]]:
+    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Held]]:
         """Those who have something of the device's groups, other than this device by this name."""
         for group in sorted(device.groups):
-            for taker in self._takers.get(group, ()):
-                if (taker.resource, taker.device) != (resource.name, device.id):
-                    yield group, taker
+            for held in self._held.get(group, ()):
+                if (held.resource, held.device) != (resource.name, device.id):
+                    yield group, held
 
-    def _goes_with(self, resource: Resource, device: Device, taker: _Taker) -> bool:
+    def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
         """Whether the two are functions of one card, of which one is asked for beside the other."""
-        other = self._resources.get(taker.resource)
+        other = self._resources.get(held.resource)
         beside = other is not None and other.name != resource.name and (resource.companion or other.companion)
-        return beside and _slot(device.id) == _slot(taker.device)
+        return beside and _slot(device.id) == _slot(held.device)
 
 
 def _slot(key: str) -> str:

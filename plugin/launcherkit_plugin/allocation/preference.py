@@ -79,8 +79,8 @@ def prefer(
     if any(devices[device].card for device in available if device in devices):
         return pack(devices, available, must_include, size)
     chosen = list(dict.fromkeys(must_include))[:size]
-    out_of_the_question = {*chosen, *blocked}
-    free = [device for device in dict.fromkeys(available) if device not in out_of_the_question]
+    excluded = {*chosen, *blocked}
+    free = [device for device in dict.fromkeys(available) if device not in excluded]
     if len(chosen) + len(free) <= size:
         last_resort = [device for device in dict.fromkeys(blocked) if device not in set(must_include)]
         return (chosen + sorted(free) + last_resort)[:size]
@@ -153,7 +153,7 @@ class _Search:
 def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]:
     """The IDs by the groups that they share, directly or through others; in the order of their lowest."""
     root: dict[int, int] = {}
-    """Of each group one that it hangs together with, in the end the same for all that do."""
+    """For each group another that it is connected with; followed to its end, the same one for all connected groups."""
 
     def find(group: int) -> int:
         while root.setdefault(group, group) != group:

@@ -1,4 +1,4 @@
-"""What was given away and isn't seen with a pod yet: between Allocate and PodResources there are seconds."""
+"""What was allocated and isn't seen with a pod yet: seconds pass between Allocate and PodResources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from launcherkit_plugin.model.device import Holder, Usage
 
 PATIENCE_SECONDS = 60.0
-"""For how long a device that was given away counts as held while no pod is seen to have it. A pod that the kubelet has
-turned away in the end never appears."""
+"""For how long a device that was given away counts as held while no pod is seen to have it. A pod that the kubelet
+rejects in the end never appears."""
 
 FRESH_SECONDS = 5.0
 """The kubelet asks for the resources of one container one after the other; what was given away this recently may have

@@ -1,4 +1,4 @@
-"""Binds what belongs together to a VFIO driver, or gives it back: all or nothing, whoever is killed when (K8).
+"""Binds what belongs together to a VFIO driver, or gives it back: all or nothing, even if it is killed midway (K8).
 
 What was there is recorded before anything is changed. So whatever is found later, by this process or another one, can
 be brought to one of two ends: all bound, or all as it was.

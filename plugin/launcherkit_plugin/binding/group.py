@@ -175,7 +175,7 @@ class Task(NamedTuple):
 def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | None]) -> frozenset[PciAddress]:
     """The functions of rules with ``bind``, and those that come along with them from their slots (S1).
 
-    VFs of vGPU cards have drivers of their own to be had by (G4).
+    VFs of vGPU cards keep their own driver (G4).
     """
     found: set[PciAddress] = set()
     for address, function in host.functions.items():

@@ -1,4 +1,4 @@
-"""The record of what was there before something was bound, so that it can be given back, whoever is killed when (K8).
+"""The record of what was there before something was bound, so that it can be given back, whatever was killed (K8).
 
 A file for each group that was bound, in a folder below ``/run``: none of it means anything after the next boot. A file
 is replaced by rename, and written to disk before what it says is done. Beside them lies a lock for each function.

@@ -189,7 +189,7 @@ class BindingReconciler:
                 self._problems.pop(address, None)
             if done.changed:
                 self._reporter.metrics.bound(done.action, "done")
-                self._tell_done(done)
+                self._report_done(done)
             return
         self._reporter.metrics.bound(done.action, "refused" if _is_refusal(done.error) else "failed")
         if done.action == "bind":
@@ -197,7 +197,7 @@ class BindingReconciler:
             self._problems.update(dict.fromkeys(done.functions, problem))
         self._reporter.problem(about, done.error, "BindingFailed" if done.action == "bind" else "GivingBackFailed")
 
-    def _tell_done(self, done: _Done) -> None:
+    def _report_done(self, done: _Done) -> None:
         words = ", ".join(
             f"{change.address} {change.before or 'no driver'} -> {change.after or 'no driver'}"
             for change in done.changed

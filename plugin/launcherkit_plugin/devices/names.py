@@ -164,8 +164,8 @@ class Namer:
         self._by_model: dict[tuple[int, int], ModelName] = {}
         self._given: dict[tuple[tuple[int, int], int], tuple[str, object, str]] = {}
         """By model and rule: the name, whose it is, and that in words."""
-        self._bearers: dict[str, dict[object, str]] = {}
-        """Whose each name is, with that in words. Models that share a name are one bearer."""
+        self._owners: dict[str, dict[object, str]] = {}
+        """Whose each name is, with that in words. Models that share a name are one owner."""
 
     def learn(self, functions: Iterable[PciFunction]) -> None:
         """Find the names of all of these in one pass over the table, which takes some milliseconds.
@@ -192,15 +192,15 @@ class Namer:
                 whose = ("the table", which) if shared else (function.model, which)
                 given = name, whose, f"model {function.vendor:04x}:{function.device:04x} by {which}"
             self._given[function.model, id(rule)] = given
-        name, bearer, words = given
-        self._bearers.setdefault(name, {}).setdefault(bearer, words)
+        name, owner, words = given
+        self._owners.setdefault(name, {}).setdefault(owner, words)
         return name
 
     def vgpu(self, type_name: str, vendor: int | None) -> str:
         """See `vgpu_name`."""
         name = vgpu_name(type_name, vendor, self._config)
         words = f"vGPU type {type_key(type_name)}"
-        self._bearers.setdefault(name, {})[words] = words
+        self._owners.setdefault(name, {})[words] = words
         return name
 
     def check(self, resources: Iterable[Resource]) -> None:
@@ -213,9 +213,9 @@ class Namer:
             NameClash, SeveralErrors: names both.
         """
         errors = Collector()
-        borne, self._bearers = self._bearers, {}
-        for name, bearers in borne.items():
-            for one, other in pairwise(bearers.values()):
+        owned, self._owners = self._owners, {}
+        for name, owners in owned.items():
+            for one, other in pairwise(owners.values()):
                 errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY))
         for text in clashes((resource.name, resource.variable) for resource in resources):
             errors.add(NameClash(text, _REMEDY))

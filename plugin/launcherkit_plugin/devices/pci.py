@@ -1,4 +1,4 @@
-"""PCI functions that are passed through: which are devices, whether they can be had, what a container gets."""
+"""PCI functions that are passed through: which are devices, whether they are available, what a container gets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READ_SECONDS = 5.0
 
 
 class BindingProblems(Protocol):
-    """Who binds what rules with ``bind`` say (K8)."""
+    """What binds functions for rules with ``bind`` (K8)."""
 
     def problem(self, address: PciAddress) -> Problem | None:
         """What kept it from binding a function."""
@@ -149,7 +149,7 @@ class PciProvider:
         )
 
     def _problem(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Problem | None:
-        """Why a device can't be had (K5), the first thing to mend first."""
+        """Why a device isn't available (K5): the first thing that has to be fixed."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
             return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
@@ -180,7 +180,7 @@ class PciProvider:
                     plans[key] = self._plans[key]
 
     def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
-        """Devices that were there a moment ago stay listed, Unhealthy: the kubelet and people shall see it (K5)."""
+        """Devices that were there a moment ago stay listed, Unhealthy: so that the kubelet and people see it (K5)."""
         gone: dict[str, float] = {}
         for name, devices in self._devices.items():
             for key, device in devices.items():
@@ -244,7 +244,7 @@ class PciProvider:
         """Plans by what is on the host now.
 
         Raises:
-            DeviceUnhealthy: the first device that can't be had.
+            DeviceUnhealthy: the first device that isn't available.
             WorkHangs: one can't be read: a device in trouble makes its reader wait.
         """
         rule = self._rules[resource.name]

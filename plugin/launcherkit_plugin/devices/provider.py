@@ -35,7 +35,7 @@ class Provider(Protocol):
         """What a container gets for these devices, resolved on the host at this moment (K2).
 
         Raises:
-            LauncherkitError: a device is not there any more, or can't be had; nothing is half done.
+            LauncherkitError: a device is not there any more, or isn't available; nothing is half done.
         """
         ...
 

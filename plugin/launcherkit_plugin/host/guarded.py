@@ -2,6 +2,7 @@
 
 Reading sysfs takes the device's lock for some files, a write is an order to a driver, and neither can be interrupted.
 All such work of the daemon goes through here, so that a card in trouble holds up nobody but those who want that card.
+Single files that need a process instead of a thread are read and written by `launcherkit_plugin.host.files`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Reports(Protocol):
     """Takes the reports of waits."""
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
-        """Work for a key is late; so many pieces are, this one included."""
+        """Work for a key is late; ``hanging`` pieces are, this one included."""
 
     def came_back(self, key: str, text: str, hanging: int) -> None:
-        """It has ended after all; so many pieces are still late."""
+        """It has ended after all; ``hanging`` pieces are still late."""
 
 
 class _Work(Generic[Result]):

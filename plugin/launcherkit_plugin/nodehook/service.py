@@ -1,4 +1,8 @@
-"""Which VM a call is about, and which of the pods that the kubelet names is its (Q1)."""
+"""The node hook's service: before a VM starts its vGPUs are checked once more, after it has stopped they are free.
+
+KubeVirt knows that a VM has ended before the kubelet knows that its pod has. A pod runs one VM in its life, so what the
+kubelet still lists for it is no longer needed.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,9 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
         usage = await self._read_usage()
         had = pod_of(vm, usage) if usage.known else None
         if had is None:
-            self._reporter.log("warning", f"{vm} starts, and the kubelet names no pod, or several, that it could have")
+            self._reporter.log(
+                "warning", f"{vm} starts, and the kubelet lists no pod, or more than one, that could be its"
+            )
             return
         for resource, number in ours.items():
             devices = had.devices.get(resource, ())

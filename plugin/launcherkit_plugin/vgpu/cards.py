@@ -116,18 +116,18 @@ def parent_name(vf: PciAddress, host: HostFacts) -> str:
 
 
 def is_meant(pattern: str, names: Iterable[str]) -> bool:
-    """Whether one of a parent's or card's names is what a glob stands for."""
+    """Whether one of a parent's or card's names matches a glob."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for name in names)
 
 
 def is_type(pattern: str, type_id: str, name: str | None) -> bool:
-    """Whether a glob stands for a type, by its ID or name; blanks and ``_`` are alike, as in KubeVirt."""
+    """Whether a type matches a glob, by its ID or name; blanks and ``_`` are alike, as in KubeVirt."""
     wanted = type_key(pattern)
     return any(fnmatchcase(type_key(text), wanted) for text in (type_id, name) if text)
 
 
 def rank_of(patterns: Sequence[str], type_id: str, name: str | None) -> int | None:
-    """Which of several globs stands for a type first; None if none does."""
+    """The number of the first glob that a type matches; None if it matches none."""
     return next((at for at, pattern in enumerate(patterns) if is_type(pattern, type_id, name)), None)
 
 

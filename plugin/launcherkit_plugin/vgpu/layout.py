@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What to do next, and what keeps more from being done."""
+    """What to do next, and why no more can be done."""
 
     steps: tuple[Step, ...]
     blocked: tuple[str, ...]
@@ -51,7 +51,7 @@ class Round(NamedTuple):
 def wishes(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
 ) -> tuple[list[Wish], list[BadLayout]]:
-    """What a layout comes to on this host, and what in it comes to nothing."""
+    """What a layout asks for on this host, and an error for each entry that matches nothing."""
     there = cards(host)
     found: dict[tuple[str, str], Wish] = {}
     errors = []
@@ -77,14 +77,14 @@ _REMEDY = "`launcherkit-plugin vgpu list` shows the cards of this node, with the
 
 
 def cards_of(pattern: str, there: Sequence[VgpuCard]) -> list[VgpuCard]:
-    """The cards that a glob, or ``#N``, stands for."""
+    """The cards that a glob matches; ``#N`` is the one with that number."""
     if pattern.startswith("#") and pattern[1:].isascii() and pattern[1:].isdigit():
         return list(there[int(pattern[1:]) :][:1])
     return [card for card in there if is_meant(pattern, (card.name, *(parent.name for parent in card.parents)))]
 
 
 def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str, str]]:
-    """The types of a card that a glob stands for, each with its name."""
+    """The types of a card that match a glob, each with its name."""
     kinds = kinds_of(card, host)
     if card.vfs and pattern.isascii() and pattern.isdigit():
         kinds.setdefault(pattern, pattern)  # the driver doesn't list what there is no room for

@@ -1,4 +1,4 @@
-"""Makes and removes vGPUs on sysfs, and sees that it came to pass: mdevs by their UUID, VFs by their type (G2, G4)."""
+"""Makes and removes vGPUs in sysfs, and verifies it: mdevs by their UUID, VFs by their type (G2, G4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 PATIENCE_SECONDS = 10.0
-"""For how long what was ordered may take to be seen."""
+"""How long a change may take to be visible."""
 
 _PAUSES = (0.001, 0.01, 0.05, 0.2)
 
@@ -33,8 +33,8 @@ class Maker:
         files: of the host.
         clock: seconds, monotonic.
         sleep: waits so many seconds.
-        patience: seconds for what was ordered to be seen.
-        removal_patience: the same for what was ordered to go; who looks again by himself needs little.
+        patience: seconds for a new vGPU to be visible.
+        removal_patience: the same for one that is removed; short where the caller looks again anyway.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Maker:
     # mdevs
 
     def make(self, parent: str, type_id: str, uuid: str) -> bool:
-        """See that an mdev is there, with its IOMMU group and device node; one that is there already is as good.
+        """See that an mdev is there, with its IOMMU group and device node; one that is there already is fine.
 
         Raises:
             WrongVgpu: the UUID is taken by something else.
             NoVgpuRoom: the parent can't have another one of that type now.
-            VgpuNotMade: the driver refuses, or doesn't get it done.
+            VgpuNotMade: the driver refuses, or doesn't do it.
         """
         made = False
         if not self._is_there(parent, type_id, uuid):
@@ -84,7 +84,7 @@ class Maker:
         """See that an mdev isn't there any more. Who calls has seen that nobody uses it.
 
         Raises:
-            VgpuNotRemoved: the driver refuses, or doesn't get it done.
+            VgpuNotRemoved: the driver refuses, or doesn't do it.
         """
         if self._is_gone(uuid):
             return False
@@ -144,12 +144,12 @@ class Maker:
             return vgpu_of(directory)
 
     def set_type(self, address: PciAddress, type_number: int) -> bool:
-        """See that a VF has a type; one that has it already is as good. 0 takes its type away.
+        """See that a VF has a type; one that has it already is fine. 0 takes its type away.
 
         Raises:
             WrongVgpu: the VF has another type, and 0 has to come first.
             NoVgpuRoom: the card can't place another one of that type.
-            VgpuNotMade, VgpuNotRemoved: the driver refuses, or doesn't get it done.
+            VgpuNotMade, VgpuNotRemoved: the driver refuses, or doesn't do it.
         """
         before = self.vf(address)
         if before is None:

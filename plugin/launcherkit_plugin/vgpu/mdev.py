@@ -25,7 +25,7 @@ from launcherkit_plugin.vgpu.mdev_slots import (
 from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
 from launcherkit_plugin.vgpu.writer import Changes
 
-_MOST_STRAYS = 1024
+_MOST_FOUND = 1024
 
 
 class MdevKind:
@@ -45,7 +45,7 @@ class MdevKind:
         self._name_of = name_of
         self._changes = changes
         self._capacities: dict[tuple[str, str], int] = {}
-        self._strays: dict[str, Slot | None] = {}
+        self._found: dict[str, Slot | None] = {}
         self._searched: frozenset[tuple[str, str]] = frozenset()
 
     def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # of kinds that go by functions
@@ -122,10 +122,10 @@ class MdevKind:
         keys = frozenset((parent.name, kind.id) for parent in host.mdev_parents.values() for kind in parent.types)
         if keys != self._searched:
             self._searched = keys
-            self._strays.clear()
-        if uuid not in self._strays and len(self._strays) < _MOST_STRAYS:
-            self._strays[uuid] = find_slot(uuid, sorted(keys))
-        return self._strays.get(uuid)
+            self._found.clear()
+        if uuid not in self._found and len(self._found) < _MOST_FOUND:
+            self._found[uuid] = find_slot(uuid, sorted(keys))
+        return self._found.get(uuid)
 
     # In a thread
 

@@ -1,7 +1,7 @@
 """vGPUs as devices of the kubelet, whatever they are made of: those that exist, and those that could be made (G1-G4).
 
 What a vGPU is differs by kind: mdevs (`launcherkit_plugin.vgpu.mdev`), typed VFs (`launcherkit_plugin.vgpu.vf`).
-What is done on a card is done by one after the other, and nobody waits but who wants that card (K9).
+Work on one card is done one piece after the other, and only those who want that card wait (K9).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class VgpuKind(Protocol):
         ...
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
-        """All that can be advertised; with a problem where it can't be had whatever is done on its card."""
+        """All that can be advertised; with a problem where it isn't available whatever is done on its card."""
         ...
 
     def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
@@ -116,9 +116,9 @@ class Pool:
         kind: of vGPUs.
         changes: makes and removes.
         guarded: does what may hang.
-        grace_seconds: for how long nobody must have one before it is removed.
+        grace_seconds: for how long one must be unused before it is removed.
         stopped: whose VM has ended.
-        nodes: hands them out.
+        nodes: how containers get device nodes.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Pool:
         try:
             removed = self._kind.remove(target)
         except LauncherkitError as error:
-            self._changes.tell(error)
+            self._changes.report(error)
             if isinstance(error, VgpuNotRemoved):
                 self._backoff.failed(key, self._clock())
             return False

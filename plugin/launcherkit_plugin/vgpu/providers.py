@@ -63,7 +63,7 @@ class LayoutKeeper:
             return []
         wanted, unknown = wishes(self._entries, self._spread, host)
         for error in unknown:
-            self._changes.tell(error)
+            self._changes.report(error)
         steps: dict[str, list[Step]] = {}
         for step in next_round(wanted, host, partial(_may_go, held=kept_devices(usage))).steps:
             if not self._backoff.rests((step.action, step.instance.device), now):
@@ -82,7 +82,7 @@ class LayoutKeeper:
             try:
                 changed |= take(step, self._changes)
             except LauncherkitError as error:
-                self._changes.tell(error)
+                self._changes.report(error)
                 if isinstance(error, VgpuNotMade | VgpuNotRemoved):
                     self._backoff.failed(key, self._clock())
                     break

@@ -1,4 +1,4 @@
-"""What there is of vGPUs, and who has it: for people, and as JSON."""
+"""The vGPUs of a node and who has them, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class VgpuUse(NamedTuple):
 
 
 def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> VgpuUse:
-    """Who has a vGPU, by the kubelet's word and by the processes that have it open."""
+    """Who has a vGPU, according to the kubelet, and the processes that have it open."""
     holders = [
         str(holder)
         for devices in usage.kept.values()

@@ -77,7 +77,7 @@ class Changes:
         except LauncherkitError as error:
             refused = isinstance(error, NoVgpuRoom | WrongVgpu)
             self._reporter.metrics.vgpu(action, "refused" if refused else "failed")
-            self.tell(error)
+            self.report(error)
             raise
         if changed:
             self._reporter.metrics.vgpu(action, "done")
@@ -91,10 +91,10 @@ class Changes:
         try:
             return change()
         except LauncherkitError as error:
-            self.tell(error)
+            self.report(error)
             return None
 
-    def tell(self, error: LauncherkitError) -> None:
+    def report(self, error: LauncherkitError) -> None:
         """What went wrong, to the log and as an Event; once, until something has changed, for it is tried again."""
         self._reporter.problem(str(error), error, f"Vgpu{error.code}")
 
