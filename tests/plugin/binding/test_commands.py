@@ -367,7 +367,7 @@ def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: 
     (node.root / "kubelet/device-plugins/kubelet_internal_checkpoint").write_text('{"Data"')
     with pytest.raises(HoldersUnknown, match=r"it is unknown whether a pod has 0000:01:00.0, 0000:01:00.1"):
         node.run("unbind", GPU)
-    assert "is no checkpoint of devices" in node.err
+    assert "is not a checkpoint of devices" in node.err
     node.hold({})
     (node.root / "proc/1/ns/pid").unlink()
     with pytest.raises(HoldersUnknown, match="whether a process has"):
@@ -407,7 +407,7 @@ def test_what_was_left_half_done_is_brought_to_an_end_by_the_next_command(node: 
     assert "restoring, had snd_hda_intel, by command" in node.run("status", GPU)
     node.kernel.let_go(AUDIO)
     node.run("unbind", GPU)
-    assert "left half done by another process; all is as it was now" in node.err
+    assert "half done by another process; now all is as it was" in node.err
     assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
 
 
