@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 from grpclib import GRPCError
@@ -17,6 +18,8 @@ from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesLi
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.model.device import Holder, Resource
 from launcherkit_plugin.model.errors import NoKubelet, RegistrationRefused, UsageUnreadable
+
+T = TypeVar("T")
 
 KUBELET_SOCKET = "kubelet.sock"
 ANSWER_SECONDS = 10.0
@@ -56,7 +59,7 @@ async def register(folder: str, resource: Resource) -> None:
         options=messages.options(resource),
     )
     try:
-        await RegistrationStub(channel).Register(request, timeout=ANSWER_SECONDS)
+        await _in_a_task(RegistrationStub(channel).Register(request, timeout=ANSWER_SECONDS))
     except GRPCError as refusal:
         raise RegistrationRefused(
             f"{path}: the kubelet refuses {resource.name}: {refusal.message or refusal.status.name}",
@@ -69,6 +72,15 @@ async def register(folder: str, resource: Resource) -> None:
         raise no_kubelet(path, reason or "the connection was closed") from gone
     finally:
         channel.close()
+
+
+async def _in_a_task(call: Coroutine[Any, Any, T]) -> T:
+    """A call in a task of its own, which is what grpclib cancels when it loses the connection.
+
+    It doesn't take that back. Up to Python 3.11.2, Debian 12's, the caller's next `asyncio.timeout` would take it
+    for a cancellation of the caller, whose task would end without a word.
+    """
+    return await asyncio.create_task(call)
 
 
 def no_kubelet(path: str, why: str) -> NoKubelet:
@@ -101,7 +113,7 @@ async def list_pod_devices(socket: str, seconds: float = ANSWER_SECONDS) -> PodD
     channel = unix_channel(socket)
     try:
         async with asyncio.timeout(seconds):
-            return _pod_devices(await _list(channel))
+            return _pod_devices(await _in_a_task(_list(channel)))
     except TimeoutError:
         raise _unreadable(socket, f"no answer within {seconds:g} s") from None
     except OSError as problem:

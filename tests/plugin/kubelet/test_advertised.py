@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.kubelet import advertised
+from launcherkit_plugin.kubelet.client import register
+from launcherkit_plugin.model.errors import NoKubelet
 from tests.plugin.kubelet.parts import NAME, Plugin, provoked, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop
@@ -175,6 +178,20 @@ def test_one_that_is_replaced_before_it_has_dialled_is_told_of_too(kubelet: Kube
     kubelet.forgetful = False
     kubelet.restart()
     kubelet.wait_for(NAME, {"a": True})
+
+
+def test_a_connection_that_is_lost_leaves_the_callers_task_as_it_was(tmp_path: Path) -> None:
+    """A task that counts as cancelled ends at its next timeout, up to Python 3.11.2."""
+
+    async def scenario() -> int:
+        async with await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "kubelet.sock"):
+            with pytest.raises(NoKubelet):
+                await register(str(tmp_path), resource("a"))
+        task = asyncio.current_task()
+        assert task
+        return task.cancelling()
+
+    assert asyncio.run(scenario()) == 0
 
 
 def test_one_that_never_dials_is_told_again(kubelet: Kubelet, plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
