@@ -36,11 +36,11 @@ OBJECT_BYTES = 4 * 1024 * 1024
 LIST_BYTES = 64 * 1024 * 1024
 """Of a list."""
 WATCH_SECONDS = 240
-"""The server ends a watch after this; a connection that died without a word is noticed a little later."""
+"""The server ends a watch after this; a connection that died silently is noticed a little later."""
 
 
 class ApiProblem(Exception):
-    """The server said no, or nothing. ``status`` is HTTP's, 0 where there was no answer."""
+    """The server refused, or did not answer. ``status`` is HTTP's, 0 without an answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ class Api:
         """An object or a list.
 
         Raises:
-            ApiProblem: there is none, or it may not be seen, or nobody answers.
+            ApiProblem: it doesn't exist, may not be read, or the server doesn't answer.
         """
         return self._answered("GET", path, query)
 
@@ -236,16 +236,16 @@ class WatchServer(Protocol):
 
 
 def follow(server: WatchServer, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
-    """The objects at a path, and again after every change; listed anew where the server has forgotten what changed.
+    """The objects at a path, and again after every change; listed again where the server no longer knows what changed.
 
     Args:
         server: where.
         path: of a list: ``/api/v1/pods``.
         fields: a field selector; empty for all.
-        wait: called with seconds between two watches: a server or a proxy may end one at once, again and again.
+        wait: called with seconds between two watches: a server or proxy may end each of them at once.
 
     Raises:
-        ApiProblem: the caller decides when to come again.
+        ApiProblem: the caller decides when to try again.
     """
     selector = {"fieldSelector": fields} if fields else {}
     while True:

@@ -47,7 +47,7 @@ class Container(NamedTuple):
 
 
 def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
-    """Dial the daemon at a socket, for ever.
+    """Connect to the daemon at a socket, again and again.
 
     Args:
         pods: the ends of the node's pods are watched, which takes the right to list pods.
@@ -68,10 +68,10 @@ def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
 
 
 def _attend(container: Container, path: str, watched: set[str]) -> str:
-    """One daemon; says how it ended.
+    """One connection; returns how it ended.
 
     Raises:
-        OSError, ValueError: there is none, or it is of another version, or it said what it can't.
+        OSError, ValueError: there is no daemon, it has another version, or it sent something invalid.
     """
     with socket.socket(socket.AF_UNIX) as daemon:
         daemon.connect(path)
@@ -109,7 +109,7 @@ def event_of(value: object) -> Event:
 
 
 def _watch(name: str, watch: Callable[[], None], container: Container, watched: set[str]) -> None:
-    """A thread for it, unless there is one. One that has a bug takes the process with it: it is started again."""
+    """Start its thread unless it runs. A bug in a thread ends the process, which is then restarted."""
     if name not in watched:
         watched.add(name)
         ending = lambda: os._exit(guarded(lambda: persist(watch, container.reporter), container.env))  # noqa: E731
@@ -138,7 +138,7 @@ def persist(
 
 
 def watch_configuration(api: Api, board: Board) -> None:
-    """KubeVirt's host devices. A cluster without KubeVirt may get it later."""
+    """Watch KubeVirt's host devices. A cluster without KubeVirt may get it later."""
     try:
         for objects in follow(api, KUBEVIRT_PATH, "", time.sleep):
             board.value("kubevirt", kubevirt_configuration(objects.values()))
@@ -165,7 +165,7 @@ def watch_pods(api: Api, node: str, board: Board) -> None:
 
 
 class Board:
-    """The values as they are now: sent when they change, and all of them to a daemon that has started anew."""
+    """What the daemon is sent: values when they change, and all of them when it connects. Used by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,7 +173,7 @@ class Board:
         self._daemon: socket.socket | None = None
 
     def connect(self, daemon: socket.socket) -> None:
-        """Greet a daemon and tell it what there is.
+        """Greet a daemon and send it all values.
 
         Raises:
             OSError: it has gone already.
@@ -188,20 +188,20 @@ class Board:
             self._daemon = None
 
     def value(self, name: str, value: object) -> None:
-        """What something is now; a value that was sent already is not sent again."""
+        """Set a value, and send it if it has changed."""
         with self._lock:
             if name not in self._values or self._values[name] != value:
                 self._values[name] = value
                 self._tell(name, value)
 
     def happened(self, name: str, value: object) -> None:
-        """What has happened; a daemon that comes later looks for itself."""
+        """Send what has happened; a daemon that connects later looks for itself."""
         with self._lock:
             self._tell(name, value)
 
     def _tell(self, name: str, value: object) -> None:
         if self._daemon is not None:
-            with suppress(OSError):  # who reads from it sees that it has gone
+            with suppress(OSError):  # the reading thread notices that it has gone
                 self._daemon.sendall(line_of(name, value))
 
 
@@ -216,7 +216,7 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
     configuration = part(ordered[0], "spec", "configuration")
     found = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
     gates = part(configuration, "developerConfiguration").get("featureGates")
-    # The only gate that says who makes mediated devices, KubeVirt or we.
+    # The only gate that decides who creates mediated devices, KubeVirt or the plugin.
     ours = isinstance(gates, list) and _NOT_KUBEVIRT in gates
     return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
 
@@ -227,7 +227,7 @@ def node_labels(objects: Iterable[Json]) -> dict[str, str]:
 
 
 def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
-    """UID to ``namespace/name`` of pods that may hold devices: the kubelet takes them from those that have ended."""
+    """UID to ``namespace/name`` of pods that may hold devices; those that have ended don't any more."""
     return {
         uid: "/".join(_name(item))
         for uid, item in objects.items()

@@ -63,7 +63,7 @@ class Correlator:
         """Events that were over the budget."""
 
     def take(self, event: Event, now: float) -> Occurrence | None:
-        """What is to be reported of an Event; None where it is over the budget."""
+        """What to report of an Event; None where the budget is used up."""
         if not self._paid(now):
             self.dropped += 1
             return None
@@ -80,7 +80,7 @@ class Correlator:
         return occurrence
 
     def forget(self, occurrence: Occurrence) -> None:
-        """It could not be reported, or is not there any more: the next one like it is a new one."""
+        """It could not be reported, or no longer exists: the next one like it is new."""
         for key, (known, _) in list(self._known.items()):
             if known.number == occurrence.number:
                 del self._known[key]
@@ -126,7 +126,7 @@ class EventPoster:
     Args:
         server: where.
         node: the node's name.
-        run: tells this process's Events from those of the one before.
+        run: distinguishes this process's Events from those of earlier ones.
         clock: seconds since the epoch.
     """
 
@@ -141,7 +141,7 @@ class EventPoster:
         self._correlator = Correlator()
 
     def post(self, event: Event) -> None:
-        """Post it, or raise the count of one that is posted."""
+        """Post it, or raise the count of the one that is posted already."""
         occurrence = self._correlator.take(event, self._clock())
         if occurrence is None:
             if self._reporter.is_new("dropped", "some"):

@@ -1,13 +1,13 @@
-"""What the daemon and the cluster's process say to each other: lines of JSON, an object with one key each.
+"""The protocol of the daemon and the cluster's process: lines of JSON, each an object with one key.
 
-The daemon listens, the other dials. Both begin with ``{"hello": {"version": 1}}``. Then
+The daemon listens, the other connects. Both begin with ``{"hello": {"version": 1}}``. Then
 
 * down: ``{"want": ["kubevirt"]}``, what the daemon needs to know; ``{"event": {"type": ..., "reason": ...,
   "message": ...}}``;
 * up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
   ended.
 
-A key that one side doesn't know is left alone, so there can be more without another version.
+A key that one side doesn't know is ignored, so keys can be added without a new version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse(line: bytes) -> Message:
     """The message of a line.
 
     Raises:
-        ValueError: it is none, or too long, or was cut off.
+        ValueError: it is invalid, too long, or cut off.
     """
     if len(line) > LINE_BYTES or not line.endswith(b"\n"):
         raise ValueError(f"a line of {len(line)} bytes that is cut off, or longer than {LINE_BYTES}")
@@ -55,10 +55,10 @@ def parse(line: bytes) -> Message:
 
 
 def check_hello(message: Message) -> None:
-    """Whether both sides are of one version.
+    """Check that both sides have the same version.
 
     Raises:
-        ValueError: they aren't, or that is no greeting.
+        ValueError: they don't, or it is not a greeting.
     """
     version = message.value.get("version") if isinstance(message.value, dict) else None
     if message.name != "hello" or version != VERSION:

@@ -1,6 +1,6 @@
-"""The daemon's side of the cluster: a socket that the cluster's process dials, Events down, settings up.
+"""The daemon's side of the cluster: a socket that the cluster's process connects to; Events down, settings up.
 
-Whoever can open the socket can say what KubeVirt's configuration is. So it is its user's and its group's alone: in a
+Whoever can open the socket decides what KubeVirt's configuration is. So only its user and group can: in a
 pod the group is the pod's ``fsGroup``, and the folder one that only the two containers mount.
 """
 
@@ -33,22 +33,24 @@ ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
 
 HELLO_SECONDS = 10.0
 _WAITING = 256
-"""Events that wait for the other side; of more the oldest are lost."""
+"""So many Events wait for the other side; beyond that the oldest are dropped."""
 _MESSAGE_CHARACTERS = 1024
 """What events.k8s.io allows."""
 
 
 class ClusterSocket:
-    """A `launcherkit_plugin.cluster.Recorder`, and what the cluster says. The process that dialled last counts.
+    """A `launcherkit_plugin.telemetry.reporter.Recorder`, and what the cluster's process sends.
 
-    Where nothing listens Events go nowhere, and nothing is ever known.
+    Of several such processes the one that connected last counts.
+
+    Where nothing listens Events are dropped, and nothing is ever known.
     """
 
     def __init__(self, log: Log, wakeups: WakeupQueue) -> None:
         self._log = log
         self._wakeups = wakeups
         self.listens = False
-        """Whether there may be a process that speaks to a cluster."""
+        """Whether a process that talks to a cluster may connect."""
         self._wanted: list[str] = []
         self._down: deque[bytes] = deque(maxlen=_WAITING)
         self._some = asyncio.Event()
@@ -89,7 +91,7 @@ class ClusterSocket:
 
     @property
     def facts(self) -> ClusterSettings:
-        """What the cluster says now. What it said stays while nobody speaks to it."""
+        """What the cluster's process sent last, also while none is connected."""
         if not self._wanted or not self._known.is_set():
             return None, {}
         return self._heard["kubevirt"] or {}, self._heard["labels"]
@@ -98,7 +100,7 @@ class ClusterSocket:
         """The facts, waited for.
 
         Raises:
-            NoCluster: they did not come in that time, or nobody listens for them.
+            NoCluster: they did not come in that time, or nothing listens for them.
         """
         if not self.listens:
             raise nothing_speaks()
@@ -113,7 +115,7 @@ class ClusterSocket:
         return self.facts
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One process, until it ends."""
+        """One connection, until it ends."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._writer = writer
@@ -157,14 +159,14 @@ class ClusterSocket:
             case "labels":
                 self._heard["labels"] = labels(message)
             case _:
-                return  # of a later one
+                return  # of a later version
         if {"kubevirt", "labels"} <= self._heard.keys():
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
 
 
 def nothing_speaks() -> NoCluster:
-    """The error where the configuration wants something of the cluster, and nothing was to speak to it."""
+    """The error where the configuration needs the cluster, and no socket for its process was configured."""
     return NoCluster(
         "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",
         "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "

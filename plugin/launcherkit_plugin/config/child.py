@@ -1,4 +1,4 @@
-"""A configuration that another process reads, so that this one needs neither pydantic nor YAML: they are 20 MB.
+"""Reads the configuration in another process, so that this one needs neither pydantic nor YAML: they take 20 MB.
 
 A question on its standard input, the answer on standard output, both JSON: a reading with named tuples as lists in the
 order of their fields and sets as sorted lists, or errors.
@@ -51,17 +51,17 @@ async def read_config_in_child(
 
     Args:
         path: YAML or JSON.
-        auto: in the place of the file's.
+        auto: overrides the file's.
         kubevirt: the configuration of the cluster's KubeVirt.
         labels: of this node.
-        command: the process; its last argument is the process ID of this one, with which it ends.
+        command: the process; its last argument is this process's ID: it ends with this process.
         patience: seconds that it may take.
 
     Raises:
         LauncherkitError: what `read_config` raises.
-        ConfigNotRead: the process did not do its work.
+        ConfigNotRead: the process failed.
     """
-    import asyncio  # here: the other process has no use for it, and its start is waited for
+    import asyncio  # not above: the other process doesn't need it, and must start fast
 
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {})})
     pipe = asyncio.subprocess.PIPE
@@ -97,7 +97,7 @@ def decode_answer(answer: bytes) -> Reading:
     """What `answer_of` has written.
 
     Raises:
-        LauncherkitError: what went wrong over there.
+        LauncherkitError: what went wrong in the other process.
     """
     document = json.loads(answer)
     if isinstance(document, dict):
@@ -180,11 +180,11 @@ def _vgpu(document: Any) -> VgpuConfig:
 
 
 def end_with(parent: int) -> None:
-    """End when that process does, however it ends; at once where it has ended already."""
+    """End this process when that one ends, however it does; at once if it has ended already."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it has died before the line above
+    if os.getppid() != parent:  # it died before the line above
         sys.exit(1)
 
 

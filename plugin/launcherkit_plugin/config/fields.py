@@ -1,4 +1,4 @@
-"""What stands in a configuration as text: IDs, classes, addresses, names. Checked and parsed once, here."""
+"""The strings in a configuration: IDs, classes, addresses, names; checked and parsed here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from launcherkit_plugin.devices.names import check_domain, check_resource_name, 
 
 
 class Written(BaseModel):
-    """A mapping in a configuration: no keys but its own; a key with nothing behind it is as good as none."""
+    """A mapping in a configuration: no keys but its own; a key without a value counts as missing."""
 
-    # Built when it is used: most are used as parts of others alone.
+    # Built when used: most are used only as parts of others.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")

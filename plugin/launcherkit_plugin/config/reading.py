@@ -44,7 +44,7 @@ def read_config(
 
     Args:
         path: YAML or JSON; ``-`` is standard input.
-        auto: in the place of the file's.
+        auto: overrides the file's.
         kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; empty
             where there is no KubeVirt, None where that isn't known yet: then ``auto`` has to wait.
         labels: of this node.
@@ -52,7 +52,7 @@ def read_config(
     Raises:
         UnreadableFile: it, or what it refers to, can't be read.
         BadPluginConfig, NameClash, SeveralErrors: all that is wrong in it.
-        EmptyPluginConfig: nothing could ever be advertised by it.
+        EmptyPluginConfig: it could never advertise anything.
     """
     written = _read(path, WrittenConfig)
     if auto is not None:
@@ -65,7 +65,7 @@ def read_config(
         _check_says_something(config, path)
     _check_names(config, path)
     if wanted.cluster and kubevirt is None:
-        # What is KubeVirt's own isn't known yet, so nothing can be taken for nobody's.
+        # What KubeVirt itself advertises isn't known yet, so ``auto`` can't tell what is left.
         return Reading(config, (), found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
     return Reading(config, rules.notes, found.files, wanted.cluster)
@@ -116,7 +116,7 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
 
 
 def _check_says_something(config: Config, path: str) -> None:
-    """An empty file is a slip, of a template or of a ConfigMap's key, and a node without its resources."""
+    """An empty file is a mistake in a template or a ConfigMap's key, and would leave the node without its resources."""
     vgpu = config.vgpu
     if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
         raise EmptyPluginConfig(
@@ -145,7 +145,7 @@ class _Found(NamedTuple):
     files: tuple[str, ...]
     """All that was read."""
     in_force: bool
-    """A KubeVirt goes by them too: they are its resource, and not only in its words."""
+    """A KubeVirt uses them too: they are its own resource, not only in its format."""
 
 
 def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None) -> _Found:
@@ -160,7 +160,7 @@ def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | N
 
 
 def _beside(path: str, name: str) -> str:
-    """A file that a configuration names, as its author sees it: in a ConfigMap both are keys of one."""
+    """The path of a file that a configuration names, relative to it: in a ConfigMap both are keys."""
     return os.path.join(os.path.dirname(path), name)
 
 
@@ -184,7 +184,7 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
 
 
 def _known(values: Any, name: str) -> WrittenSettings:
-    """Settings without the keys that we don't know: they are KubeVirt's, and there are more with every release."""
+    """Settings without the keys that we don't know: they are KubeVirt's, and every release adds some."""
     values = deepcopy(values)
     try:
         return WrittenSettings.model_validate(values)

@@ -1,4 +1,4 @@
-"""The configuration in force, and when it is time to read it again: when one of its files is another."""
+"""The configuration in force, read again when its files or the cluster's settings have changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcherkit_plugin.model.config import Config, Reading
 
 
 class FileVersion(NamedTuple):
-    """Which file is behind a path at the moment. Kubelets swap a link above a ConfigMap's files, editors rename."""
+    """Which file a path leads to now. Kubelets replace a link above a ConfigMap's files, editors rename."""
 
     real: str
     inode: int
@@ -20,7 +20,7 @@ class FileVersion(NamedTuple):
 
 
 def versions(paths: Iterable[str]) -> dict[str, FileVersion | None]:
-    """What is behind each path, None where nothing is. Compare with an earlier one."""
+    """The version of each file, None where there is none; to be compared with an earlier one."""
     return {path: _version(path) for path in paths}
 
 
@@ -64,7 +64,7 @@ class ConfigSource:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Where something changes when it changes."""
+        """The folders to watch for its changes."""
         return folders(self._files)
 
     async def first(self) -> Reading:
@@ -76,11 +76,11 @@ class ConfigSource:
         return await self._take()
 
     def tell(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> None:
-        """What the cluster says."""
+        """Set what the cluster's process has sent."""
         self._settings = kubevirt, labels
 
     async def again(self) -> Reading | None:
-        """What it says now; None where that is what it said. A wrong one is read each time.
+        """Read it if it may have changed; None where it hasn't. A wrong one is read each time.
 
         Raises:
             LauncherkitError: what is wrong with it; the old one stays in force.
@@ -92,7 +92,7 @@ class ConfigSource:
         return None if reading.config == before else reading
 
     def forget(self) -> None:
-        """What was read last has not come into force."""
+        """What was read last did not come into force: read it again."""
         self._seen = self._config = None
 
     async def _take(self) -> Reading:
@@ -100,7 +100,7 @@ class ConfigSource:
         try:
             reading = await self._read(*self._settings)
         except LauncherkitError:
-            self._seen = None  # what is wrong may be in a file that it refers to, of whose change nobody has heard
+            self._seen = None  # the fault may be in a file that it refers to, whose changes aren't watched
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files

@@ -26,7 +26,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter, changes
 STEP_SECONDS = 0.5
 """For how long a turn waits for what it has begun on the host, before it advertises what there is."""
 BREATH_SECONDS = 60.0
-"""The longest time in which nothing is heard of the loop."""
+"""The longest time between two calls of ``turned`` while the loop waits."""
 TURN_SECONDS = 10.0
 """For how long a turn under way may go on when the daemon ends."""
 
@@ -67,9 +67,9 @@ class Daemon:
         self._learned = False
         self._due = 0.0
         self._begun: set[asyncio.Task[bool]] = set()
-        """What goes on at the host behind the turns."""
+        """Work on the host that outlasts its turn."""
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
-        """What was in force before a new configuration, until a whole turn with that has gone well."""
+        """What was in force before a new configuration, until a whole turn with that has succeeded."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
@@ -112,11 +112,11 @@ class Daemon:
                 self._reporter.bug(bug)
 
     async def _next_wakeups(self, stop: asyncio.Event) -> frozenset[Wakeup]:
-        """What there is to look for; nothing where it is time to end."""
+        """What to look for; nothing when it is time to end."""
         while not stop.is_set():
             self._turned()
             left = self._due - monotonic()
-            if left <= 0:  # whatever else there is: wakeups may come again and again
+            if left <= 0:  # even if there is a wakeup: they may come all the time
                 self._due = monotonic() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
             waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
@@ -145,9 +145,9 @@ class Daemon:
         return facts
 
     async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
-        """Begin what there is to do on the host, all of it before anybody else is heard. True where it has changed.
+        """Begin all that is to be done on the host, before anything else is handled. True where it has changed.
 
-        What takes longer goes on, and brings another turn when it has changed something.
+        What takes longer continues, and causes another turn when it has changed something.
         """
         begun = [task for reconciler in self._setup.reconcilers for task in self._begin(reconciler, facts, usage)]
         if not begun:
@@ -164,7 +164,7 @@ class Daemon:
             return reconciler.reconcile(facts, usage, monotonic())
         except LauncherkitError as error:
             self._reporter.error(error)
-        except Exception as bug:  # of one kind of device; the others go on
+        except Exception as bug:  # concerns one kind of device; the others continue
             self._reporter.bug(bug, f" in {type(reconciler).__name__}")
         return ()
 
@@ -204,12 +204,12 @@ class Daemon:
             found = provider.resources(facts, usage, monotonic())
             stalled = self._looks.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
-        except Exception as bug:  # of one kind of device: what it had stays, and the others go on
+        except Exception as bug:  # concerns one kind of device: what it had stays, and the others continue
             self._reporter.bug(bug, f" in {type(provider).__name__}")
             return self._found.get(provider, ())
 
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
-        """At the start a clash is an error (K6). A card that is plugged in later doesn't take away what there was."""
+        """At the start a clash is an error (K6). A card that is plugged in later takes nothing away."""
         try:
             self._setup.check([offer.resource for offer in offered])
         except LauncherkitError as error:
@@ -223,7 +223,7 @@ class Daemon:
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
         for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
-                continue  # a start is no change of devices that are well
+                continue  # at the start healthy devices are not news
             self._reporter.happened(change.reason, change.text, "info" if change.type == "Normal" else "warning")
         if listed != self._reported:
             self._reporter.metrics.devices(list(listed.values()))
@@ -249,7 +249,7 @@ class Daemon:
         self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
-        """A turn has gone well; with a new configuration that is the proof of it."""
+        """A whole turn has succeeded: a new configuration is accepted for good."""
         if self._before is None:
             return
         self._before = None
@@ -258,7 +258,7 @@ class Daemon:
         self._reporter.happened("ConfigurationChanged", "the new configuration is in force")
 
     def _put_back(self, error: LauncherkitError) -> bool:
-        """Back to the configuration before, where a new one shows only on the host that it is wrong."""
+        """Go back to the former configuration, where a new one proves wrong only on the host."""
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
@@ -274,7 +274,7 @@ class Daemon:
 
 
 class WakingAllocator:
-    """Answers the kubelet, and has the group members of what was given away looked at soon."""
+    """Answers the kubelet, and wakes the loop after an Allocate, to update the other members of the groups."""
 
     def __init__(self, allocator: Allocator, wakeups: WakeupQueue) -> None:
         self._allocator = allocator
@@ -284,7 +284,7 @@ class WakingAllocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
 
-        Who has asked may hang up in the middle; what has been begun comes to its end, and nothing else is done before.
+        If the caller hangs up meanwhile, what has begun is completed before anything else is done.
         """
         return await asyncio.shield(asyncio.create_task(self._allocate(resource, containers)))
 

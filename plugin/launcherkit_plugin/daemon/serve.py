@@ -45,11 +45,11 @@ from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 SETTLE_SECONDS = 0.05
-"""From a wakeup to a look: a card that comes or goes is a dozen of them."""
+"""From a wakeup to a look: a card that comes or goes causes a dozen."""
 CLUSTER_SECONDS = 30.0
 """For KubeVirt's settings in the cluster, where the configuration wants them."""
 QUIET_SECONDS = 600.0
-"""After which a daemon that hasn't come round is said to be ill: much longer than any pause or deadline in a turn."""
+"""After which a daemon whose loop hasn't turned is unhealthy: much longer than any pause or deadline in a turn."""
 
 
 class Options(NamedTuple):
@@ -82,7 +82,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     Args:
         options: the command line's.
         env: of the process.
-        first: reads the configuration already: that takes longer than all that comes before it is needed.
+        first: the task that already reads the configuration: that takes longer than everything before it is needed.
 
     Raises:
         LauncherkitError: it can't start: the configuration is wrong, the host can't be read.
@@ -193,7 +193,7 @@ class _Configuration:
         try:
             self._source.tell(*await self._cluster.first(CLUSTER_SECONDS))
         except NoCluster as silent:
-            self._wiring.reporter.error(silent)  # what the file says by itself doesn't wait for the cluster
+            self._wiring.reporter.error(silent)  # what the file itself configures doesn't wait for the cluster
         return await self._source.again() or reading
 
     async def reload(self) -> Setup | None:
@@ -203,7 +203,7 @@ class _Configuration:
         if reading is None:
             return None
         if reading.cluster and _waits_for(self._cluster, self._wiring.reporter):
-            self._source.forget()  # the cluster's word is a wakeup; until then the old one stays
+            self._source.forget()  # the settings' arrival is a wakeup; until then the old configuration stays
             return None
         return self.in_force(reading)
 
@@ -238,7 +238,7 @@ class _Reader:
             return Reading(with_auto(Config(auto=auto)))
         if self._first is not None:
             first, self._first = self._first, None
-            return await asyncio.shield(first)  # whoever has begun it waits for its end
+            return await asyncio.shield(first)  # whoever started it waits for its end
         return await read_config_in_child(path, auto, kubevirt, labels)
 
 
@@ -276,7 +276,7 @@ class _UsageReader:
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
         usage = await read_usage(*self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append)
-        if usage.source == "pod-resources":  # the better one; there may be no other yet
+        if usage.source == "pod-resources":  # the better source; the other may not exist yet
             problems = []
         if problems:
             self._reporter.problem("usage", SeveralErrors(problems), after=2)

@@ -1,4 +1,4 @@
-"""What a configuration amounts to on a node: its providers, put together."""
+"""Builds what a configuration needs on a node: its providers and reconcilers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.reconciler import BindingReconciler
 
 REMOVAL_SECONDS = 2.0
-"""For how long a vGPU that was told to go is watched. The next look sees it, too, and a pod may want that card."""
+"""For how long a vGPU that is being removed is watched. The next look sees it too, and a pod may need that card."""
 
 
 class Setup(NamedTuple):
@@ -61,7 +61,7 @@ class Wiring(NamedTuple):
     """Does what may hang; the same after a reload, so that what hangs is known."""
     stopped: Stopped
     dev_root: str = ""
-    """What stands before the paths of device nodes on the kubelet's side."""
+    """Prefix of the paths of device nodes where the kubelet sees them."""
     proc: str = "/proc"
     """The host's proc file system."""
     ledger: str = os.devnull
@@ -160,4 +160,4 @@ def _has_records(ledger: str) -> bool:
 
 
 def _no_rule(_: PciFunction) -> None:
-    """Nothing is to be bound; thousands of functions need not be matched to find that out."""
+    """Nothing is to be bound: thousands of functions need not be matched to find that out."""

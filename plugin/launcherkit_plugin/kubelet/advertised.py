@@ -21,13 +21,13 @@ from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
-"""Between two looks with no event. A look is two calls of lstat."""
+"""Between two looks without an event. A look is two calls of lstat."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 """Between tries that fail."""
 
 UNWATCHED_SECONDS = 10.0
-"""A kubelet that knows a resource, and does not watch it for so long, has forgotten it."""
+"""A kubelet that doesn't watch a registered resource for so long has forgotten it."""
 
 
 class Advertised:
@@ -73,7 +73,7 @@ class Advertised:
         self._wake.set()
 
     async def keep(self) -> None:
-        """Serve and register it until cancelled; it is up to the caller to `end` it then."""
+        """Serve and register it until cancelled; the caller must `end` it then."""
         while True:
             self._wake.clear()
             pause = LOOK_SECONDS
@@ -83,7 +83,7 @@ class Advertised:
                 self._failing = False
                 self._backoff.succeeded(None)
                 self._reporter.well(self._server.name)
-            except Exception as problem:  # one resource's trouble is not the others'
+            except Exception as problem:  # trouble of one resource doesn't concern the others
                 self._failing = True
                 pause = self._backoff.failed(None, self._clock())
                 self._report(problem)
@@ -146,7 +146,7 @@ class Advertised:
                         return
 
     def _report(self, problem: Exception) -> None:
-        """Say what is wrong, once for as long as it is the same."""
+        """Report what is wrong, once while it stays the same."""
         name = self._server.name
         if isinstance(problem, NoKubelet):
             if self._reporter.is_new(name, problem.message):
@@ -194,7 +194,7 @@ class Advertiser:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def update(self, resources: Iterable[Resource]) -> None:
-        """These, and no others, from now on."""
+        """Advertise these, and no others, from now on."""
         wanted = {resource.name: resource for resource in resources}
         for name in self._kept.keys() - wanted.keys():
             one, task = self._kept.pop(name)
@@ -214,7 +214,7 @@ class Advertiser:
             one.look()
 
     def unregistered(self) -> list[str]:
-        """The resources of which the kubelet doesn't know."""
+        """The resources that the kubelet doesn't know."""
         return sorted(name for name, (one, _) in self._kept.items() if not one.registered)
 
     def _notify(self) -> None:
@@ -229,7 +229,7 @@ class Advertiser:
     @staticmethod
     async def _keep(one: Advertised, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait({before})  # has the socket until then
+            await asyncio.wait({before})  # it has the socket until then
         await one.keep()
 
     async def _end(self, name: str, one: Advertised, task: asyncio.Task[None], *, gone: bool) -> None:

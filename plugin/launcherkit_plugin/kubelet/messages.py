@@ -1,4 +1,4 @@
-"""What goes over the wire, from the plugin's values and back. Pure."""
+"""The plugin's values as messages on the wire, and back. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
 
     Args:
         grant: what the container gets.
-        dev_root: what stands before a node's path on the host; empty where the node is what it is.
+        dev_root: prefix of a node's path on the host; usually empty.
     """
     return wire.ContainerAllocateResponse(
         envs=dict(grant.env),
@@ -98,7 +98,7 @@ def preferences(
     """For each container: what is available, what must be among it, and how many are wanted.
 
     Raises:
-        BadKubeletRequest: what can't be had at all, or more than the ``most`` devices that the kubelet may know of.
+        BadKubeletRequest: it can't be met, or asks for more than the ``most`` devices that the kubelet may know of.
     """
     containers = request.container_requests
     for asked in (len(containers), *(len(each.available_deviceIDs) for each in containers)):
@@ -140,7 +140,7 @@ _NOT_A_KUBELET = "No kubelet asks for that; check what else has the folder devic
 
 
 def refused(error: LauncherkitError) -> GRPCError:
-    """An error as the kubelet reads it; it stands in the pod's events."""
+    """An error as the kubelet reads it; it is shown in the pod's Events."""
     first = next(iter(error.leaves()))
     return refusal(error, next((status for kind, status in _STATUS if isinstance(first, kind)), None))
 

@@ -32,7 +32,7 @@ DRAIN_SECONDS = 10.0
 
 
 class KubeletAnswers(Protocol):
-    """What the kubelet's questions are answered by; `launcherkit_plugin.allocation.allocator.Allocator`."""
+    """What answers the kubelet; `launcherkit_plugin.allocation.allocator.Allocator`."""
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
 
@@ -58,8 +58,8 @@ class ResourceServer:
         Args:
             resource: as it is now.
             folder: of the device plugins' sockets.
-            answers: what is asked for is answered by.
-            reporter: takes what is refused, and how long an Allocate took.
+            answers: answers the kubelet.
+            reporter: takes what is refused, and the time that an Allocate took.
             when_left: called when nobody watches the devices any more.
             dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
         """
@@ -85,10 +85,10 @@ class ResourceServer:
         self._devices.put(messages.device_list(resource))
 
     async def start(self) -> None:
-        """Listen on the socket; whoever is called by the kubelet from now on answers.
+        """Listen on the socket.
 
         Raises:
-            PluginSocketInUse, PluginSocketNotMade: it doesn't run then.
+            PluginSocketInUse, PluginSocketNotMade: it isn't started then.
         """
         assert self._running is None
         async with AsyncExitStack() as opening:
@@ -115,12 +115,12 @@ class ResourceServer:
 
 
 class _Devices:
-    """The list of devices as it is now, and who watches it."""
+    """The current list of devices, and its watchers."""
 
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
         self._now = now
         self.most = len(now.devices)
-        """The most devices that were sent to the kubelet: what it asks for may be those of an earlier list."""
+        """The most devices that were sent to the kubelet: it may still ask for those of an earlier list."""
         self._changed = asyncio.Event()
         self._open = False
         self._when_left = when_left
@@ -145,7 +145,7 @@ class _Devices:
         self._changed = asyncio.Event()
 
     async def send(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
-        """The list, and again whenever it has changed; who reads slowly gets the latest alone."""
+        """The list, and again whenever it has changed; a slow reader gets only the latest."""
         self.watchers += 1
         try:
             sent = None

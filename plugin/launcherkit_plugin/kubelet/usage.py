@@ -1,8 +1,8 @@
 """Which pod holds which device, from what of the kubelet's can be read (K3, K8, G3).
 
-PodResources is right about what is free, once the kubelet knows its pods: just after it has started it answers, and
-names none of those that run. The checkpoint is right about what is held, and late about what is free. So PodResources
-counts, and what the checkpoint has beside it counts too until the kubelet must have settled; and after that for as long
+PodResources is right about what is free once the kubelet knows its pods: just after its start it answers, but names
+none of those that run. The checkpoint is right about what is held, but lags behind on what is free. So PodResources
+counts, and until the kubelet must have settled so does what only the checkpoint has; and after that for as long
 as its pod isn't known to have ended (G3, T2).
 
 The checkpoint is private to the kubelet: two shapes are known, keys that aren't known are passed over, the checksum is
@@ -60,7 +60,7 @@ async def read_usage(
         settle: seconds, see `SETTLE_SECONDS`.
         clock: seconds since the epoch, as the file system has them.
         states: tells which pods are there, by their UIDs.
-        tell: called with why a source can't be read.
+        tell: called with the reason why a source can't be read.
     """
     saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
     try:
@@ -85,7 +85,7 @@ def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> dict[st
 
 
 def _has_settled(listed: PodDevices, own_pod: str | None, age: float, settle: float) -> bool:
-    """``age`` is in seconds; below 0 the clock has been set back, and says nothing."""
+    """``age`` is in seconds; below 0 the clock has been set back, which proves nothing."""
     if own_pod is None:
         return age >= settle
     return own_pod in listed.pods and age >= min(settle, SYNCED_SECONDS)
@@ -102,7 +102,7 @@ def _changed(path: str) -> float:
 def _beside(
     listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]], states: PodStates
 ) -> Usage:
-    """What PodResources has, and what it omits of what the checkpoint names: a pod that is there keeps what it has.
+    """What PodResources has, plus what only the checkpoint names: a pod that is there keeps what it has.
 
     The kubelet takes a pod that has ended out of its checkpoint with the next allocation, which may be days later.
     """
@@ -127,7 +127,7 @@ def _beside(
 def _either(
     listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]]
 ) -> dict[str, dict[str, Holder]]:
-    """All that one of the two has; the first knows the pods by their names."""
+    """All that either has; the first knows the pods by name."""
     return {resource: {**saved.get(resource, {}), **listed.get(resource, {})} for resource in {*listed, *saved}}
 
 
@@ -135,7 +135,7 @@ def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
     """Holders by resource and device ID; pods are known by their UIDs.
 
     Raises:
-        UsageUnreadable: it isn't there, or isn't whole. What is half written is never taken for one with nothing in it.
+        UsageUnreadable: it isn't there, or isn't whole. A half-written one is never taken for an empty one.
     """
     try:
         with open(path, "rb") as file:

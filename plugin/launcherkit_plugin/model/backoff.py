@@ -1,4 +1,4 @@
-"""When to try again what has failed: after a pause that doubles for as long as it goes on failing."""
+"""When to try again what has failed: after a pause that doubles with each failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Failure(NamedTuple):
 
 
 class Backoff:
-    """Failed attempts by what they were at. Safe to be used from several threads, as long as each key is one's.
+    """Failed attempts by key. Several threads may use it, as long as no two use the same key.
 
     Args:
         first: the first pause, in seconds.
@@ -30,10 +30,10 @@ class Backoff:
         """An attempt failed; gives the pause, in seconds.
 
         Args:
-            key: what it was at.
+            key: what was attempted.
             now: seconds on a monotonic clock.
             why: given back by `why` for as long as the pause lasts.
-            state: what it depends on; another attempt is worth while at once where this has changed.
+            state: what the attempt depends on; once that has changed, the next one needs no pause.
         """
         before = self._failed.get(key)
         again = before is not None and before.state == state
@@ -42,7 +42,7 @@ class Backoff:
         return pause
 
     def succeeded(self, key: Hashable) -> None:
-        """An attempt came off."""
+        """An attempt succeeded."""
         self._failed.pop(key, None)
 
     def rests(self, key: Hashable, now: float, state: object = None) -> bool:

@@ -1,4 +1,4 @@
-"""What the operator decides, read and checked. Files and schemas are the business of `launcherkit_plugin.config`."""
+"""The configuration as values. `launcherkit_plugin.config` reads and checks the files."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -9,7 +9,7 @@ from launcherkit.model.value import NamedTuple
 
 Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
 """What is advertised without a rule: NVIDIA's display and 3D controllers; every display controller and accelerator;
-everything. Only what is bound to a VFIO driver, ever."""
+everything. Never what isn't bound to a VFIO driver."""
 
 NodeChoice: TypeAlias = Literal["auto", "group", "cdev", "both"]
 """Which device nodes a container gets (V2): ``auto`` gives those of the groups where they are there, else VFIO's
@@ -22,14 +22,14 @@ AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
 
 
 class Selector(NamedTuple):
-    """Which functions: all that is given must hold; what is empty or None holds for every function."""
+    """Selects functions: all criteria that are given must hold; one that is empty or None holds for every function."""
 
     vendors: frozenset[int] = frozenset()
     devices: frozenset[int] = frozenset()
     models: frozenset[tuple[int, int]] = frozenset()
     """vendor:device pairs."""
     classes: tuple[str, ...] = ()
-    """Beginnings of the six hex digits of the class, lower case: ``03``, ``0302``."""
+    """Prefixes of the six hex digits of the class, lower case: ``03``, ``0302``."""
     subsystems: frozenset[tuple[int, int]] = frozenset()
     addresses: tuple[str, ...] = ()
     """Globs over the BDF in its full spelling, lower case: ``0000:e1:00.*``."""
@@ -48,15 +48,15 @@ class PciRule(NamedTuple):
     name: str | None = None
     """``nvidia.com/GA102``."""
     siblings: Siblings = "slot"
-    """What comes along with a device (S1); must be what the reader in the pod has."""
+    """What comes along with a device (S1); must be the same for the reader in the pod."""
     list_siblings: bool = False
-    """The siblings stand in the variable too, for readers that know no sysfs (K2)."""
+    """The siblings are listed in the variable too, for readers without sysfs (K2)."""
     prefix: str = "PCI_RESOURCE"
     """Of the variable (E1)."""
     bind: bool = False
     """The functions, with their groups, are bound to vfio-pci (K8)."""
     companion: bool = False
-    """The devices are functions of cards that other resources have, and are asked for beside them, in one pod."""
+    """The devices are functions of other resources' cards, and are requested together with these, in one pod."""
     only_vfio: bool = False
     """What has never been bound to a VFIO driver isn't advertised: rules that nobody wrote (``auto``)."""
 
@@ -86,12 +86,12 @@ class VgpuVfRule(NamedTuple):
 
 
 class LayoutEntry(NamedTuple):
-    """So many vGPUs of a type on a parent (G5)."""
+    """A number of vGPUs of a type on a parent (G5)."""
 
     parent: str
     """Glob over parents' names or BDFs, or ``#N``: the Nth parent by address."""
     type: str
-    count: int | None = None  # type: ignore[assignment]  # the word of the file; nobody counts in an entry
+    count: int | None = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
     """None: as many as there is room for."""
 
 
@@ -130,7 +130,7 @@ class Config(NamedTuple):
     domains: Mapping[int, str] = {}
     """Vendor to the domain of automatic names, over those that are built in."""
     pci_ids: str | None = None
-    """The table that names are found in, in the place of the one that is installed."""
+    """Path of the table of names; None: the installed one."""
     nodes: NodeChoice = "auto"
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0

@@ -115,7 +115,7 @@ def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
 
 
 class _Connections:
-    """Those that are open, the oldest first."""
+    """Open connections, the oldest first."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -129,7 +129,7 @@ class _Connections:
             oldest.transport.abort()
         self._open[writer] = None
         try:
-            # What goes wrong here is the client's: it went away, took too long, or said too much.
+            # Whatever goes wrong here is the client's fault: it left, was too slow, or sent too much.
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
@@ -163,11 +163,11 @@ def _in_http(given: Answer) -> bytes:
 
 
 class Health:
-    """Told by the daemon, asked by the server's threads; each answer is one reading of one field.
+    """Set by the daemon's loop, read by the probes' pages.
 
     Args:
         clock: seconds on a monotonic clock.
-        patience: for how many seconds the daemon may be quiet; more than a few of its longest pauses.
+        patience: how many seconds a turn of the loop may take; several of its longest pauses.
     """
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
@@ -177,15 +177,15 @@ class Health:
         self._waiting = "the host has not been scanned yet"
 
     def turned(self) -> None:
-        """The daemon has come round: it lives."""
+        """The loop has turned: the daemon is alive."""
         self._last = self._clock()
 
     def waiting(self, for_what: str) -> None:
-        """It is not ready, and why; with an empty text it is: all that is advertised is registered with the kubelet."""
+        """Why it is not ready; empty when it is: all that is advertised is registered with the kubelet."""
         self._waiting = for_what
 
     def illness(self) -> str:
-        """Why it should be started anew; empty if it should not."""
+        """Why it should be restarted; empty if it should not."""
         quiet = self._clock() - self._last
         return f"the daemon's loop has not turned for {quiet:.0f} s" if quiet > self._patience else ""
 
@@ -195,7 +195,7 @@ class Health:
 
 
 def probe_pages(health: Health) -> dict[str, Page]:
-    """Whether the daemon lives and is ready."""
+    """Whether the daemon is alive and ready."""
     return {"/healthz": _probe(health.illness), "/readyz": _probe(health.unreadiness)}
 
 

@@ -1,4 +1,4 @@
-"""What Node Feature Discovery gets to know of a node, from a file that its worker makes labels of.
+"""Labels of the node for Node Feature Discovery, by a file that its worker reads.
 
 One label for each fact, so that a pod's node affinity can ask for it: ``launcherkit.io/iommu=true``. The counts by
 resource have namespaces of their own, for a resource's name may be as long as a label's.
@@ -60,7 +60,7 @@ class FeatureFile:
     """The file in the worker's folder, replaced by rename and only where it changes: the worker watches it.
 
     Args:
-        folder: `FOLDER`; where it is not there Node Feature Discovery isn't either, and nothing is written.
+        folder: `FOLDER`; if it is missing, Node Feature Discovery isn't installed, and nothing is written.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
@@ -68,7 +68,7 @@ class FeatureFile:
         self._written: dict[str, str] | None = None
 
     def write(self, labels: Mapping[str, str]) -> bool:
-        """True where the file says something new.
+        """Write the labels. True where the file has changed.
 
         Raises:
             UnwritableFile: names the file and the reason.
@@ -81,7 +81,7 @@ class FeatureFile:
         return True
 
     def remove(self) -> None:
-        """Nothing is offered any more: the worker takes the labels away."""
-        with suppress(OSError):  # it is the end, and nothing else can be done
+        """Remove the file: the worker then removes the labels."""
+        with suppress(OSError):  # the daemon is ending, and can do nothing else
             os.unlink(self.path)
         self._written = None

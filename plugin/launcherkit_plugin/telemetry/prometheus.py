@@ -25,7 +25,7 @@ from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics
 
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
-"""What a scraper may say that it reads; it gets one of the two formats of Prometheus."""
+"""Media types of Accept that are answered, by one of the two formats of Prometheus."""
 _NOT_ACCEPTABLE = Answer("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
 
 
@@ -122,9 +122,9 @@ class _Advertised(Collector):
 
 
 def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[str, Page]:
-    """The metrics, where there is a file with a token only for who has it.
+    """The metrics; where there is a token file, only for clients with that token.
 
-    The file is read for each request: a Secret that is mounted changes.
+    The file is read for each request: a mounted Secret changes.
 
     Raises:
         BadMetricsToken: the file has none now.
@@ -175,7 +175,7 @@ def _bad_token(why: str) -> BadMetricsToken:
 def _has_token(authorization: str, path: str) -> bool:
     try:
         token = read_token(path)
-    except BadMetricsToken:  # being replaced, perhaps: nobody gets in meanwhile
+    except BadMetricsToken:  # perhaps it is being replaced: nobody is let in meanwhile
         return False
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token)

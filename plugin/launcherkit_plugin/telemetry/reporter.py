@@ -65,8 +65,8 @@ class Reporter:
 
     Args:
         log: takes everything.
-        metrics: count.
-        events: take what the cluster should know of; without them it isn't told.
+        metrics: counts what happens.
+        events: takes what the cluster should know; None where there is no cluster.
     """
 
     def __init__(self, log: Log = silent, metrics: Metrics | None = None, events: Recorder | None = None) -> None:
@@ -74,10 +74,10 @@ class Reporter:
         self.metrics = Metrics() if metrics is None else metrics
         self._events = events
         self._wrong: dict[Hashable, tuple[str, int]] = {}
-        """What is wrong at the moment, by what it is about, and how often in a row it was."""
+        """What is wrong now, by what it is about, and how many times in a row."""
 
     def anew(self) -> Reporter:
-        """One that reports to the same, and has reported nothing yet."""
+        """A reporter to the same log, metrics and Events that has reported nothing yet."""
         return Reporter(self.log, self.metrics, self._events)
 
     def happened(self, reason: str, text: str, level: Level = "info", **fields: object) -> None:
@@ -182,7 +182,7 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
         gone = sorted(old.keys() - new.keys())
         changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
         ill = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
-        # What was away because something else was in use comes back without a word.
+        # What was Unhealthy because something else was in use comes back unreported.
         well = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
         if ill:
             texts = [problem.text for key in ill if (problem := new[key].problem) is not None]
