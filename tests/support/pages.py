@@ -176,6 +176,8 @@ def _prose(page: Path) -> str:
 
 def _is_made_by_dev(scripts: Path) -> bool:
     """Whether programs are those of the environment that `./dev` makes, and it would leave that as it is."""
+    if ENVIRONMENT in os.environ:  # the person's own python3 would make it anew
+        return False
     dev = load_script(ROOT / "dev")
     if scripts != dev.VENV / "bin" or not dev.STAMP.exists():
         return False
@@ -203,7 +205,6 @@ class Shell:
             "PATH": os.pathsep.join(paths if in_checkout else [str(scripts), str(aside / "bin"), *paths]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "SHELL": "/bin/bash",
-            **{name: value for name, value in os.environ.items() if name == ENVIRONMENT},
         }
         if not _is_made_by_dev(scripts):
             self._stand_in(scripts)
