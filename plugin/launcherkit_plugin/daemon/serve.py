@@ -119,16 +119,7 @@ async def _serve(
         reporter = Reporter(log, await _metrics(options, health, log, opened), cluster)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        wiring = Wiring(
-            node_host(options.host),
-            options.host,
-            reporter,
-            Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),
-            Stopped(),
-            options.dev_root,
-            options.proc,
-            options.ledger,
-        )
+        wiring = _wiring(options, reporter, wakeups)
         allocator = Allocator(Reservations(), clock)
         advertiser = Advertiser(
             options.plugins,
@@ -172,6 +163,19 @@ async def _serve(
         started.set()
         await daemon.run(advertiser, stop, health.turned)
         log("info", "ending")
+
+
+def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wiring:
+    return Wiring(
+        node_host(options.host),
+        options.host,
+        reporter,
+        Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),
+        Stopped(),
+        options.dev_root,
+        options.proc,
+        options.ledger,
+    )
 
 
 class _Configuration:
