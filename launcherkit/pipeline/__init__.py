@@ -96,7 +96,7 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     """Decide, place and check; what is wrong in any of the three is raised together."""
     decided = decide(resolved, domain, policy)
     placed = place_units(decided.units, domain, resolved.facts, topology_for(domain, policy.topology))
-    expanders = any(each.bus_number is not None for each in (*domain.controllers, *placed.controllers))
+    expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     window, short = plan_window(decided.units, domain, resolved.facts, expanders=expanders)
     checked = check(resolved, decided, domain, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
