@@ -92,7 +92,9 @@ class Policy(_Decisions):
                 for function, value in getattr(policy, field).items():
                     if not is_function(function) or not is_value(value):
                         raise BadPolicy(
-                            f"policy, {field}: {shown(function)}: {shown(value)}", f"{FUNCTION_RULE} {rule}"
+                            f"policy, {field}: {shown(function)}: {shown(value)}",
+                            f"{FUNCTION_RULE} {rule}",
+                            key=field,
                         )
             return policy
 
