@@ -150,5 +150,5 @@ def _options(words: Sequence[str], bars: Mapping[str, int]) -> Iterator[str]:
                 yield from (option, value)
             elif device["driver"] == "vfio-pci":
                 place = {key: device[key] for key in ("id", "bus", "addr", "multifunction") if key in device}
-                stand_in = {"driver": "pci-testdev", "membar": bars[device["host"]], **place}
+                stand_in = {"driver": "pci-testdev", "membar": bars.get(device["host"], 1 << 20), **place}
                 yield from (option, json.dumps(stand_in))

@@ -33,7 +33,7 @@ Boot: TypeAlias = Callable[[bytes, Mapping[PciAddress, int]], dict[Spot, Found]]
 def has_tree(case: Path) -> bool:
     """Whether a case is about the guest's tree, on a machine that this one can emulate with its own kernel."""
     text = (case / "expected.xml").read_bytes()
-    return (b"expander-bus" in text or b"pcihole64" in text) and b"aarch64" not in text
+    return (b"expander-bus" in text or b"pcihole64" in text) and b"aarch64" not in text and bool(placed(text))
 
 
 CASES = sorted(path.parent for path in GOLDEN.glob("*/expected.xml") if has_tree(path.parent))
