@@ -137,7 +137,7 @@ def test_a_daemon_that_was_started_again_gives_back_what_an_earlier_one_has_boun
     assert node.drivers() == FREE
 
 
-@pytest.mark.parametrize(("siblings", "audio"), [("slot", VFIO), ("none", "snd_hda_intel")])
+@pytest.mark.parametrize(("siblings", "audio"), [("slot", VFIO), ("reserve", VFIO), ("none", "snd_hda_intel")])
 def test_siblings_in_other_groups_are_bound_where_they_would_come_along(
     tmp_path: Path, siblings: Siblings, audio: str
 ) -> None:
