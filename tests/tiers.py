@@ -146,8 +146,8 @@ IMAGES = Tier(
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
 # The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
 API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
-# The cluster's kubelet, with the same program; the plugin runs on it from its image.
-KUBELET = Tier("kubelet", needs=IMAGES.needs, variable=CLUSTER.variable, in_folder=CLUSTER.in_folder, root=True)
+# The cluster's kubelet, with the same program.
+KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder, root=True)
 
 # Ten thousand calls, twenty restarts, kills at every moment: it needs nothing but time.
 SLOW = Tier("slow")
