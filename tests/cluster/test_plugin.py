@@ -189,7 +189,7 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
 
     with ClusterProcess(path, node, kubeconfig, "--watch-pods") as process:
         asyncio.run(scenario())
-        assert "can't" not in process.told().partition("hung up")[0].replace("the daemon can't", "")
+        assert "can't" not in process.told().partition("disconnected")[0].replace("no connection", "")
     assert message in server.kubectl("describe", "node", node)
 
 

@@ -213,7 +213,7 @@ def test_a_process_that_is_killed_has_a_successor_and_events_wait_for_it(
         with ClusterProcess(path, "node-1", kubeconfig) as first:
             await it.socket.first(_SECONDS)
             first.process.kill()
-            await it.until(lambda: any("hung up" in line for line in it.lines))
+            await it.until(lambda: any("disconnected" in line for line in it.lines))
         it.socket.event("Normal", "Bound", "after the end")
         server.put(NODES, {"metadata": {"name": "node-1", "labels": {"zone": "d"}}})
         with ClusterProcess(path, "node-1", kubeconfig):
@@ -314,7 +314,7 @@ def test_who_says_what_it_can_not_is_hung_up_on_and_another_may_come(line: bytes
             except ConnectionError:
                 pass
         writer.close()
-        await it.until(lambda: any("was hung up on" in each for each in it.lines))
+        await it.until(lambda: any("was disconnected" in each for each in it.lines))
         reader, writer = await asyncio.open_unix_connection(str(path))
         assert json.loads(await reader.readline()) == {"hello": {"version": 1}}
         writer.close()
@@ -340,7 +340,7 @@ def test_another_version_is_not_talked_to(path: Path) -> None:
     async def scenario(it: Daemon) -> None:
         _, writer = await asyncio.open_unix_connection(str(path))
         writer.write(line_of("hello", {"version": 2}))
-        await it.until(lambda: any("no greeting of version 1" in line for line in it.lines))
+        await it.until(lambda: any("not a greeting of version 1" in line for line in it.lines))
         writer.close()
 
     daemon(path, scenario)
@@ -368,7 +368,7 @@ def test_the_one_that_dialled_last_counts(path: Path) -> None:
 
 def test_a_cluster_that_says_nothing_is_an_error_that_says_what_to_check(path: Path) -> None:
     async def scenario(it: Daemon) -> None:
-        with pytest.raises(NoCluster, match="has not told"):
+        with pytest.raises(NoCluster, match="has not sent"):
             await it.socket.first(0.01)
 
     daemon(path, scenario)
@@ -378,7 +378,7 @@ def test_where_nothing_listens_what_is_missing_is_said_at_once() -> None:
     async def scenario() -> None:
         it = Daemon()
         it.socket.event("Normal", "Bound", "goes nowhere")
-        with pytest.raises(NoCluster, match="nothing here speaks to one") as caught:
+        with pytest.raises(NoCluster, match="nothing here connects to one") as caught:
             await it.socket.first(_SECONDS)
         assert "component `cluster`" in caught.value.remedy
 
