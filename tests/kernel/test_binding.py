@@ -70,6 +70,20 @@ def test_the_whole_group_is_bound_and_given_back_to_its_drivers(plugin: Plugin, 
     assert plugin.on_record() == {}
 
 
+def power(address: str) -> list[str]:
+    return [(sysfs.DEVICES / address / name).read_text().strip() for name in ("d3cold_allowed", "power/control")]
+
+
+def test_what_is_bound_is_kept_awake_and_may_sleep_again_afterwards(plugin: Plugin, card: sysfs.Card) -> None:
+    for address in card:
+        (sysfs.DEVICES / address / "d3cold_allowed").write_text("1")  # 0 where a device has no such capability
+        (sysfs.DEVICES / address / "power/control").write_text("auto")
+    assert plugin("bind", card.display) == 0
+    assert [power(address) for address in card] == [["0", "on"], ["0", "on"]]
+    assert plugin("unbind", card.display) == 0
+    assert [power(address) for address in card] == [["1", "auto"], ["1", "auto"]]
+
+
 def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
     plugin: Plugin, card: sysfs.Card, guests: Guests
 ) -> None:
