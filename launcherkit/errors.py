@@ -337,6 +337,12 @@ class NotAligned(LauncherkitError):
     code = "LK341"
 
 
+class NoInitiators(LauncherkitError):
+    """A GPU can't get cells for its memory, though the policy wants it; or libvirt is too old for it (P7)."""
+
+    code = "LK342"
+
+
 # 4xx: what people wrote to configure us
 
 

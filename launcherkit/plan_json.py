@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcherkit.model.address import HostAddress
+from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import Translation
 
@@ -22,6 +23,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         "nodes": list(plan.nodes),
         "iommufd": plan.iommufd,
         **_window(plan),
+        **({"cells": list(plan.cells)} if plan.cells else {}),
         "leftAlone": [str(address) for address in plan.left_alone],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
@@ -73,6 +75,8 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
     if function.iommufd is not None:
         document["iommufd"] = function.iommufd
     document |= {key: value for key, value in (("rom", function.rom), ("driver", function.driver)) if value is not None}
+    if function.nodeset is not None:
+        document["nodeset"] = format_cpuset(function.nodeset)
     if shown is not None:
         document |= {key: value for key, value in shown._asdict().items() if value is not None}
     return document

@@ -37,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
     "inputs": {"model", "sources", "domain", "pipeline", "atomic", "diff", "process", "plan_json"},
     # The shells.
-    "adapters": {"", "model", "sources", "domain", "pipeline", "process", "rpc"},
+    "adapters": {"", "model", "sources", "domain", "pipeline", "process", "rpc", "compatibility"},
     "golden": {"sources", "inputs", "atomic", "diff", "process"},
     "cli": {
         "",

@@ -58,6 +58,7 @@ def address(function: int, multifunction: str = "") -> str:
         ),
         pytest.param(pci().replace("<source>", "<driver iommufd='no'/><source>", 1), id="iommufd"),
         pytest.param(pci(inside="<address type='unassigned'/>"), id="one that is not in the guest"),
+        pytest.param(pci(inside="<acpi nodeset='2-9'/>"), id="a generic initiator"),
         pytest.param(
             f"<hostdev {MDEV} model='vfio-pci' display='on' ramfb='on'>{MDEV_SOURCE}{ALIAS}</hostdev>",
             id="an mdev with display",

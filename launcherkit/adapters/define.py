@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launcherkit.adapters.libvirt_connection import Refusal
-from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
+from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old, went_away
 from launcherkit.domain.document import read_document
 from launcherkit.domain.name_and_owner import read_identity, with_uuid
 from launcherkit.errors import DomainInTheWay, DomainRefused
@@ -31,6 +31,7 @@ class Definer(Protocol):
 
     def find(self, name: str) -> DefinedGuest | None: ...
     def define(self, domain_xml: bytes, *, validate: bool = ...) -> DefinedGuest: ...
+    def version(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     Raises:
         DomainRefused: libvirt would not define it, or it has no name.
         GuestNotStarted, DeviceBusy: it would not start; what was defined before is defined again.
+        NoInitiators: it is too old for the generic initiators of the plan.
         DomainInTheWay: it runs already, or has another UUID.
         LibvirtNotThere: libvirt went away.
     """
@@ -60,6 +62,9 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
             "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
         )
     with _libvirt_fails():
+        error = too_old(plan, connection.version()) if plan.initiators else None
+        if error is not None:
+            raise error
         before = _before(connection, identity.name)
         if start and before.guest is not None and before.guest.is_active():
             raise DomainInTheWay(

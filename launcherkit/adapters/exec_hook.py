@@ -48,6 +48,8 @@ It is configured by variables:
   LAUNCHERKIT_TOPOLOGY    auto, flat, numa, strict or switches
   LAUNCHERKIT_IOMMUFD     auto, yes or no
   LAUNCHERKIT_ANNOTATIONS yes or no
+  LAUNCHERKIT_GENERIC_INITIATORS
+                          yes or no
   LAUNCHERKIT_LOG_FORMAT  text or json
 The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. All of them: docs/reference/configuration.md
 

@@ -17,7 +17,7 @@ from launcherkit.adapters.endings import IN_WORDS, Ending, ending_of
 from launcherkit.adapters.leftovers import clean, hold_or_refuse, remove
 from launcherkit.adapters.libvirt_connection import Connection, Guest, Refusal
 from launcherkit.adapters.libvirt_daemons import Daemons
-from launcherkit.adapters.libvirt_errors import not_defined, not_started, went_away
+from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old, went_away
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.domain.document import read_document
 from launcherkit.domain.name_and_owner import read_identity, with_owner
@@ -107,6 +107,9 @@ class _Launcher:
             clean(connection.guests(), self._settings.owner, self._name, self._world.tell)
             if self._world.wakeups.stops:
                 raise StopAsked
+            error = too_old(translation.plan, connection.version()) if translation.plan.initiators else None
+            if error is not None:
+                raise error
             try:
                 self._guest = connection.define(with_owner(document, self._settings.owner))
             except Refusal as refusal:

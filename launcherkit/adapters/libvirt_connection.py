@@ -69,6 +69,12 @@ class Connection:
                 return None
             raise
 
+    def version(self) -> tuple[int, ...]:
+        """Of the libvirt that answers."""
+        with self.heard():
+            number = int(self._raw.getLibVersion())
+        return number // 1_000_000, number // 1000 % 1000, number % 1000
+
     def guests(self) -> list[Guest]:
         """Every domain, running or not."""
         with self.heard():

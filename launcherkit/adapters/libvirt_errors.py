@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.compatibility import Version, compatibility, dotted
 from launcherkit.errors import (
     DeviceBusy,
     DomainInTheWay,
@@ -15,6 +16,7 @@ from launcherkit.errors import (
     GuestNotStarted,
     LauncherkitError,
     LibvirtNotThere,
+    NoInitiators,
 )
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Plan, PlannedFunction
@@ -109,6 +111,19 @@ KNOWN = (
 _BDF = re.compile(r"(?<![0-9a-f:])[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7](?![0-9a-f])", re.IGNORECASE)
 _GROUP = re.compile(r"group (\d+)|/dev/vfio/(\d+)")
 _ALIAS = re.compile(r"ua-[A-Za-z0-9_-]+")
+
+
+def too_old(plan: Plan, version: Version) -> NoInitiators | None:
+    """A libvirt of a version can't take the plan (P7)."""
+    needed = compatibility().since("acpi-nodeset")
+    if not plan.initiators or version >= needed:
+        return None
+    gpus = ", ".join(map(str, plan.initiators))
+    return NoInitiators(
+        f"{gpus} can't be generic initiators: libvirt {dotted(version)} doesn't know <acpi nodeset> of a hostdev",
+        f"Use libvirt {dotted(needed)} or later, or set genericInitiators: no.",
+        device=str(plan.initiators[0]),
+    )
 
 
 def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:

@@ -104,6 +104,8 @@ class Subject:
     """What QEMU opens, where a translation tells."""
     domain_iommufd: bool = False
     """The domain itself says ``<iommufd enabled='yes'/>``."""
+    wants_initiators: bool = False
+    """Hostdevs of it have cells of the guest (P7)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, no
         nodes_matter=nodes_matter,
         nodes=tuple(node for node in plan.nodes if not node.startswith("/dev/bus/usb/")),
         domain_iommufd=domain_iommufd,
+        wants_initiators=bool(plan.initiators),
     )
 
 

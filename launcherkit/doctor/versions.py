@@ -24,6 +24,10 @@ def check_versions(patient: Patient) -> Iterator[Finding]:
             yield Finding(name, "", "skipped", why)
         elif found is None:
             yield Finding(name, "", "skipped", f"no {program} that tells its version is installed here")
+        elif program == "libvirt" and patient.subject.wants_initiators and found < known.since("acpi-nodeset"):
+            needed = dotted(known.since("acpi-nodeset"))
+            text = f"{program} {dotted(found)}; the cells of Grace's GPUs need {needed}"
+            yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set genericInitiators: no.")
         else:
             yield _judge(name, program, found, oldest, patient.subject.wants_iommufd)
     yield from _known_problems(patient, seen)

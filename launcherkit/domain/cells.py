@@ -1,13 +1,16 @@
-"""Reads the guest's NUMA cells, and which nodes and CPUs of the host stand behind each (P4)."""
+"""Reads the guest's NUMA cells, and which nodes and CPUs of the host stand behind each (P4); adds empty ones (P7)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import number
-from launcherkit.model.cpuset import parse_cpuset
+from launcherkit.domain import elements
+from launcherkit.domain.edits import Edit, append_children
+from launcherkit.domain.hostdev import number, read_cpuset
+from launcherkit.domain.style import Style, lead_of
+from launcherkit.domain.tags import Places
 from launcherkit.model.domain import GuestCell
 
 
@@ -25,9 +28,10 @@ def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
     for position, element in enumerate(elements):
         said = number(element.get("id"))
         cell = position if said is None else said
-        vcpus = _cpuset(element.get("cpus"))
+        vcpus = read_cpuset(element.get("cpus"))
         cpus = frozenset([cpu for vcpu in vcpus for cpu in pins.get(vcpu, ())])
-        cells.append(GuestCell(cell, nodes.get(cell, frozenset()), cpus))
+        empty = not vcpus and cell not in nodes and number(element.get("memory")) == 0
+        cells.append(GuestCell(cell, nodes.get(cell, frozenset()), cpus, empty))
     return tuple(sorted(cells))
 
 
@@ -35,11 +39,13 @@ def _by_number(root: etree._Element, path: str, key: str, value: str) -> Iterato
     for element in root.iterfind(path):
         found = number(element.get(key))
         if found is not None:
-            yield found, _cpuset(element.get(value))
+            yield found, read_cpuset(element.get(value))
 
 
-def _cpuset(text: str | None) -> frozenset[int]:
-    try:
-        return parse_cpuset(text or "")
-    except ValueError:
-        return frozenset()
+def cells_edit(root: etree._Element, places: Places, style: Style, cells: Iterable[int]) -> Edit:
+    """Add cells without CPUs and memory, by number, to those of a document that has some."""
+    *_, last = root.iterfind("cpu/numa/cell")
+    (numa,) = last.iterancestors("numa")
+    texts = [elements.quoted(f"<cell id='{cell}' memory='0' unit='KiB'/>", style) for cell in cells]
+    beside = style._replace(indent=lead_of(places.data, places.of(last).start))
+    return append_children(places.data, places.of(numa), texts, beside, depth=0)

@@ -12,6 +12,7 @@ from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, read_guest_address
 from launcherkit.domain.style import Style, lead_of
 from launcherkit.domain.tags import Places, attribute_value
+from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.plan import GuestPlace, PlannedFunction
 from launcherkit.model.request import kind_of
 
@@ -39,6 +40,12 @@ class Completion:
             missing.append(elements.alias(function.alias))
         else:
             edits += self._set(alias, {"name": function.alias})
+        if function.nodeset is not None:
+            acpi = hostdev.find("acpi")
+            if acpi is None:
+                missing.append(elements.acpi(function.nodeset))
+            elif not acpi.get("nodeset"):
+                edits += self._set(acpi, {"nodeset": format_cpuset(function.nodeset)})
         if function.rom is not None and hostdev.find("rom") is None:
             missing.append(elements.rom(function.rom))
         address = hostdev.find("address")

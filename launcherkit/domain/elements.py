@@ -8,6 +8,7 @@ from functools import lru_cache
 from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import hostdev_attributes, pci_text, source_text
 from launcherkit.domain.style import Style
+from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of
@@ -61,10 +62,11 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
     plain = function.iommufd is None and function.driver is None
     backend = "" if plain else lead + driver(driver_attributes(function))
     option = "" if function.rom is None else lead + rom(function.rom)
+    cells = "" if function.nodeset is None else lead + acpi(function.nodeset)
     place = lead + address(function) if has_address(function) else ""
     text = (
         f"<hostdev{head}>{backend}{lead}<source>{deeper}<address {source_text(function.source)}/>{lead}</source>"
-        f"{lead}{alias(function.alias)}{option}{place}{style.indent or ''}</hostdev>"
+        f"{lead}{alias(function.alias)}{cells}{option}{place}{style.indent or ''}</hostdev>"
     )
     return quoted(text, style)
 
@@ -88,6 +90,11 @@ def driver(wanted: Mapping[str, str]) -> str:
 def rom(choice: str) -> str:
     """``on``, ``off`` or a file."""
     return f"<rom{attributes([('file' if choice.startswith('/') else 'bar', choice)])}/>"
+
+
+def acpi(nodeset: frozenset[int]) -> str:
+    """The cells of a generic initiator (P7)."""
+    return f"<acpi nodeset='{format_cpuset(nodeset)}'/>"
 
 
 def has_address(function: PlannedFunction) -> bool:

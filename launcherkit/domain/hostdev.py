@@ -9,6 +9,7 @@ from lxml import etree
 from launcherkit.domain.escape import escaped
 from launcherkit.errors import BadHostdev
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
+from launcherkit.model.cpuset import parse_cpuset
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.plan import Shown
 from launcherkit.model.request import Kind
@@ -31,6 +32,8 @@ class Parts(NamedTuple):
     alias: str | None
     source: etree._Element | None
     driver: etree._Element | None
+    nodeset: frozenset[int] | None
+    """Of its ``<acpi>``."""
 
 
 def parts_of(device: etree._Element) -> Parts:
@@ -38,7 +41,7 @@ def parts_of(device: etree._Element) -> Parts:
     first: dict[object, etree._Element] = {}
     for child in device:
         first.setdefault(child.tag, child)
-    address, alias = first.get("address"), first.get("alias")
+    address, alias, acpi = first.get("address"), first.get("alias"), first.get("acpi")
     guest = None if address is None else read_guest_address(address)
     return Parts(
         guest,
@@ -46,6 +49,7 @@ def parts_of(device: etree._Element) -> Parts:
         None if alias is None else alias.get("name"),
         first.get("source"),
         first.get("driver"),
+        None if acpi is None else read_cpuset(acpi.get("nodeset")) or None,
     )
 
 
@@ -68,6 +72,7 @@ def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None,
         display=device.get("display") or None,
         ramfb=device.get("ramfb") or None,
         iommufd=None if parts.driver is None else yes_or_no(parts.driver.get("iommufd")),
+        nodeset=parts.nodeset,
     )
 
 
@@ -201,3 +206,11 @@ def number(text: str | None) -> int | None:
         return int(digits, base)
     except ValueError:
         return None
+
+
+def read_cpuset(text: str | None) -> frozenset[int]:
+    """A set of numbers; one that can't be read is as if it weren't there."""
+    try:
+        return parse_cpuset(text or "")
+    except ValueError:
+        return frozenset()

@@ -45,6 +45,10 @@ def write_plan(document: Document, plan: Plan) -> bytes:
         more, roots = window_edits(document.root, places, style, plan.window)
         edits += more
         added = [*roots, *added]
+    if plan.cells:
+        from launcherkit.domain.cells import cells_edit
+
+        edits.append(cells_edit(document.root, places, style, plan.cells))
     if places.devices is None:
         edits.append(append_children(document.data, places.spans[0], [_wrap(added, style)], style, depth=-1))
     elif added:

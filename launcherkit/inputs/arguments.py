@@ -119,6 +119,11 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--iommufd", choices=IOMMUFD, help="whether functions go to VFIO through iommufd (default: auto, by the nodes)"
     )
+    group.add_argument(
+        "--generic-initiators",
+        choices=("yes", "no"),
+        help="whether GPUs of Grace get cells for their memory in the guest (default: no)",
+    )
     checks = group.add_mutually_exclusive_group()
     checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must exist (default: auto)")
     checks.add_argument(
@@ -176,6 +181,8 @@ def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
         layer["topology"] = args.topology
     if args.iommufd:
         layer["iommufd"] = args.iommufd
+    if args.generic_initiators:
+        layer["generic_initiators"] = args.generic_initiators == "yes"
     if args.node_check:
         layer["node_check"] = args.node_check
     elif switch_from("--no-node-check", env):

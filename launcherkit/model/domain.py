@@ -27,6 +27,8 @@ class ExistingHostdev(NamedTuple):
     ramfb: str | None
     iommufd: bool | None = None
     """What its ``<driver iommufd>`` says; None where it says nothing (V2)."""
+    nodeset: frozenset[int] | None = None
+    """The cells of its ``<acpi nodeset>``; None where it has none (P7)."""
 
 
 @documented(
@@ -56,6 +58,8 @@ class GuestCell(NamedTuple):
     """Host nodes that its memory is bound to by ``<memnode>``."""
     cpus: frozenset[int]
     """Host CPUs that its vCPUs are pinned to."""
+    empty: bool = False
+    """It has neither vCPUs nor memory, and stands for no host node: it is there for a device's memory (P7)."""
 
 
 Needs: TypeAlias = Literal["pcie", "pci"]
@@ -98,6 +102,11 @@ class DomainFacts(NamedTuple):
     """The guest's NUMA cells, by number (P4)."""
     space: AddressSpace | None = None
     """Its address space, where it is known (P5)."""
+
+    @property
+    def has_several_cells(self) -> bool:
+        """Without counting empty ones (P4)."""
+        return sum(not cell.empty for cell in self.cells) > 1
 
     @property
     def is_bound(self) -> bool:

@@ -128,6 +128,7 @@ class GuestPlace(NamedTuple):
     iommufd=("What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."),
     rom=("``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own."),
     driver="The VFIO driver that its ``<driver model>`` says (X1).",
+    nodeset="The guest's cells that its ``<acpi nodeset>`` says (P7); None for none.",
 )
 class PlannedFunction(NamedTuple):
     """One hostdev, decided to the last attribute."""
@@ -140,6 +141,7 @@ class PlannedFunction(NamedTuple):
     iommufd: bool | None = None
     rom: str | None = None
     driver: str | None = None
+    nodeset: frozenset[int] | None = None
 
     @property
     def source(self) -> HostAddress:
@@ -199,6 +201,7 @@ class TouchedGroup(NamedTuple):
     left_alone="Primaries that the environment holds beyond the requests (C4).",
     window="The 64-bit PCI window that is needed and what is written for it; None where the default has room (P5).",
     iommufd="Whether a PCI function goes through iommufd, its node among those that QEMU opens (V2).",
+    cells="Numbers of the guest's NUMA cells that are added, without CPUs and memory (P7).",
 )
 class Plan(NamedTuple):
     """All that is going to be done, in the order of the requests."""
@@ -210,6 +213,12 @@ class Plan(NamedTuple):
     left_alone: tuple[HostAddress, ...]
     iommufd: bool
     window: Window | None = None
+    cells: tuple[int, ...] = ()
+
+    @property
+    def initiators(self) -> tuple[HostAddress, ...]:
+        """Functions that have cells of the guest (P7)."""
+        return tuple([each.source for device in self.devices for each in device.functions if each.nodeset is not None])
 
     @property
     def root_ports(self) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ class AliasPrefixes(NamedTuple):
     ),
     rom="``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``.",
     driver="The VFIO driver that libvirt is to use, by address or by ``vendor:device``.",
+    generic_initiators="Whether Grace's GPUs get cells for their memory in the guest (P7).",
 )
 class _Decisions(NamedTuple):
     siblings: Siblings = "slot"
@@ -65,6 +66,7 @@ class _Decisions(NamedTuple):
     iommufd: Iommufd = "auto"
     rom: Mapping[str, str] = {}
     driver: Mapping[str, str] = {}
+    generic_initiators: bool = False
 
 
 class Policy(_Decisions):
@@ -137,4 +139,5 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "topology": TOPOLOGY,
     "iommufd": IOMMUFD,
     "annotations": (True, False),
+    "generic_initiators": (True, False),
 }

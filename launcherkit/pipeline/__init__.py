@@ -12,6 +12,7 @@ from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import write_plan
 from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
@@ -95,7 +96,13 @@ def _unasked(environment: Environment) -> list[Note]:
 def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; what is wrong in any of the three is raised together."""
     decided = decide(resolved, domain, policy)
-    placed = place_units(decided.units, domain, resolved.facts, topology_for(domain, policy.topology))
+    placed = place_units(
+        decided.units,
+        domain,
+        resolved.facts,
+        topology_for(domain, policy.topology),
+        generic_initiators=policy.generic_initiators,
+    )
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     window, short = plan_window(decided.units, domain, resolved.facts, expanders=expanders)
     checked = check(resolved, decided, domain, policy)
@@ -105,7 +112,7 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
     devices = tuple([_device(unit, decided, placed, checked, resolved.facts, policy) for unit in decided.units])
     iommufd = bool(checked.backends.iommufd)
-    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window)
+    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window, placed.cells)
     return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
 
 
@@ -122,6 +129,7 @@ def _device(
             checked.backends.said.get(source),
             rare.chosen(policy.rom, source, facts) if policy.rom and not unit.kept else None,
             rare.chosen(policy.driver, source, facts) if policy.driver and not unit.kept else None,
+            placed.nodesets.get(source) if isinstance(source, PciAddress) else None,
         )
         for attachment in unit.attachments
         for source in (attachment.source,)

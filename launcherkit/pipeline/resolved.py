@@ -80,7 +80,8 @@ def resolve(
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
-    facts = _facts(host, (*listed, *existing), topology=topology_for(domain, policy.topology) != "flat")
+    topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
+    facts = _facts(host, (*listed, *existing), topology=topology)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
     found = _claims(allocations, requests, domain, facts, policy)
     Collector(found.errors).raise_if_any()

@@ -30,6 +30,8 @@ class Affinity(NamedTuple):
     """The host's, ``pci0000:e0``: cards of two are kept apart even on one node. Empty where it isn't known."""
     switch: str
     """The upstream port of the host switch that it shares with another card; empty where it shares none."""
+    alone: bool = False
+    """No other card is below its expander (P7)."""
 
 
 class Alignment(NamedTuple):
@@ -38,7 +40,11 @@ class Alignment(NamedTuple):
     affinities: Mapping[PciAddress, Affinity]
     notes: tuple[Note, ...] = ()
     errors: tuple[LauncherkitError, ...] = ()
-    """`NotAligned` under ``topology: strict``."""
+    """`NotAligned` under ``topology: strict``, `NoInitiators`."""
+    nodesets: Mapping[PciAddress, frozenset[int]] = {}
+    """The cells of each function that is a generic initiator (P7)."""
+    cells: tuple[int, ...] = ()
+    """Those of them that are to be added to the guest."""
 
 
 NOT_ALIGNED = Alignment({})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from launcherkit.errors import NotAligned
+from launcherkit.errors import NoInitiators, NotAligned
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import DomainFacts
+from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.policy import Topology
@@ -29,18 +29,17 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
     missed: dict[str, list[PciAddress]] = {}
     nearest: list[Note] = []
     for first, guest in cards:
-        found = None if cells is None else _find(first, cells, domain, host)
+        found = None if cells is None else find_cell(first, cells, domain, host)
         if isinstance(found, str):
             missed.setdefault(found, []).append(first)
         elif found is not None and guest is not None and (seen := _cell_at(guest, domain)) != found.cell:
             where = "no cell" if seen is None else f"cell {seen}"
             missed.setdefault(f"{guest} in the guest belongs to {where}, not to cell {found.cell}", []).append(first)
-        elif found is not None and guest is None and found.instead is not None:
-            why = f"its host node has no CPUs; cell {found.cell} is nearest, by host node {found.instead}"
-            nearest.append(Note("nearest-cell", f"{first}: {why}"))
+        elif found is not None and guest is None:
+            nearest += nearest_note(first, found)
         if guest is None and (isinstance(found, Nearest) or first in switches):
             cell = found.cell if isinstance(found, Nearest) else ROOT_BUS
-            affinities[first] = Affinity(cell, next(iter(_path(first, host)), ""), switches.get(first, ""))
+            affinities[first] = Affinity(cell, next(iter(path_of(first, host)), ""), switches.get(first, ""))
     if topology == "strict":
         errors = [_not_aligned(address, why) for why, those in missed.items() for address in those]
         return Alignment(affinities, tuple(nearest), tuple(errors))
@@ -51,7 +50,7 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
 def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> CellMap | None:
     """What the guest's cells stand for; None where the policy places nothing by them."""
     if topology not in ("numa", "strict"):
-        several = len(domain.cells) > 1 and domain.is_bound and _has_expanders(domain)
+        several = domain.has_several_cells and domain.is_bound and _has_expanders(domain)
         if not several or all(_node(card.first, host) is None for card in cards):
             return None
     return CellMap(domain.cells, host.numa)
@@ -62,7 +61,7 @@ def _has_expanders(domain: DomainFacts) -> bool:
     return domain.topology == "pcie" and domain.machine.startswith(("x86_64/", "i686/", "aarch64/virt"))
 
 
-def _find(first: PciAddress, cells: CellMap, domain: DomainFacts, host: HostFacts) -> Nearest | str:
+def find_cell(first: PciAddress, cells: CellMap, domain: DomainFacts, host: HostFacts) -> Nearest | str:
     """The cell of a card, or why there is none."""
     if not _has_expanders(domain):
         return f"{domain.machine} can't have a pcie-expander-bus"
@@ -72,12 +71,20 @@ def _find(first: PciAddress, cells: CellMap, domain: DomainFacts, host: HostFact
     return cells.find(node) or f"no cell of the guest is on its host node {node} ({describe_cells(domain.cells)})"
 
 
+def nearest_note(first: PciAddress, found: Nearest) -> Iterator[Note]:
+    """A note where a cell is not that of the card's own node."""
+    if found.instead is not None:
+        why = f"its host node has no CPUs; cell {found.cell} is nearest, by host node {found.instead}"
+        yield Note("nearest-cell", f"{first}: {why}")
+
+
 def _node(first: PciAddress, host: HostFacts) -> int | None:
     function = host.functions.get(first)
     return None if function is None else function.numa_node
 
 
-def _path(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
+def path_of(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
+    """Below ``/sys/devices``, the root complex first; empty where it isn't known."""
     detail = host.details.get(first)
     return () if detail is None else detail.parents
 
@@ -89,7 +96,7 @@ def _shared_switches(cards: Iterable[Card], host: HostFacts) -> dict[PciAddress,
     """
     below: dict[str, list[PciAddress]] = {}
     for card in cards:
-        path = _path(card.first, host)
+        path = path_of(card.first, host)
         if card.guest is None and len(path) >= _BELOW_A_SWITCH:
             below.setdefault(path[-2], []).append(card.first)
     return {first: switch for switch, those in below.items() if len(those) > 1 for first in those}
@@ -99,12 +106,17 @@ _BELOW_A_SWITCH = 4
 
 
 def _cell_at(guest: GuestAddress, domain: DomainFacts) -> int | None:
-    """The cell of the expander that a guest address is below; None for the guest's own root bus."""
+    expander = expander_above(guest, domain)
+    return None if expander is None else expander.cell
+
+
+def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | None:
+    """The expander that a guest address is below; None for the guest's own root bus."""
     behind = {controller.number: controller for controller in domain.controllers}
     for _ in domain.controllers:  # no way up is longer
         controller = behind.get(guest.bus)
         if controller is None or controller.guest is None or controller.cell is not None:
-            return None if controller is None else controller.cell
+            return None if controller is None or controller.cell is None else controller
         guest = controller.guest
     return None
 
@@ -118,13 +130,23 @@ def _not_aligned(address: PciAddress, why: str) -> NotAligned:
     )
 
 
+def no_initiators(address: PciAddress, why: str) -> NoInitiators:
+    return NoInitiators(
+        f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {why}",
+        "Give the domain what is lacking, take the address out of the GPU's hostdev, or set genericInitiators: no.",
+        device=str(address),
+    )
+
+
 def without_room(alignment: Alignment, topology: Topology) -> Alignment:
     """No affinities: the root bus has too few slots for the expanders, or there are too few bus numbers."""
     why = "the guest has no room for another pcie-expander-bus"
-    firsts = sorted(alignment.affinities)
+    alone = sorted(each for each, affinity in alignment.affinities.items() if affinity.alone)
+    firsts = sorted(each for each in alignment.affinities if each not in alone)
+    alignment = alignment._replace(errors=(*alignment.errors, *(no_initiators(each, why) for each in alone)))
     if topology == "strict":
         return alignment._replace(
             affinities={}, errors=(*alignment.errors, *(_not_aligned(each, why) for each in firsts))
         )
-    note = Note("not-aligned", f"{', '.join(map(str, firsts))}: {why}")
-    return alignment._replace(affinities={}, notes=(*alignment.notes, note))
+    notes = [Note("not-aligned", f"{', '.join(map(str, firsts))}: {why}")] if firsts else []
+    return alignment._replace(affinities={}, notes=(*alignment.notes, *notes))

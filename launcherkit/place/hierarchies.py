@@ -48,11 +48,12 @@ def build_hierarchies(
         NoHierarchies: they don't fit.
     """
     builder = _Builder(first)
-    by_complex: dict[tuple[int, str], list[PciAddress]] = {}
+    by_complex: dict[tuple[int, str, str], list[PciAddress]] = {}
     for card in sorted(affinities):
-        by_complex.setdefault((affinities[card].cell, affinities[card].root_complex), []).append(card)
+        cell, root_complex, _, alone = affinities[card]
+        by_complex.setdefault((cell, root_complex, str(card) if alone else ""), []).append(card)
     try:
-        for (cell, _), cards in sorted(by_complex.items()):
+        for (cell, _, _), cards in sorted(by_complex.items()):
             if cell == ROOT_BUS:
                 builder.add_ports(cards, affinities, port_slots)
                 continue

@@ -17,6 +17,10 @@ from launcherkit.place.affinity import NOT_ALIGNED, Affinity, Alignment, Card
 from launcherkit.place.buses import foresee_buses
 from launcherkit.place.room import Room
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.place.initiators import Gpu
+
 
 class Placement(NamedTuple):
     """Where each function goes that isn't left to libvirt, and the PCI controllers that this needs."""
@@ -27,17 +31,26 @@ class Placement(NamedTuple):
     """What is left to libvirt although it has several functions."""
     errors: tuple[LauncherkitError, ...] = ()
     """`SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free."""
+    nodesets: Mapping[PciAddress, frozenset[int]] = {}
+    """The cells of each function that is a generic initiator (P7)."""
+    cells: tuple[int, ...] = ()
+    """Empty cells that are added to the guest."""
 
 
 def topology_for(domain: DomainFacts, topology: Topology) -> Topology:
     """The policy as far as it concerns a guest: ``flat`` where there is nothing that its tree could follow (P4)."""
     if topology == "auto":
-        return topology if len(domain.cells) > 1 and domain.is_bound else "flat"
+        return topology if domain.has_several_cells and domain.is_bound else "flat"
     return topology if topology == "switches" or domain.cells else "flat"
 
 
 def place_units(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts = NO_FACTS, topology: Topology = "flat"
+    units: Sequence[Unit],
+    domain: DomainFacts,
+    host: HostFacts = NO_FACTS,
+    topology: Topology = "flat",
+    *,
+    generic_initiators: bool = False,
 ) -> Placement:
     """Give the functions of each physical device one guest slot.
 
@@ -46,6 +59,7 @@ def place_units(
         domain: the machine's topology and what is in use.
         host: NUMA nodes and paths of the functions; nothing of it counts where the topology is flat.
         topology: from `topology_for`.
+        generic_initiators: whether GPUs with memory that the CPUs share get cells for it (P7).
     """
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
@@ -53,17 +67,46 @@ def place_units(
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
     alignment = NOT_ALIGNED
-    if topology != "flat":
+    asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+    gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
+    if topology != "flat" or gpus:
         from launcherkit.place.alignment import align, without_room  # most guests have no NUMA cells
         from launcherkit.place.hierarchies import NoHierarchies
 
-        asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
-        alignment = align([*_cards(asked, domain, guests, topology)], domain, host, topology)
+        if topology != "flat":
+            own = {gpu.first for gpu in gpus}
+            cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
+            alignment = align(cards, domain, host, topology)
+        if gpus:
+            from launcherkit.place.initiators import with_initiators
+
+            alignment = with_initiators(alignment, gpus, domain, host)
         try:
             return _place(units, domain, guests, alignment)
         except NoHierarchies:
             alignment = without_room(alignment, topology)
     return _place(units, domain, guests, alignment)
+
+
+def _gpus(
+    cards: Iterable[Sequence[Attachment]],
+    domain: DomainFacts,
+    guests: Mapping[HostAddress, GuestAddress],
+    host: HostFacts,
+) -> list[Gpu]:
+    """The GPUs with memory that the host's CPUs share."""
+    from launcherkit.place.initiators import Gpu, is_coherent_gpu
+
+    found: list[Gpu] = []
+    for card in cards:
+        addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
+        fixed = [each.source for each in card if _fixed(each, domain)]
+        place = next((guests[source] for source in fixed if source in guests), None)
+        for address in addresses:
+            function = host.functions.get(address)
+            if function is not None and is_coherent_gpu(function):
+                found.append(Gpu(address, addresses[0], bool(fixed), place))
+    return found
 
 
 def _cards(
@@ -97,13 +140,20 @@ def _place(
         if _needs_a_place(card, domain) or (affinities and _has_affinity(card, affinities))
     ]
     if not cards:
-        return Placement(_share_slots(guests), (), alignment.notes, alignment.errors)
+        return Placement(
+            _share_slots(guests), (), alignment.notes, alignment.errors, alignment.nodesets, alignment.cells
+        )
     room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
     found = [each for card in cards for each in _place_card(card, domain, room)]
     notes = tuple([each for each in found if isinstance(each, Note)])
     errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
     return Placement(
-        _share_slots(room.guests), room.controllers(), (*alignment.notes, *notes), (*alignment.errors, *errors)
+        _share_slots(room.guests),
+        room.controllers(),
+        (*alignment.notes, *notes),
+        (*alignment.errors, *errors),
+        alignment.nodesets,
+        alignment.cells,
     )
 
 

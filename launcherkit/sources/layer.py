@@ -28,6 +28,7 @@ class Layer(TypedDict, total=False):
     usb: str
     rom: Mapping[str, str]
     driver: Mapping[str, str]
+    generic_initiators: bool
 
 
 def policy_of(layer: Layer) -> Policy:

@@ -147,6 +147,13 @@ class WrittenPolicy(_Written):
         "Default: libvirt's choice",
     )
 
+    generic_initiators: bool | None = Field(
+        None,
+        alias="genericInitiators",
+        description="Whether each GPU of a Grace host gets eight cells of the guest for its memory, and a "
+        "pcie-expander-bus of its own. Default: no",
+    )
+
     def layer(self) -> Layer:
         """What is said, and nothing of what is not."""
         said: dict[str, Any] = self.model_dump(exclude_none=True)

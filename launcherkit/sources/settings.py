@@ -123,6 +123,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "LAUNCHERKIT_NODE_CHECK": ("node_check", _choice(NODE_CHECK)),
     "LAUNCHERKIT_TOPOLOGY": ("topology", _choice(TOPOLOGY)),
     "LAUNCHERKIT_IOMMUFD": ("iommufd", _choice(IOMMUFD)),
+    "LAUNCHERKIT_GENERIC_INITIATORS": ("generic_initiators", _yes_or_no),
     "LAUNCHERKIT_ANNOTATIONS": ("annotations", _yes_or_no),
     "LAUNCHERKIT_EXTRA_PREFIXES": ("extra_prefixes", _prefixes),
     "LAUNCHERKIT_SYSFS_ROOT": ("sysfs_root", _text),

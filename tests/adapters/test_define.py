@@ -11,7 +11,7 @@ from launcherkit import Host, translate
 from launcherkit.adapters.define import define
 from launcherkit.adapters.leftovers import clean, hold
 from launcherkit.adapters.libvirt_connection import Refusal, connect
-from launcherkit.adapters.libvirt_errors import not_defined, not_started
+from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old
 from launcherkit.errors import (
     DeviceBusy,
     DomainInTheWay,
@@ -20,7 +20,10 @@ from launcherkit.errors import (
     LauncherkitError,
     LibvirtModuleMissing,
     LibvirtNotThere,
+    NoInitiators,
 )
+from launcherkit.model.address import PciAddress
+from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import EMPTY_PLAN, Translation
 
 PROVOKED = (Path(__file__).parents[1] / "provoked" / "libvirt.error").read_text().splitlines()
@@ -78,6 +81,9 @@ class FakeLibvirt:
     def find(self, name: str) -> FakeGuest | None:
         return FakeGuest(self, name, active=name in self.running) if name in self.defined else None
 
+    def version(self) -> tuple[int, ...]:
+        return 11, 7, 0
+
     def define(self, domain_xml: bytes, *, validate: bool = True) -> FakeGuest:
         if self.define_fails:
             raise Refusal(self.define_fails)
@@ -100,6 +106,17 @@ def test_a_domain_that_was_there_keeps_its_uuid() -> None:
     libvirt.defined["gpu-vm"] = b"former"
     define(libvirt, DOMAIN, EMPTY_PLAN, start=False)
     assert b"<name>gpu-vm</name><uuid>11111111-1111-1111-1111-111111111111</uuid>" in libvirt.defined["gpu-vm"]
+
+
+def test_a_libvirt_before_11_8_is_not_asked_for_generic_initiators() -> None:
+    libvirt, attachment = FakeLibvirt(), Attachment(PciAddress(9, 1, 0, 0), "primary", "", None, None)
+    gpu = PlannedFunction(attachment, "ua-gpu-0", None, None, managed=False, nodeset=frozenset(range(1, 9)))
+    plan = EMPTY_PLAN._replace(devices=(PlannedDevice("pci", (gpu,), ()),))
+    with pytest.raises(NoInitiators, match=r"^0009:01:00\.0 .*libvirt 11\.7\.0") as raised:
+        define(libvirt, DOMAIN, plan, start=False)
+    assert "libvirt 11.8 or later" in raised.value.remedy
+    assert libvirt.defined == {}
+    assert too_old(plan, (11, 8, 0)) is None
 
 
 def test_where_the_start_fails_it_is_as_it_was() -> None:

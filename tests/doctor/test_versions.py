@@ -32,6 +32,12 @@ def test_iommufd_wants_libvirt_12_1_for_a_hostdev_12_2_for_the_domain_and_qemu_9
     assert (finding(of, "libvirt-version").status, finding(of, "qemu-version").status) == statuses
 
 
+@pytest.mark.parametrize(("libvirt", "status"), [((11, 7, 0), "fail"), ((11, 8, 0), "ok"), (None, "skipped")])
+def test_generic_initiators_want_libvirt_11_8(libvirt: Version | None, status: str) -> None:
+    subject = replace(of_vm(healthy_host()), wants_initiators=True)
+    assert finding(patient(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
+
+
 def test_the_version_is_told() -> None:
     assert finding(patient(), "libvirt-version").seen.startswith("libvirt 9.0.0; ")
     assert finding(patient(gathered=gathered(libvirt=(12, 3, 0))), "libvirt-version").seen == "libvirt 12.3.0"

@@ -24,7 +24,7 @@ def differences(said: bytes, kept: bytes) -> list[str]:
     before, after = etree.fromstring(said), etree.fromstring(kept)
     found = list(_lost(_hostdevs(before), _hostdevs(after)))
     found += [f"{key}: nobody asked for it" for key in _hostdevs(after).keys() - _hostdevs(before).keys()]
-    return found + list(_lost(_controllers(before), _controllers(after)))
+    return found + list(_lost(_controllers(before) | _cells(before), _controllers(after) | _cells(after)))
 
 
 def _lost(said: Facts, kept: Facts) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _said_of(hostdev: etree._Element) -> Iterator[tuple[str, str]]:
     for name in ("mode", "managed", "model", "display", "ramfb"):
         if value := hostdev.get(name):
             yield name, value
-    for tag in ("driver", "rom"):
+    for tag in ("driver", "rom", "acpi"):
         for child in hostdev.iterfind(tag):
             yield from ((f"{tag} {name}", value) for name, value in child.attrib.items())
     alias = hostdev.find("alias")
@@ -80,6 +80,13 @@ def _controllers(root: etree._Element) -> Facts:
         f"controller {_number(controller.get('index', ''))}": {"model": controller.get("model", "")}
         for controller in root.iterfind("devices/controller[@type='pci'][@index]")
         if controller.get("model")
+    }
+
+
+def _cells(root: etree._Element) -> Facts:
+    return {
+        f"cell {cell.get('id')}": {"cpus": cell.get("cpus", ""), "empty": str(cell.get("memory") == "0")}
+        for cell in root.iterfind("cpu/numa/cell[@id]")
     }
 
 

@@ -22,6 +22,7 @@ nodeCheck: always
 annotations: no
 rom: {"10DE:2204": off, "65:00.0": /roms/a.rom, "0000:66:00.0": on}
 driver: {"10de:2342": nvgrace_gpu_vfio_pci}
+genericInitiators: yes
 """
 
 
@@ -43,6 +44,7 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
         "annotations": False,
         "rom": {"10de:2204": "off", "0000:65:00.0": "/roms/a.rom", "0000:66:00.0": "on"},
         "driver": {"10de:2342": "nvgrace_gpu_vfio_pci"},
+        "generic_initiators": True,
     }
 
 

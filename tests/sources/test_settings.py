@@ -82,6 +82,7 @@ def test_every_variable_says_its_part() -> None:
         "LAUNCHERKIT_NODE_CHECK": "always",
         "LAUNCHERKIT_TOPOLOGY": "flat",
         "LAUNCHERKIT_IOMMUFD": "yes",
+        "LAUNCHERKIT_GENERIC_INITIATORS": "yes",
         "LAUNCHERKIT_ANNOTATIONS": "no",
         "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
         "LAUNCHERKIT_SYSFS_ROOT": "/host",
@@ -101,6 +102,7 @@ def test_every_variable_says_its_part() -> None:
         False,
         "flat",
         "yes",
+        generic_initiators=True,
     )
 
 

@@ -52,6 +52,7 @@ _KEYS = {
     "annotations": (True, False, None),
     "rom": ({"10de:2204": "/etc/shadow"}, {}, None),
     "driver": ({"10de:2204": "vfio-pci"}, None),
+    "genericInitiators": (True, False, None),
     # As the fields are called inside, and misspelt.
     "extra_prefixes": (["AWS_SECRET"],),
     "node_check": ("never",),

@@ -1,0 +1,101 @@
+"""Cells of the guest for the memory of Grace's GPUs, which are generic initiators in ACPI's terms (P7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
+
+from launcherkit.model.address import GuestAddress, PciAddress
+from launcherkit.model.domain import Controller, DomainFacts
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
+from launcherkit.place.affinity import Affinity, Alignment
+from launcherkit.place.alignment import expander_above, find_cell, nearest_note, no_initiators, path_of
+from launcherkit.place.cells import CellMap
+
+CELLS = 8
+"""So many a GPU has: its memory, or that of each of seven MIG instances, is a node of its own."""
+_DRIVER = "nvgrace_gpu_vfio_pci"
+_MODELS = frozenset((0x10DE, device) for device in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2))
+"""GH200, GB200 and GB300, as that driver's table of devices has them."""
+
+
+class Gpu(NamedTuple):
+    """A Grace GPU that is attached."""
+
+    address: PciAddress
+    first: PciAddress
+    """The lowest function of its card that is attached."""
+    fixed: bool
+    """The document says where it is."""
+    guest: GuestAddress | None
+    """There, where that is a PCI address."""
+
+
+def is_coherent_gpu(function: PciFunction) -> bool:
+    """Whether the host's CPUs share its memory: it is bound to the driver that passes that on, or is made for it."""
+    driver = (function.driver or "").replace("-", "_")
+    return not function.is_vf and (driver == _DRIVER or function.model in _MODELS)
+
+
+def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFacts, host: HostFacts) -> Alignment:
+    """Give each GPU eight empty cells of the guest, and an expander of its own.
+
+    Args:
+        alignment: of all other cards.
+        gpus: in order.
+        domain: the guest's cells, controllers and hostdevs.
+        host: with NUMA nodes and the paths of functions.
+    """
+    said = {each.source: each.nodeset for each in domain.hostdevs}
+    cells = CellMap(domain.cells, host.numa)
+    highest = max([cell.id for cell in domain.cells], default=-1)
+    free = chain(_unused(domain), count(highest + 1))
+    affinities, notes, errors = dict(alignment.affinities), [*alignment.notes], [*alignment.errors]
+    nodesets: dict[PciAddress, frozenset[int]] = {}
+    for gpu in gpus:
+        own = said.get(gpu.address)
+        nodesets[gpu.address] = frozenset(islice(free, CELLS)) if own is None else own
+        if own is not None and gpu.fixed:
+            continue
+        found = _not_here(domain) or find_cell(gpu.first, cells, domain, host)
+        if not isinstance(found, str) and gpu.fixed:
+            found = _not_there(gpu, found.cell, domain) or found
+        if isinstance(found, str):
+            errors.append(no_initiators(gpu.address, found))
+            continue
+        if not gpu.fixed:
+            root_complex = next(iter(path_of(gpu.first, host)), "")
+            affinities[gpu.first] = Affinity(found.cell, root_complex, "", alone=True)
+            notes += nearest_note(gpu.first, found)
+    added = sorted(cell for nodeset in nodesets.values() for cell in nodeset if cell > highest)
+    return Alignment(affinities, tuple(notes), tuple(errors), nodesets, tuple(added))
+
+
+def _unused(domain: DomainFacts) -> Iterator[int]:
+    """The document's empty cells that stand for nothing yet; whoever made it may have added them."""
+    used = {each.cell for each in domain.controllers}
+    used.update(cell for each in domain.hostdevs for cell in each.nodeset or ())
+    return (cell.id for cell in domain.cells if cell.empty and cell.id not in used)
+
+
+def _not_here(domain: DomainFacts) -> str | None:
+    """What keeps every GPU of the domain from it."""
+    if domain.topology != "pcie" or not domain.machine.startswith("aarch64/virt"):
+        return f"Grace's guests are of aarch64's virt, and this one is {domain.machine}"
+    return None if domain.cells else "the domain has no NUMA cells, to which the GPU's could be added"
+
+
+def _not_there(gpu: Gpu, cell: int, domain: DomainFacts) -> str | None:
+    """What is wrong with the place that a GPU has in the document."""
+    expander = None if gpu.guest is None else expander_above(gpu.guest, domain)
+    if expander is None or expander.cell != cell:
+        return f"it is at {gpu.guest or 'no PCI address'} in the guest, which is not behind an expander of cell {cell}"
+    return f"another hostdev is behind its expander {expander.number}" if _shared(expander, gpu, domain) else None
+
+
+def _shared(expander: Controller, gpu: Gpu, domain: DomainFacts) -> bool:
+    others = [each.guest for each in domain.hostdevs if each.guest is not None]
+    slot = gpu.guest and gpu.guest.function_0
+    return any(each.function_0 != slot and expander_above(each, domain) == expander for each in others)

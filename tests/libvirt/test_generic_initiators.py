@@ -1,0 +1,36 @@
+"""What libvirt makes of the empty cells of Grace's GPUs (P7)."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from tests.libvirt.capabilities import Guests, made_definable
+from tests.libvirt.daemon import Libvirt
+
+pytestmark = pytest.mark.libvirt
+
+CASE = Path(__file__).parents[1] / "golden" / "generic-initiators"
+FIRMWARE = b"<os><loader readonly='yes' type='pflash'>/firmware.fd</loader>"
+"""libvirt wants one for ACPI on Arm; it looks at none to say how QEMU is started."""
+
+
+def test_qemu_is_given_a_node_for_each_empty_cell(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
+    """Hostdevs are left out: libvirt says nothing of them where the host has no VFIO."""
+    document = (
+        (CASE / "expected.xml")
+        .read_bytes()
+        .replace(b"<os firmware='efi'>", FIRMWARE)
+        .replace(b" mode='host-passthrough'", b"")
+    )
+    root = etree.fromstring(made_definable(document, capabilities)[0])
+    etree.strip_elements(root, "hostdev", with_tail=False)
+    path = libvirt.folder / "grace.xml"
+    path.write_bytes(etree.tostring(root))
+    words = shlex.split(libvirt("domxml-to-native", "qemu-argv", "--xml", str(path)).replace("\\\n", " "))
+    nodes = [word for option, word in pairwise(words) if option == "-numa"]
+    assert [node for node in nodes if "mem" not in node] == [f"node,nodeid={number}" for number in range(2, 26)]
