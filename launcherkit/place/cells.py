@@ -61,7 +61,7 @@ def _unambiguous(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 def describe_cells(cells: Iterable[GuestCell]) -> str:
     """The cells with what they are bound to, for messages."""
-    return "; ".join(f"cell {cell.id}: {_bound(cell)}" for cell in cells)
+    return "; ".join(f"cell {cell.id}: {_bound(cell)}" for cell in cells if not cell.empty)
 
 
 def _bound(cell: GuestCell) -> str:

@@ -15,7 +15,7 @@ from launcherkit.place.alignment import expander_above, find_cell, nearest_note,
 from launcherkit.place.cells import CellMap
 
 CELLS = 8
-"""So many a GPU has: its memory, or that of each of seven MIG instances, is a node of its own."""
+"""So many a GPU has, for its memory and that of its MIG instances."""
 _DRIVER = "nvgrace_gpu_vfio_pci"
 _MODELS = frozenset((0x10DE, device) for device in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2))
 """GH200, GB200 and GB300, as that driver's table of devices has them."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from launcherkit.domain.address_space import read_address_space
-from launcherkit.domain.cells import read_cells
+from launcherkit.domain.cells import cells_edit, read_cells
 from launcherkit.domain.document import read_document
+from launcherkit.domain.edits import apply_edits
+from launcherkit.domain.style import style_of
+from launcherkit.domain.tags import Places
+from launcherkit.domain.writer import write_plan
+from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import GuestCell
+from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction
 from launcherkit.model.window import GIB, AddressSpace
+from launcherkit.pipeline import EMPTY_PLAN
 
 
 def cells(inside: str) -> tuple[GuestCell, ...]:
@@ -70,3 +77,46 @@ def test_the_rest_of_the_address_space() -> None:
     )
     assert found == AddressSpace(64 * GIB, 40, False, 16 * GIB, False, True)
     assert space("") == AddressSpace(None, 40, False, None, True, False)
+
+
+def test_a_cell_is_empty_without_vcpus_memory_and_memnode() -> None:
+    inside = (
+        "<cell id='0' cpus='0' memory='0'/><cell id='1' memory='1'/><cell id='2' memory='0'/><cell id='3' memory='0'/>"
+    )
+    tune = "<numatune><memnode cellid='3' mode='strict' nodeset='1'/></numatune>"
+    found = cells(f"<cpu><numa>{inside}</numa></cpu>{tune}")
+    assert [cell.empty for cell in found] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<cell memory='1'/><!-- all -->", "<cell memory='1'/><!-- all --><cell id='1' memory='0' unit='KiB'/>"),
+        (
+            '\n\t<cell memory="1"/>\n\t<interconnects/>\n',
+            '\n\t<cell memory="1"/>\n\t<interconnects/>\n\t<cell id="1" memory="0" unit="KiB"/>\n',
+        ),
+    ],
+)
+def test_cells_are_added_as_the_others_are_written(before: str, after: str) -> None:
+    frame = "<domain><cpu><numa>{}</numa></cpu></domain>"
+    document = read_document(frame.format(before))
+    places = Places(document)
+    edit = cells_edit(document.root, places, style_of(places), [1])
+    assert apply_edits(document.data, [edit]).decode() == frame.format(after)
+
+
+def test_a_hostdev_that_has_an_acpi_index_gets_its_cells_there() -> None:
+    source = "<source><address domain='9' bus='1' slot='0' function='0'/></source><alias name='ua-a'/>"
+    frame = (
+        f"<domain><devices><hostdev mode='subsystem' type='pci' managed='no'>{source}{{}}</hostdev></devices></domain>"
+    )
+    attachment = Attachment(PciAddress(9, 1, 0, 0), "primary", "", None, 0)
+    function = PlannedFunction(attachment, "ua-a", None, None, managed=False, nodeset=frozenset(range(1, 9)))
+    plan = EMPTY_PLAN._replace(devices=(PlannedDevice("pci", (function,), ()),))
+    for before, after in (
+        ("<acpi index='5'/>", "<acpi index='5' nodeset='1-8'/>"),
+        ("<acpi nodeset='2'/>", "<acpi nodeset='2'/>"),
+        ("", "<acpi nodeset='1-8'/>"),
+    ):
+        assert write_plan(read_document(frame.format(before)), plan).decode() == frame.format(after)
