@@ -25,6 +25,7 @@ KNOWN = frozenset(
         "ENV_FILE",
         "EXTRA_PREFIXES",
         "GRACE",
+        "GENERIC_INITIATORS",
         "HOST",
         "IOMMUFD",
         "JSON",
