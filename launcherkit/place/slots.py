@@ -67,12 +67,12 @@ def place_units(
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
     alignment = NOT_ALIGNED
-    asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
-    gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
-    if topology != "flat" or gpus:
+    if topology != "flat" or generic_initiators:
         from launcherkit.place.alignment import align, without_room  # most guests have no NUMA cells
         from launcherkit.place.hierarchies import NoHierarchies
 
+        asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+        gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
         if topology != "flat":
             own = {gpu.first for gpu in gpus}
             cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
