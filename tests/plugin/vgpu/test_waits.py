@@ -84,13 +84,22 @@ class Node:
         return await self.allocator.allocate(resource, [[device]])
 
 
+class Gate(threading.Event):
+    """Lets go of what hangs at it when it is set; ``reached`` is set once something hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+
+
 @contextmanager
-def stuck(kernel: Kernel, *words: str) -> Iterator[threading.Event]:
+def stuck(kernel: Kernel, *words: str) -> Iterator[Gate]:
     """Reads and writes with one of these words in their path hang until the event is set."""
-    free = threading.Event()
+    free = Gate()
 
     def wait(path: str) -> None:
         if any(word in path for word in words):
+            free.reached.set()
             free.wait(60)
 
     kernel.touched = kernel.reads = wait
@@ -232,9 +241,9 @@ def test_what_comes_back_late_and_was_given_up_is_removed_after_the_grace_time()
         node = Node()
         node.turn()
         asked = node.free(MDEVS, SICK)
-        with stuck(node.kernel, "/create"):
+        with stuck(node.kernel, "/create") as gate:
             waiting = asyncio.create_task(node.allocate(MDEVS, asked))
-            while not threads():
+            while not gate.reached.is_set():
                 await asyncio.sleep(0)
             waiting.cancel()
         await until_well(node)
