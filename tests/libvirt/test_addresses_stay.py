@@ -76,10 +76,12 @@ def _functions(cards: int) -> Iterator[PciFunction]:
 GOLDEN = Path(__file__).parents[1] / "golden"
 MOVES = {
     "alias-invalid-replaced": "hostdevs of one card, in a slot each before, share one",
+    "driver-of-the-document-kept": "hostdevs of one card, in a slot each before, share one",
     "guest-address-joined-by-a-hostdev": "hostdevs of one card, in a slot each before, share one",
     "kubevirt-own-output-old-plugin": "hostdevs of one card, in a slot each before, share one",
     "sibling-already-there": "hostdevs of one card, in a slot each before, share one",
     "topology-kubevirt-without-placement": "hostdevs are behind expanders, and what libvirt places after them moves up",
+    "siblings-reserve-second-pass": "a reserved function has no place in the guest",
     "guest-address-unassigned": "siblings of what is nowhere in the guest are placed by libvirt",
     "hostdev-without-type": "libvirt doesn't take the domain as it came",
     "mdev-existing-display-without-graphics": "libvirt doesn't take the domain as it came",
