@@ -106,9 +106,9 @@ def cluster() -> Iterator[Cluster]:
     yield from _running(CLUSTER)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def api() -> Iterator[Cluster]:
-    """The API of a new Kubernetes, in the same way; it ends before another tier asks for its cluster."""
+    """The API of a new Kubernetes, in the same way; it starts in seconds, and makes way for another tier's cluster."""
     yield from _running(API)
 
 
