@@ -121,7 +121,7 @@ def test_what_allocate_hands_over_of_iommufd_is_all_that_a_guest_needs(
         (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
         (card,) = (card for card in cards if card.display in holding.ids)
         nodes = [device.host_path for device in holding.answer.devices]
-        assert nodes == ["/dev/iommu", *map(sysfs.cdev, card)]
+        assert nodes == ["/dev/vfio/vfio", "/dev/iommu", *map(sysfs.cdev, card)]
         listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
         assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
 

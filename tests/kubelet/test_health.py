@@ -80,7 +80,7 @@ def test_a_device_that_vanishes_before_it_is_asked_for_is_refused_in_words_that_
             return ()
 
         name, why = until(refused_late, "a pod that is refused by Allocate")
-        assert "error[LK713]: gpus.test/STALE: 0000:60:00.0 can't be had any more" in why
+        assert "error[LK713]: gpus.test/STALE: 0000:60:00.0 is no longer available" in why
         assert "is bound to nouveau, not to a VFIO driver" in why
         until(
             lambda: any("LK713" in event for event in pods.events(name)), "an event with it", lambda: pods.events(name)

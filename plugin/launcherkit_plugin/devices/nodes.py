@@ -21,7 +21,8 @@ class NodeSets(NamedTuple):
     groups: tuple[str, ...] | None
     """VFIO's container and all groups; None where one is missing."""
     cdevs: tuple[str, ...] | None
-    """iommufd and VFIO's character devices of all functions; None where one is missing."""
+    """iommufd and VFIO's character devices of all functions; None where one is missing. VFIO's container comes along
+    where the node has it: QEMU doesn't open it, but libvirt 12.8 passes nothing through where it isn't there."""
     has_iommufd: bool
     """Whether the node has ``/dev/iommu``."""
 
@@ -30,6 +31,8 @@ def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
     """The nodes of functions as they are on the host. With no ``dev/`` to look at they are taken to be there."""
     groups = [host.functions[member].iommu_group if member in host.functions else None for member in functions]
     cdevs = _complete([IOMMUFD_NODE, *(cdev_node(host.details.get(member)) for member in functions)], host)
+    if cdevs is not None and host.nodes is not None and CONTAINER_NODE in host.nodes:
+        cdevs = (CONTAINER_NODE, *cdevs)
     has_iommufd = cdevs is not None if host.nodes is None else IOMMUFD_NODE in host.nodes
     return NodeSets(_complete([CONTAINER_NODE, *map(group_node, groups)], host), cdevs, has_iommufd)
 

@@ -72,4 +72,6 @@ def _export(built: Path, known: Path) -> None:
     """Let modules that are built later use what these ones export, each symbol on a line: checksum, name, module."""
     names = {line.split("\t")[1] for line in known.read_text().splitlines()}
     with open(known, "a") as symbols:
-        symbols.writelines(line for line in built.open() if line.split("\t")[1] not in names)
+        symbols.writelines(
+            line for line in built.read_text().splitlines(keepends=True) if line.split("\t")[1] not in names
+        )
