@@ -11,6 +11,7 @@ from lxml import etree
 
 from tests.libvirt.capabilities import Guests, made_definable
 from tests.libvirt.daemon import Libvirt
+from tests.libvirt.test_golden_domains import skip_unless_supported
 
 pytestmark = pytest.mark.libvirt
 
@@ -21,6 +22,7 @@ FIRMWARE = b"<os><loader readonly='yes' type='pflash'>/firmware.fd</loader>"
 
 def test_qemu_is_given_a_node_for_each_empty_cell(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
     """Without what the host would have to have: VFIO, a second NUMA node, a tap device."""
+    skip_unless_supported(CASE, libvirt)
     document = (
         (CASE / "expected.xml")
         .read_bytes()

@@ -255,6 +255,14 @@ def test_where_the_group_nodes_are_missing_the_character_devices_are_handed_over
     assert Node(tree, nodes="group").reasons() == {CARD: "node"}
 
 
+def test_with_the_character_devices_vfios_container_is_handed_over_where_it_is(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
+    tree.node("iommu")
+    nodes = ("/dev/vfio/vfio", "/dev/iommu", "/dev/vfio/devices/vfio0")
+    assert looked_at(tree, nodes="cdev").grant(CARD).nodes == nodes, "libvirt 12.8 looks whether it exists"
+
+
 def test_a_pod_that_has_no_dev_iommu_knows_by_sysfs_whether_the_node_has_it(tmp_path: Path) -> None:
     tree = HostTree(tmp_path, nodes=False)
     tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")
