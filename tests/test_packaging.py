@@ -251,4 +251,5 @@ def test_what_users_install_is_what_is_tested() -> None:
 
 def test_ci_runs_every_tier() -> None:
     markers = re.findall(r"--all -- -m '(.*)'", (ROOT / ".ci" / "run").read_text())
-    assert sorted(" or ".join(markers).split(" or ")) == sorted(tier.name for tier in TIERS)
+    wanted = re.findall(r"\w+", re.sub(r"and not \w+", "", " ".join(markers)))
+    assert sorted(set(wanted) - {"or"}) == sorted(tier.name for tier in TIERS)

@@ -34,6 +34,19 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         tell("error", f"internal error: {type(bug).__name__}: {bug}", env)
         tell("help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env)
         return EX_SOFTWARE
+    finally:
+        _let_go_of_stderr()
+
+
+def _let_go_of_stderr() -> None:
+    """What can't be written there must not decide the exit code, as it does from Python 3.14 on."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except ValueError:
+        pass
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 EX_PIPE = 141

@@ -366,7 +366,7 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
         ('{"version": 1, "entries": ["a"]}', "entries[0]: 'a' is not an object"),
         ('{"version": 1, "entries": [{"address": 5}]}', "entries[0].address: 5 is not an address"),
         ('{"version": 1, "entries": [{"address": "0000:01:00.0"}]}', "entries[0] has no driver"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "while decoding a JSON array"),
     ],
     ids=lambda value: value[:40],
 )
