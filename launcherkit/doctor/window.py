@@ -1,10 +1,9 @@
 """Do the large BARs fit into the guest's 64-bit PCI window, and what will firmware do (P5)?
 
-What a guest has by default: 32 GiB on q35 (QEMU's hw/pci-host/q35.c), 2 GiB on pc (hw/pci-host/i440fx.c), 512 GiB on
-virt (hw/arm/virt.c). Firmware on x86 decides by itself. SeaBIOS puts large BARs above all memory, whatever pcihole64
-says. OVMF takes an eighth of the address space, of at most 46 bits (`PlatformDynamicMmioWindow`), where it can trust
-the guest CPU's number of address bits, as it can with the host's own. Where it can't it takes 32 GiB, and without
-1 GiB pages 128 GiB.
+What a guest has by default is in `launcherkit.model.window`. Firmware on x86 decides by itself. SeaBIOS puts large BARs
+above all memory, whatever pcihole64 says. OVMF takes an eighth of the address space, of at most 46 bits
+(`PlatformDynamicMmioWindow`), where it can trust the guest CPU's number of address bits, as it can with the host's own.
+Where it can't it takes 32 GiB, and without 1 GiB pages 128 GiB.
 """
 
 from __future__ import annotations
@@ -15,18 +14,21 @@ from launcherkit.doctor.facts import Patient
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar
-from launcherkit.model.window import prefetchable
+from launcherkit.model.window import (
+    BELOW_WINDOW,
+    DEFAULT_WINDOWS,
+    GIB,
+    OVMF_WITHOUT_HUGE_PAGES,
+    VIRT_WINDOW,
+    prefetchable,
+)
 from launcherkit.render.size import size
 
-GIB = 1 << 30
-_DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}
-_VIRT = 512 * GIB
-_BELOW = 4 * GIB
-_UNTRUSTED, _WITHOUT_HUGE_PAGES, _MOST_BITS = 32 * GIB, 128 * GIB, 46
-"""OVMF's windows, and the address bits that it uses at most."""
+_UNTRUSTED, _MOST_BITS = 32 * GIB, 46
+"""OVMF's window where it can't trust the CPU's address bits, and how many it uses at most."""
 
 
-def window_need(bars: Iterable[Bar]) -> int:
+def bytes_of_bars(bars: Iterable[Bar]) -> int:
     """Bytes of the prefetchable 64-bit BARs of a function (P5)."""
     return sum(prefetchable(bars))
 
@@ -44,7 +46,7 @@ def check_window(patient: Patient) -> Iterator[Finding]:
         why = "the host's facts have no BARs of them" if addresses else "no PCI device is attached"
         yield Finding(name, "", "skipped", why)
         return
-    needs = {address: window_need(bars) for address, bars in resources.items()}
+    needs = {address: bytes_of_bars(bars) for address, bars in resources.items()}
     if not patient.subject.of_vm:
         slots: dict[PciAddress, int] = {}
         for address, need in needs.items():
@@ -92,11 +94,14 @@ def _by_firmware(patient: Patient) -> tuple[int | None, str]:
     bits = space.bits or host_bits
     if not space.uefi:
         seen = "SeaBIOS puts them above all memory, as far as the guest's CPU can address"
-        return (None, seen) if bits is None else ((1 << bits) - _BELOW - (space.memory or 0), f"{seen}: {bits} bits")
+        if bits is None:
+            return None, seen
+        return (1 << bits) - BELOW_WINDOW - (space.memory or 0), f"{seen}: {bits} bits"
     if space.bits is not None:
         return _UNTRUSTED, f"OVMF makes it {size(_UNTRUSTED)}: the guest's CPU doesn't have the host's address bits"
     if not space.huge_pages:
-        return _WITHOUT_HUGE_PAGES, f"OVMF makes it {size(_WITHOUT_HUGE_PAGES)}: the guest's CPU has no 1 GiB pages"
+        room = OVMF_WITHOUT_HUGE_PAGES
+        return room, f"OVMF makes it {size(room)}: the guest's CPU has no 1 GiB pages"
     if bits is None:
         return None, "OVMF makes it an eighth of what the host's CPU can address"
     bits = min(bits, _MOST_BITS)
@@ -105,8 +110,8 @@ def _by_firmware(patient: Patient) -> tuple[int | None, str]:
 
 def _default(patient: Patient) -> tuple[int | None, str]:
     if patient.topology is None:
-        return _DEFAULTS["pcie"], "q35"
+        return DEFAULT_WINDOWS["pcie"], "q35"
     if patient.topology != "other" and patient.guest is not None and patient.guest.arch == "aarch64":
-        return _VIRT, "virt"
+        return VIRT_WINDOW, "virt"
     machine = {"pcie": "q35", "pci": "pc"}.get(patient.topology, "this machine")
-    return _DEFAULTS.get(patient.topology), machine
+    return DEFAULT_WINDOWS.get(patient.topology), machine

@@ -10,6 +10,15 @@ _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
 _WANTED = _MEMORY | _64_BIT | _PREFETCHABLE
 _ROM, _VF_BARS = 6, range(7, 13)
 
+DEFAULT_WINDOWS = {"pcie": 32 * GIB, "pci": 2 * GIB}
+"""What QEMU gives q35 (hw/pci-host/q35.c) and pc (hw/pci-host/i440fx.c) where nothing is said, by topology."""
+VIRT_WINDOW = 512 * GIB
+"""What it gives Arm's virt (hw/arm/virt.c)."""
+BELOW_WINDOW = 4 * GIB
+"""The window is above all memory, some of which is above this."""
+OVMF_WITHOUT_HUGE_PAGES = 128 * GIB
+"""OVMF's window where the guest's CPU has no 1 GiB pages: an eighth of 40 bits."""
+
 
 class AddressSpace(NamedTuple):
     """What a domain document says of the guest's address space. Sizes are bytes."""

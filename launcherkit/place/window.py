@@ -9,19 +9,22 @@ from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Unit
-from launcherkit.model.window import GIB, MIB, AddressSpace, Window, prefetchable, window_need
+from launcherkit.model.window import (
+    BELOW_WINDOW,
+    DEFAULT_WINDOWS,
+    GIB,
+    MIB,
+    OVMF_WITHOUT_HUGE_PAGES,
+    VIRT_WINDOW,
+    AddressSpace,
+    Window,
+    prefetchable,
+    window_need,
+)
 
 _X86 = ("x86_64/", "i686/")
-_DEFAULTS = {"pcie": 32 * GIB, "pci": 2 * GIB}
-"""What QEMU gives q35 and pc where nothing is said."""
-_VIRT = 512 * GIB
-"""What it gives Arm's virt."""
 _OTHERS = GIB
 """For what the guest has besides: virtio devices and the like."""
-_BELOW = 4 * GIB
-"""The window is above all memory, some of which is above this."""
-_WITHOUT_HUGE_PAGES = 128 * GIB
-"""OVMF's window where the guest's CPU has no 1 GiB pages: an eighth of 40 bits."""
 
 
 def plan_window(
@@ -45,14 +48,14 @@ def plan_window(
     wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
     if domain.machine.startswith("aarch64/virt") and domain.topology == "pcie":
         return None, _notes_for_virt(need, wanted, space)
-    default = _DEFAULTS.get(domain.topology) if domain.machine.startswith(_X86) else None
+    default = DEFAULT_WINDOWS.get(domain.topology) if domain.machine.startswith(_X86) else None
     if default is None or wanted <= default:
         return None, ()
     root = f"{domain.topology}-root"
     if space.hole is not None and space.hole < need:
         seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
         return Window(need, None, space.can_pass_bits, root), (Note("window", f"{_needed(need)}; {seen}"),)
-    fits = space.bits is None or _BELOW + (space.memory or 0) + wanted <= 1 << space.bits
+    fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + wanted <= 1 << space.bits
     hole = wanted if space.hole is None and fits else None
     return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, wanted, space, fits=fits)
 
@@ -76,7 +79,7 @@ def _needed(need: int) -> str:
 
 
 def _notes_for_virt(need: int, wanted: int, space: AddressSpace) -> tuple[Note, ...]:
-    if wanted <= (_VIRT if space.hole is None else space.hole):
+    if wanted <= (VIRT_WINDOW if space.hole is None else space.hole):
         return ()
     argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={wanted // GIB}G'/>"
     how = f"<pcihole64> where libvirt takes it for virt, as 12.8 does, else <qemu:commandline>{argument}"
@@ -94,7 +97,7 @@ def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bo
     if space.bits is not None:
         cpu = "OVMF has 32 GiB where the guest's CPU doesn't have the host's address bits"
         return (Note("window", f"{_needed(need)}; {cpu}: give it mode='host-passthrough', or {_by_firmware(wanted)}"),)
-    if not space.huge_pages and wanted > _WITHOUT_HUGE_PAGES:
+    if not space.huge_pages and wanted > OVMF_WITHOUT_HUGE_PAGES:
         cpu = "without 1 GiB pages (pdpe1gb) in the guest's CPU OVMF has 128 GiB"
         return (Note("window", f"{_needed(need)}; {cpu}: take out that <feature>, or {_by_firmware(wanted)}"),)
     return ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit.doctor.window import window_need
+from launcherkit.doctor.window import bytes_of_bars
 from launcherkit.model.function import Bar
 from launcherkit.model.host import HostFacts
 from launcherkit.model.window import AddressSpace
@@ -34,11 +34,11 @@ def test_only_prefetchable_64_bit_memory_counts_and_roms_do_not() -> None:
         bar(512 * 1024, line=6, flags=0x46200),
         bar(64 * GIB, line=7),
     ]
-    assert window_need(bars) == 64 * GIB + 288 * MIB
+    assert bytes_of_bars(bars) == 64 * GIB + 288 * MIB
 
 
 def test_each_is_rounded_up_to_a_power_of_two() -> None:
-    assert window_need([bar(3 * GIB), bar(GIB, line=3)]) == 5 * GIB
+    assert bytes_of_bars([bar(3 * GIB), bar(GIB, line=3)]) == 5 * GIB
 
 
 @pytest.mark.parametrize(
