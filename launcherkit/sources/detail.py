@@ -58,11 +58,12 @@ class DetailReader:
 
     def whole(self, directory: Tree, function: PciFunction, link: str | None) -> PciDetail:
         """All that there is; ``link`` is what the function's entry in ``/sys/bus/pci/devices`` points to."""
-        return self.needed(directory, function)._replace(
+        needed = self.needed(directory, function)
+        return needed._replace(
             revision=hexadecimal(directory.read("revision"), 0xFF),
             driver_override=text(directory.read("driver_override")),
             parents=parents_of(link),
-            resources=_bars(directory.read("resource") or b""),
+            resources=_bars(directory.read("resource") or b"") if function.is_bridge_by_class else needed.resources,
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
         )
