@@ -8,7 +8,6 @@ from contextlib import suppress
 from lxml import etree
 
 from launcherkit.domain.address_space import read_address_space
-from launcherkit.domain.cells import read_cells
 from launcherkit.domain.hostdev import (
     Parts,
     kind_of_element,
@@ -22,7 +21,7 @@ from launcherkit.domain.hostdev import (
 from launcherkit.domain.unplaced import DomainDevice, find_unplaced
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciTopology
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell, PciTopology
 
 _PCIE_MACHINES = ("q35", "pc-q35", "virt", "sbsa")
 _PCI_MACHINES = ("pc", "pc-i440fx", "i440fx")
@@ -59,9 +58,17 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         taken=frozenset(reader.taken),
         iommufd=_domain_iommufd(root),
         unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
-        cells=read_cells(root),
+        cells=_cells(root),
         space=read_address_space(root),
     )
+
+
+def _cells(root: etree._Element) -> tuple[GuestCell, ...]:
+    if root.find("cpu/numa/cell") is None:
+        return ()
+    from launcherkit.domain.cells import read_cells  # most guests have none
+
+    return read_cells(root)
 
 
 def _domain_iommufd(root: etree._Element) -> bool | None:
