@@ -100,12 +100,11 @@ def _gpus(
     found: list[Gpu] = []
     for card in cards:
         addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
-        fixed = [each.source for each in card if _fixed(each, domain)]
-        place = next((guests[source] for source in fixed if source in guests), None)
+        fixed, place = _place_said(card, domain, guests)
         for address in addresses:
             function = host.functions.get(address)
             if function is not None and is_coherent_gpu(function):
-                found.append(Gpu(address, addresses[0], bool(fixed), place))
+                found.append(Gpu(address, addresses[0], fixed, place))
     return found
 
 
@@ -118,10 +117,17 @@ def _cards(
     """The cards to be aligned: those without a place, and where the policy insists those that have one."""
     for card in cards:
         first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
-        fixed = [each.source for each in card if _fixed(each, domain)]
-        place = next((guests[source] for source in fixed if source in guests), None)
+        fixed, place = _place_said(card, domain, guests)
         if first is not None and (not fixed or (place is not None and topology in ("numa", "strict"))):
             yield Card(first, place)
+
+
+def _place_said(
+    card: Sequence[Attachment], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress]
+) -> tuple[bool, GuestAddress | None]:
+    """Whether the document says where a card is, and its place where that is a PCI address."""
+    fixed = [each.source for each in card if _fixed(each, domain)]
+    return bool(fixed), next((guests[source] for source in fixed if source in guests), None)
 
 
 def _place(
