@@ -37,7 +37,6 @@ _BRIDGES = (
     "pci-bridge",
 )
 _KEPT = ("-machine", "-m", "-smp", "-object", "-numa", "-global")
-_SIZES = ("vcpu", "vcpus", "memory", "currentMemory", "maxMemory", "memoryBacking", "memtune", "numatune", "cputune")
 _CELL_MIB = 192
 _LARGE = 0x20C
 """Flags of a BAR: memory, 64 bits, prefetchable."""
