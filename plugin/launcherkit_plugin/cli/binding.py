@@ -26,6 +26,7 @@ from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_n
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]
 """Number, members, and what has changed of them."""
@@ -80,10 +81,10 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts
     proc = proc_of(args)
     host = Host.from_sysfs(args.host)
 
-    reported: set[str] = set()
+    reporter = Reporter()
 
     def usage() -> Usage:
-        return usage_of(args, env, reported)
+        return usage_of(args, env, reporter)
 
     def open_nodes() -> OpenNodes:
         return read_open_nodes(proc)
@@ -96,12 +97,12 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts
     )
 
 
-def usage_of(args: argparse.Namespace, env: Mapping[str, str], reported: set[str] | None = None) -> Usage:
+def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporter | None = None) -> Usage:
     """Who has what, by the kubelet that the arguments name.
 
-    Why nothing is known is reported on stderr, once: ``reported`` has the messages so far.
+    Why nothing is known is said on stderr, once for each ``reporter``.
     """
-    reported = set() if reported is None else reported
+    reporter = reporter or Reporter()
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
         return _NOBODY
     problems: list[LauncherkitError] = []
@@ -109,8 +110,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reported: set[str
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
     usage = asyncio.run(read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append))
     for problem in problems:
-        if not usage.known and problem.message not in reported:
-            reported.add(problem.message)
+        if not usage.known and reporter.is_new(problem.message, problem.message):
             tell("note", problem.message, env)
     return usage
 
