@@ -21,6 +21,7 @@ _PARTS = {
     "kubelet",
     "cluster",
     "config",
+    "dra",
 }
 ARROWS: dict[str, set[str]] = {
     "": set(),
@@ -34,6 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "kubelet": {"model", "telemetry"},
     "cluster": {"", "model", "host", "telemetry"},
     "config": {"model", "devices"},
+    "dra": {"model", "host", "telemetry", "devices", "allocation", "kubelet"},
     # What puts everything together.
     "daemon": {*_PARTS, "", "nodehook"},
     "nodehook": _PARTS,
@@ -43,8 +45,8 @@ ARROWS: dict[str, set[str]] = {
 """Room to the rooms that it may import."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
-    "grpclib": {"kubelet", "nodehook"},
-    "google": {"kubelet", "nodehook"},  # google.protobuf
+    "grpclib": {"kubelet", "nodehook", "dra"},
+    "google": {"kubelet", "nodehook", "dra"},  # google.protobuf
     "prometheus_client": {"telemetry"},
     "pydantic": {"config"},
     "yaml": {"config"},

@@ -20,6 +20,7 @@ from launcherkit_plugin.model.config import (
     Auto,
     CdiConfig,
     Config,
+    DraConfig,
     LayoutEntry,
     MdevRule,
     PciRule,
@@ -134,7 +135,7 @@ def load(document: Any) -> Reading:
 
 
 def _config(document: Any) -> Config:
-    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, *rest = document
+    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, rescan_seconds, dra = document
     return Config(
         auto,
         tuple(map(_pci_rule, pci)),
@@ -144,7 +145,8 @@ def _config(document: Any) -> Config:
         pci_ids,
         nodes,
         None if cdi is None else CdiConfig(*cdi),
-        *rest,
+        rescan_seconds,
+        None if dra is None else DraConfig(*dra),
     )
 
 

@@ -196,7 +196,7 @@ class Daemon:
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> None:
         """The same with the group members of what pods have Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
-        advertiser.update(listed.values())
+        advertiser.update(resource for resource in listed.values() if not resource.dra)
         self._report(facts, listed)
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:

@@ -115,8 +115,9 @@ class PciProvider:
         self._plans, self._devices = plans, found
         beside = companions(named)
         return tuple(
-            Resource(name, variable_name(name, self._rules[name].prefix), devices, name in beside)
+            Resource(name, variable_name(name, rule.prefix), devices, name in beside, dra=rule.dra)
             for name, devices in sorted(found.items())
+            for rule in (self._rules[name],)
         )
 
     def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:

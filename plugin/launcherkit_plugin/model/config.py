@@ -59,6 +59,8 @@ class PciRule(NamedTuple):
     """The devices are functions of other resources' cards, and are requested together with these, in one pod."""
     only_vfio: bool = False
     """What has never been bound to a VFIO driver isn't advertised: rules that nobody wrote (``auto``)."""
+    dra: bool = False
+    """The devices are published for Dynamic Resource Allocation, not advertised by the device plugin (D1)."""
 
 
 class MdevRule(NamedTuple):
@@ -71,6 +73,8 @@ class MdevRule(NamedTuple):
     parents: tuple[str, ...] = ()
     """Globs over parents' names; empty: any."""
     prefix: str = "MDEV_PCI_RESOURCE"
+    dra: bool = False
+    """As in `PciRule`."""
 
 
 class VgpuVfRule(NamedTuple):
@@ -83,6 +87,8 @@ class VgpuVfRule(NamedTuple):
     parents: tuple[str, ...] = ()
     """Globs over the physical functions' addresses."""
     prefix: str = "PCI_RESOURCE"
+    dra: bool = False
+    """As in `PciRule`."""
 
 
 class LayoutEntry(NamedTuple):
@@ -119,6 +125,23 @@ class CdiConfig(NamedTuple):
     """The names are in an annotation of the container too, for kubelets before 1.28."""
 
 
+DRA_DRIVER = "pci.launcherkit.io"
+"""What the DRA driver is called where nobody says otherwise."""
+
+
+class DraConfig(NamedTuple):
+    """Dynamic Resource Allocation: how devices of rules with ``dra`` are published and handed out."""
+
+    driver: str = DRA_DRIVER
+    """The driver's name, and the domain of its attributes."""
+    environment: bool = True
+    """Containers get the variables of E1 by CDI, for launchers that know nothing of DRA."""
+    all: bool = False  # the name in the file
+    """Every rule is one with ``dra``."""
+    evict: bool = False
+    """Taints have the effect NoExecute: pods that have a device in trouble are evicted."""
+
+
 class Config(NamedTuple):
     """The whole configuration of a node."""
 
@@ -135,6 +158,8 @@ class Config(NamedTuple):
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0
     """The longest time between two scans of the host."""
+    dra: DraConfig | None = None
+    """None: there is no DRA driver."""
 
 
 class Reading(NamedTuple):

@@ -56,6 +56,10 @@ class Device(NamedTuple):
     """Of a vGPU the card that it is, or would be made, on; empty for what is no part of a card."""
     made: bool = True
     """False for a vGPU that isn't there yet: its card may be of no type still (G1)."""
+    vgpu_type: str = ""
+    """Of a vGPU the name of its type, or of those that it may have, parted by `` or ``."""
+    most: int = 0
+    """Of a vGPU that is made when it is needed: how many of its type an empty card has room for; 0: unknown."""
 
     @property
     def healthy(self) -> bool:
@@ -74,6 +78,8 @@ class Resource(NamedTuple):
     """See `launcherkit_plugin.model.config.PciRule`."""
     made_at_start: bool = False
     """PreStartContainer makes what is missing of a device (G3); else it has nothing to do, and isn't asked for."""
+    dra: bool = False
+    """It is published in ResourceSlices, and the kubelet's device manager doesn't hear of it (D1)."""
 
     @property
     def socket(self) -> str:

@@ -165,7 +165,7 @@ class Pool:
         self._keep_held(devices, usage)
         self._targets = targets
         return tuple(
-            Resource(name, variable_name(name, rules[name].prefix), found, made_at_start=True)
+            Resource(name, variable_name(name, rules[name].prefix), found, made_at_start=True, dra=rules[name].dra)
             for name, found in sorted(devices.items())
             if found
         )
