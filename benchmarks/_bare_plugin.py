@@ -14,12 +14,16 @@ from grpclib.client import Channel
 from grpclib.config import Configuration
 from grpclib.server import Server, Stream
 
-from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc as services
+from launcherkit.rpc.methods import Servicer, call
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 
+SERVICES = wire.DESCRIPTOR.services_by_name
 
-class Bare(services.DevicePluginBase):
+
+class Bare(Servicer):
     """One resource."""
+
+    service = SERVICES["DevicePlugin"]
 
     def __init__(self, devices: int) -> None:
         self._devices = [wire.Device(ID=f"d{number}", health="Healthy") for number in range(devices)]
@@ -68,7 +72,7 @@ async def main(folder: str, resources: int, devices: int) -> None:
             request = wire.RegisterRequest(
                 version="v1beta1", endpoint=f"bare{number}.sock", resource_name=f"bench.example/bare{number}"
             )
-            await services.RegistrationStub(channel).Register(request)
+            await call(channel, SERVICES["Registration"].methods_by_name["Register"], request)
     await asyncio.Event().wait()
 
 

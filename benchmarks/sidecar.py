@@ -22,7 +22,8 @@ from grpclib.client import Channel
 
 from benchmarks._samples import from_kubevirt, sample
 from benchmarks.hook import host_tree
-from launcherkit.adapters.proto import hooks_info_grpc, hooks_info_pb2, hooks_v1alpha3_grpc, hooks_v1alpha3_pb2
+from launcherkit.adapters.proto import hooks_info_pb2, hooks_v1alpha3_pb2
+from launcherkit.rpc.methods import call
 
 COUNTS = (1, 8, 64)
 FUNCTIONS = 2
@@ -69,7 +70,8 @@ def measure(folder: Path, count: int, calls: int) -> None:
 async def call_often(path: Path, count: int, calls: int) -> tuple[list[float], list[float]]:
     """Seconds of each call of Info and of OnDefineDomain, one after the other over one connection."""
     channel = Channel(path=str(path))
-    info, hooks = hooks_info_grpc.InfoStub(channel), hooks_v1alpha3_grpc.CallbacksStub(channel)
+    info = hooks_info_pb2.DESCRIPTOR.services_by_name["Info"].methods_by_name["Info"]
+    define = hooks_v1alpha3_pb2.DESCRIPTOR.services_by_name["Callbacks"].methods_by_name["OnDefineDomain"]
     asked = hooks_v1alpha3_pb2.OnDefineDomainParams(
         domainXML=from_kubevirt(count), vmi=sample(count, FUNCTIONS).vmi_json.encode()
     )
@@ -77,8 +79,8 @@ async def call_often(path: Path, count: int, calls: int) -> tuple[list[float], l
     defined: list[float] = []
     try:
         for _ in range(calls):
-            floor.append(await timed(lambda: info.Info(hooks_info_pb2.InfoParams())))
-            defined.append(await timed(lambda: hooks.OnDefineDomain(asked)))
+            floor.append(await timed(lambda: call(channel, info, hooks_info_pb2.InfoParams())))
+            defined.append(await timed(lambda: call(channel, define, asked)))
     finally:
         channel.close()
     return floor, defined

@@ -27,7 +27,7 @@ def _sources() -> Iterator[Path]:
     yield from (ROOT / "dev", ROOT / "hatch_build.py")
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if not path.stem.endswith(("_pb2", "_grpc")):  # generated
+            if not path.stem.endswith("_pb2"):  # generated
                 yield path
 
 

@@ -12,10 +12,10 @@ from grpclib.server import Stream
 from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name, not_made
-from launcherkit.adapters.proto import plugins_v1alpha1_grpc
 from launcherkit.adapters.proto import plugins_v1alpha1_pb2 as plugins
 from launcherkit.errors import UnknownDomainType
 from launcherkit.rpc.calls import receive
+from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.refusal import refusal
 
 SOCKET = "launcherkit.sock"
@@ -40,7 +40,9 @@ def domain_hook(folder: str, plugin: str, settings: HookSettings) -> Endpoint:
     return Endpoint(path, (DomainHook(settings),), f"the domain hook of {plugin}")
 
 
-class DomainHook(plugins_v1alpha1_grpc.DomainHookServiceBase):
+class DomainHook(Servicer):
+    service = plugins.DESCRIPTOR.services_by_name["DomainHookService"]
+
     def __init__(self, settings: HookSettings) -> None:
         self._settings = settings
 

@@ -13,12 +13,12 @@ from grpclib.server import Stream
 from launcherkit.adapters.hook_core import HookSettings, complete_domain
 from launcherkit.adapters.hook_server import Endpoint
 from launcherkit.adapters.hook_socket import check_name
-from launcherkit.adapters.proto import hooks_info_grpc, hooks_v1alpha1_grpc, hooks_v1alpha2_grpc, hooks_v1alpha3_grpc
 from launcherkit.adapters.proto import hooks_info_pb2 as info
 from launcherkit.adapters.proto import hooks_v1alpha1_pb2 as v1
 from launcherkit.adapters.proto import hooks_v1alpha2_pb2 as v2
 from launcherkit.adapters.proto import hooks_v1alpha3_pb2 as v3
 from launcherkit.rpc.calls import receive
+from launcherkit.rpc.methods import Servicer
 
 VERSIONS = ("v1alpha1", "v1alpha2", "v1alpha3")
 
@@ -45,8 +45,10 @@ def socket_name(env: Mapping[str, str]) -> str:
     return check_name(env.get("CONTAINER_NAME") or "launcherkit", "CONTAINER_NAME") + ".sock"
 
 
-class Info(hooks_info_grpc.InfoBase):
+class Info(Servicer):
     """Says who we are. Its failure would fail the VM, so nothing is looked at here."""
+
+    service = info.DESCRIPTOR.services_by_name["Info"]
 
     async def Info(self, stream: Stream[info.InfoParams, info.InfoResult]) -> None:
         await receive(stream, info.InfoParams)
@@ -54,7 +56,9 @@ class Info(hooks_info_grpc.InfoBase):
         await stream.send_message(info.InfoResult(name="launcherkit", hookPoints=points, versions=VERSIONS))
 
 
-class Version1(hooks_v1alpha1_grpc.CallbacksBase):
+class Version1(Servicer):
+    service = v1.DESCRIPTOR.services_by_name["Callbacks"]
+
     def __init__(self, settings: HookSettings) -> None:
         self._settings = settings
 
@@ -64,7 +68,9 @@ class Version1(hooks_v1alpha1_grpc.CallbacksBase):
         await stream.send_message(v1.OnDefineDomainResult(domainXML=domain))
 
 
-class Version2(hooks_v1alpha2_grpc.CallbacksBase):
+class Version2(Servicer):
+    service = v2.DESCRIPTOR.services_by_name["Callbacks"]
+
     def __init__(self, settings: HookSettings) -> None:
         self._settings = settings
 
@@ -82,7 +88,9 @@ class Version2(hooks_v1alpha2_grpc.CallbacksBase):
         )
 
 
-class Version3(hooks_v1alpha3_grpc.CallbacksBase):
+class Version3(Servicer):
+    service = v3.DESCRIPTOR.services_by_name["Callbacks"]
+
     def __init__(self, settings: HookSettings, stop: asyncio.Event) -> None:
         self._settings = settings
         self._stop = stop

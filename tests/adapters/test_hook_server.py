@@ -26,7 +26,19 @@ from h2.events import StreamReset
 
 from benchmarks._samples import from_kubevirt, sample
 from launcherkit.adapters.proto import hooks_v1alpha3_pb2 as v3
-from tests.support.hooks import DOMAIN, ROOT, VMI, BareClient, Client, HookProcess, call, hook_process, provoked
+from launcherkit.rpc.methods import opened
+from tests.support.hooks import (
+    DOMAIN,
+    ROOT,
+    VMI,
+    BareClient,
+    Client,
+    HookProcess,
+    call,
+    callback,
+    hook_process,
+    provoked,
+)
 from tests.support.hosttree import HostTree
 
 DEFINE = "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain"
@@ -156,7 +168,7 @@ def test_sigterm_lets_a_call_under_way_finish_and_refuses_new_ones(
 ) -> None:
     async def scenario() -> None:
         async with Client(path) as client:
-            async with client.stub().OnDefineDomain.open() as stream:
+            async with opened(client.channel, callback("OnDefineDomain")) as stream:
                 await stream.send_request()
                 await client.info()  # on the same connection: the request before it has arrived
                 hook.process.terminate()
@@ -179,7 +191,7 @@ def test_a_large_answer_arrives_whole_though_the_process_is_ending(hook: HookPro
     domain = DOMAIN.replace(b"<devices>", b"<!--" + b"x" * 3_000_000 + b"--><devices>")
 
     async def scenario() -> None:
-        async with Client(path) as client, client.stub().OnDefineDomain.open() as stream:
+        async with Client(path) as client, opened(client.channel, callback("OnDefineDomain")) as stream:
             await stream.send_request()
             await client.info()
             hook.process.terminate()

@@ -13,10 +13,10 @@ from grpclib import GRPCError, Status
 
 from launcherkit import Host, translate
 from launcherkit.adapters.proto import hooks_v1alpha2_pb2, hooks_v1alpha3_pb2
-from tests.support.hooks import DOMAIN, PATIENCE, SERVICES, VMI, Client, HookProcess, call, hook_process, provoked
+from tests.support.hooks import DOMAIN, PATIENCE, VERSIONS, VMI, Client, HookProcess, call, hook_process, provoked
 from tests.support.hosttree import HostTree
 
-every_version = pytest.mark.parametrize("version", sorted(SERVICES))
+every_version = pytest.mark.parametrize("version", sorted(VERSIONS))
 
 
 @pytest.fixture
@@ -66,13 +66,13 @@ def test_a_vmi_that_asks_for_nothing_gets_its_domain_byte_for_byte(path: Path) -
 def test_cloud_init_passes_through_untouched(path: Path, version: str) -> None:
     params = {"v1alpha2": hooks_v1alpha2_pb2, "v1alpha3": hooks_v1alpha3_pb2}[version].PreCloudInitIsoParams
     asked = params(cloudInitNoCloudSource=b'{"userData": "\xc3\xa9"}', cloudInitData=b"\x00\xffany bytes", vmi=VMI)
-    answer = call(path, lambda client: client.stub(version).PreCloudInitIso(asked))
+    answer = call(path, lambda client: client.callback("PreCloudInitIso", asked, version))
     assert answer.cloudInitNoCloudSource == asked.cloudInitNoCloudSource
     assert answer.cloudInitData == asked.cloudInitData
 
 
 def test_shutdown_is_answered_and_ends_the_process(path: Path, hook: HookProcess) -> None:
-    call(path, lambda client: client.stub().Shutdown(hooks_v1alpha3_pb2.ShutdownParams()))
+    call(path, lambda client: client.callback("Shutdown", hooks_v1alpha3_pb2.ShutdownParams()))
     assert hook.wait() == 0
     assert not path.exists()
 
@@ -147,7 +147,7 @@ def test_the_annotation_of_a_vmi_decides_for_its_own_call(path: Path) -> None:
 
 def test_a_hundred_calls_at_once_all_get_their_answer(path: Path) -> None:
     async def many(client: Client) -> list[bytes]:
-        return await asyncio.gather(*(client.define(version=version) for version in sorted(SERVICES) * 34))
+        return await asyncio.gather(*(client.define(version=version) for version in sorted(VERSIONS) * 34))
 
     answers = call(path, many)
     assert len(answers) == 102

@@ -12,10 +12,10 @@ from grpclib import GRPCError
 from grpclib.client import Channel
 from grpclib.server import Stream
 
-from launcherkit.adapters.proto import hooks_info_grpc
 from launcherkit.adapters.proto import hooks_info_pb2 as wire
 from launcherkit.rpc import calls, connection
 from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.methods import Servicer, call
 from launcherkit.rpc.server import BoundedServer
 from tests.support import hostile
 
@@ -24,7 +24,9 @@ INFO = "/kubevirt.hooks.info.Info/Info"
 SECONDS = 60
 
 
-class _Info(hooks_info_grpc.InfoBase):
+class _Info(Servicer):
+    service = wire.DESCRIPTOR.services_by_name["Info"]
+
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
@@ -54,7 +56,10 @@ async def serving(folder: Path, answer: Answer = at_once, under_way: Calls | Non
 
 
 async def asked(channel: Channel) -> wire.InfoResult:
-    return await hooks_info_grpc.InfoStub(channel).Info(wire.InfoParams(), timeout=SECONDS)
+    answer: wire.InfoResult = await call(
+        channel, _Info.service.methods_by_name["Info"], wire.InfoParams(), timeout=SECONDS
+    )
+    return answer
 
 
 def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,33 +15,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from grpclib.client import Channel
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, Event
 
 from launcherkit.adapters.proto import (
-    hooks_info_grpc,
     hooks_info_pb2,
-    hooks_v1alpha1_grpc,
     hooks_v1alpha1_pb2,
-    hooks_v1alpha2_grpc,
     hooks_v1alpha2_pb2,
-    hooks_v1alpha3_grpc,
     hooks_v1alpha3_pb2,
-    plugins_v1alpha1_grpc,
     plugins_v1alpha1_pb2,
 )
+from launcherkit.rpc import methods as rpc
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 """Seconds before a test gives up; nothing here should take one."""
 
-SERVICES: dict[str, tuple[Any, Any]] = {
-    "v1alpha1": (hooks_v1alpha1_grpc, hooks_v1alpha1_pb2),
-    "v1alpha2": (hooks_v1alpha2_grpc, hooks_v1alpha2_pb2),
-    "v1alpha3": (hooks_v1alpha3_grpc, hooks_v1alpha3_pb2),
+VERSIONS: dict[str, Any] = {
+    "v1alpha1": hooks_v1alpha1_pb2,
+    "v1alpha2": hooks_v1alpha2_pb2,
+    "v1alpha3": hooks_v1alpha3_pb2,
 }
+
+INFO = hooks_info_pb2.DESCRIPTOR.services_by_name["Info"].methods_by_name["Info"]
+MUTATE = plugins_v1alpha1_pb2.DESCRIPTOR.services_by_name["DomainHookService"].methods_by_name["MutateDomain"]
+
+
+def callback(name: str, version: str = "v1alpha3") -> MethodDescriptor:
+    """A method that KubeVirt calls."""
+    service: ServiceDescriptor = VERSIONS[version].DESCRIPTOR.services_by_name["Callbacks"]
+    return service.methods_by_name[name]
+
 
 VMI = json.dumps(
     {
@@ -185,23 +193,23 @@ class Client:
         self.channel.close()
 
     async def info(self) -> hooks_info_pb2.InfoResult:
-        return await hooks_info_grpc.InfoStub(self.channel).Info(hooks_info_pb2.InfoParams(), timeout=PATIENCE)
+        request = hooks_info_pb2.InfoParams()
+        answer: hooks_info_pb2.InfoResult = await rpc.call(self.channel, INFO, request, timeout=PATIENCE)
+        return answer
 
-    def stub(self, version: str = "v1alpha3") -> Any:
-        return SERVICES[version][0].CallbacksStub(self.channel)
+    async def callback(self, name: str, request: Message, version: str = "v1alpha3") -> Any:
+        return await rpc.call(self.channel, callback(name, version), request, timeout=PATIENCE)
 
     async def define(self, domain: bytes = DOMAIN, vmi: bytes = VMI, version: str = "v1alpha3") -> bytes:
-        asked = SERVICES[version][1].OnDefineDomainParams(domainXML=domain, vmi=vmi)
-        answer = await self.stub(version).OnDefineDomain(asked, timeout=PATIENCE)
-        return bytes(answer.domainXML)
+        asked = VERSIONS[version].OnDefineDomainParams(domainXML=domain, vmi=vmi)
+        return bytes((await self.callback("OnDefineDomain", asked, version)).domainXML)
 
     async def mutate(self, domain: bytes = DOMAIN, vmi: bytes = VMI, domain_type: str = "libvirt") -> bytes:
         context = plugins_v1alpha1_pb2.SidecarContext(invocation_context="Boot")
         asked = plugins_v1alpha1_pb2.MutateDomainRequest(
             domain_type=domain_type, domain=domain, vmi=vmi, sidecar_context=context
         )
-        stub = plugins_v1alpha1_grpc.DomainHookServiceStub(self.channel)
-        return (await stub.MutateDomain(asked, timeout=PATIENCE)).domain
+        return bytes((await rpc.call(self.channel, MUTATE, asked, timeout=PATIENCE)).domain)
 
 
 def call(path: Path, use: Callable[[Client], Any]) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from grpclib.server import Server, Stream
 
-from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerBase
+from launcherkit.rpc.methods import Servicer
+from launcherkit_plugin.kubelet.client import LIST
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import (
     ContainerDevices,
     ContainerResources,
@@ -45,7 +46,13 @@ def pods_answer(pods: Pods) -> ListPodResourcesResponse:
     )
 
 
-class PodResourcesService(PodResourcesListerBase):
+class PodResourcesLister(Servicer):
+    """What a kubelet's PodResources is made of; a subclass has ``List``."""
+
+    service = LIST.containing_service
+
+
+class PodResourcesService(PodResourcesLister):
     """Answers with ``pods``, which may be replaced."""
 
     def __init__(self, pods: Pods) -> None:
@@ -57,7 +64,7 @@ class PodResourcesService(PodResourcesListerBase):
 
 
 @asynccontextmanager
-async def serving_pod_resources(path: Path, service: PodResourcesListerBase) -> AsyncIterator[None]:
+async def serving_pod_resources(path: Path, service: PodResourcesLister) -> AsyncIterator[None]:
     """Serve on a socket, which is removed in the end."""
     server = Server([service])
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Makes the stubs of the gRPC services: ``python -m tests.support.protos`` after a change of a ``.proto`` file.
+"""Makes the messages of the gRPC services: ``python -m tests.support.protos`` after a change of a ``.proto`` file.
 
 Every folder ``proto`` of the two packages is taken.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = {Path(): "launcherkit", Path("plugin"): "launcherkit_plugin"}
 """Folder, from which imports start, to the package in it."""
-GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
+GENERATED = ("*_pb2.py", "*_pb2.pyi")
 
 
 def proto_files(distribution: Path) -> list[Path]:
@@ -23,25 +23,18 @@ def proto_files(distribution: Path) -> list[Path]:
 
 def generate(target: Path) -> None:
     """Write the stubs of all ``.proto`` files below a folder, at the places that they have in the repository."""
-    plugin = target / "protoc-gen-grpclib_python"
-    plugin.write_text(f"#!{sys.executable}\nfrom grpclib.plugin.main import main\nmain()\n")
-    plugin.chmod(0o755)
-    try:
-        for distribution in DISTRIBUTIONS:
-            out = target / distribution
-            out.mkdir(exist_ok=True)
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / distribution}"),
-                    f"--plugin=protoc-gen-grpclib_python={plugin}",
-                    *(f"--{kind}_out={out}" for kind in ("python", "pyi", "grpclib_python")),
-                    *map(str, proto_files(distribution)),
-                ],
-                cwd=ROOT / distribution,
-                check=True,
-            )
-    finally:
-        plugin.unlink()
+    for distribution in DISTRIBUTIONS:
+        out = target / distribution
+        out.mkdir(exist_ok=True)
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / distribution}"),
+                *(f"--{kind}_out={out}" for kind in ("python", "pyi")),
+                *map(str, proto_files(distribution)),
+            ],
+            cwd=ROOT / distribution,
+            check=True,
+        )
 
 
 def generated(root: Path) -> dict[str, str]:

@@ -11,15 +11,18 @@ from grpclib import GRPCError
 from grpclib.client import Channel, Stream
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
+from launcherkit.rpc.methods import call, opened
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.kubelet.proto.deviceplugin_v1beta1_grpc import RegistrationStub
-from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerStub
+from launcherkit_plugin.kubelet.proto import podresources_v1_pb2 as podresources
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.model.device import Holder, Resource
 from launcherkit_plugin.model.errors import NoKubelet, RegistrationRefused, UsageUnreadable
 
 T = TypeVar("T")
+
+REGISTER = wire.DESCRIPTOR.services_by_name["Registration"].methods_by_name["Register"]
+LIST = podresources.DESCRIPTOR.services_by_name["PodResourcesLister"].methods_by_name["List"]
 
 KUBELET_SOCKET = "kubelet.sock"
 ANSWER_SECONDS = 10.0
@@ -59,7 +62,7 @@ async def register(folder: str, resource: Resource) -> None:
         options=messages.options(resource),
     )
     try:
-        await _in_a_task(RegistrationStub(channel).Register(request, timeout=ANSWER_SECONDS))
+        await _in_a_task(call(channel, REGISTER, request, timeout=ANSWER_SECONDS))
     except GRPCError as refusal:
         raise RegistrationRefused(
             f"{path}: the kubelet refuses {resource.name}: {refusal.message or refusal.status.name}",
@@ -129,7 +132,7 @@ async def list_pod_devices(socket: str, seconds: float = ANSWER_SECONDS) -> PodD
 
 
 async def _list(channel: Channel) -> ListPodResourcesResponse:
-    async with PodResourcesListerStub(channel).List.open() as stream:
+    async with opened(channel, LIST) as stream:
         await stream.send_message(ListPodResourcesRequest(), end=True)
         return ListPodResourcesResponse.FromString(await _message(stream))
 

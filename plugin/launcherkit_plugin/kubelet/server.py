@@ -13,10 +13,10 @@ from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import SocketIdentity, identity, socket_at
 from launcherkit_plugin.kubelet import messages
-from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_grpc
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
@@ -164,7 +164,9 @@ class _Devices:
                 self._when_left()
 
 
-class _Service(deviceplugin_v1beta1_grpc.DevicePluginBase):
+class _Service(Servicer):
+    service = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
+
     def __init__(
         self, resource: Resource, answers: KubeletAnswers, reporter: Reporter, devices: _Devices, dev_root: str
     ) -> None:

@@ -19,13 +19,13 @@ from grpclib.server import Stream
 
 from launcherkit.errors import BadVmi, LauncherkitError
 from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import socket_at
 from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
-from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_grpc
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -111,7 +111,7 @@ class HookAllocator(Protocol):
     def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
 
 
-class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
+class NodeHook(Servicer):
     """Answers virt-handler. What it can't be sure of it leaves to the loop and the grace time.
 
     Args:
@@ -121,6 +121,8 @@ class NodeHook(nodehook_v1alpha1_grpc.NodeHookServiceBase):
         wake: called when something may be taken away.
         reporter: takes what goes wrong.
     """
+
+    service = wire.DESCRIPTOR.services_by_name["NodeHookService"]
 
     def __init__(
         self,

@@ -12,12 +12,17 @@ from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
 from launcherkit_plugin.kubelet.client import ANSWER_BYTES, list_pod_devices
-from launcherkit_plugin.kubelet.proto.podresources_v1_grpc import PodResourcesListerBase
 from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable
-from tests.support.pod_resources import PodResourcesService, Pods, serving_pod_resources, write_checkpoint
+from tests.support.pod_resources import (
+    PodResourcesLister,
+    PodResourcesService,
+    Pods,
+    serving_pod_resources,
+    write_checkpoint,
+)
 
 GPU = "nvidia.com/GA102"
 VM: Pods = {"vms/launcher-1": {GPU: ["0000:01:00.0", "0000:02:00.0"]}}
@@ -34,7 +39,7 @@ class Kubelet:
 
     def usage(
         self,
-        pods: Pods | PodResourcesListerBase | None,
+        pods: Pods | PodResourcesLister | None,
         *,
         age: float = 10 * SETTLE_SECONDS,
         own_pod: str | None = None,
@@ -53,7 +58,7 @@ class Kubelet:
         async def serve_and_read() -> Usage:
             if pods is None:
                 return await read()
-            service = pods if isinstance(pods, PodResourcesListerBase) else PodResourcesService(pods)
+            service = pods if isinstance(pods, PodResourcesLister) else PodResourcesService(pods)
             async with serving_pod_resources(self.socket, service):
                 return await read()
 
@@ -131,12 +136,12 @@ def test_a_kubelet_that_has_never_given_anything_away_has_no_checkpoint(kubelet:
     assert kubelet.usage({}, age=1) == Usage("pod-resources", {})
 
 
-class Refusing(PodResourcesListerBase):
+class Refusing(PodResourcesLister):
     async def List(self, stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> None:
         raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many calls")
 
 
-class Endless(PodResourcesListerBase):
+class Endless(PodResourcesLister):
     """Says that its message is as long as a message can be."""
 
     async def List(self, stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> None:
@@ -144,19 +149,19 @@ class Endless(PodResourcesListerBase):
         await stream._stream.send_data(b"\x00" + (ANSWER_BYTES + 1).to_bytes(4, "big") + b"\n")
 
 
-class CutOff(PodResourcesListerBase):
+class CutOff(PodResourcesLister):
     async def List(self, stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> None:
         await stream.send_initial_metadata()
         await stream._stream.send_data(b"\x00\x00\x00\x00\x09\n")
 
 
-class Broken(PodResourcesListerBase):
+class Broken(PodResourcesLister):
     async def List(self, stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> None:
         await stream.send_initial_metadata()
         await stream._stream.send_data(b"\x00\x00\x00\x00\x02\xff\xff")
 
 
-class Silent(PodResourcesListerBase):
+class Silent(PodResourcesLister):
     async def List(self, stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> None:
         await asyncio.Event().wait()
 
@@ -172,7 +177,7 @@ class Silent(PodResourcesListerBase):
     ],
 )
 def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
-    tmp_path: Path, kubelet: Kubelet, service: Callable[[], PodResourcesListerBase], why: str
+    tmp_path: Path, kubelet: Kubelet, service: Callable[[], PodResourcesLister], why: str
 ) -> None:
     async def ask() -> None:
         async with serving_pod_resources(kubelet.socket, service()):

@@ -13,10 +13,10 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import BadVmi
+from launcherkit.rpc.methods import call
 from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
-from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from launcherkit_plugin.nodehook.service import NodeHook, pod_of, read_vm, serving_node_hook
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -56,6 +56,9 @@ class Answers:
             raise self.error
 
 
+EXECUTE_NODE_HOOK = NodeHook.service.methods_by_name["ExecuteNodeHook"]
+
+
 class Handler:
     """virt-handler, and the plugin that it calls."""
 
@@ -79,9 +82,8 @@ class Handler:
                 channel = unix_channel(self.path)
                 try:
                     for point, document in calls:
-                        await NodeHookServiceStub(channel).ExecuteNodeHook(
-                            ExecuteNodeHookRequest(hookPoint=point, vmi=document)
-                        )
+                        request = ExecuteNodeHookRequest(hookPoint=point, vmi=document)
+                        await call(channel, EXECUTE_NODE_HOOK, request)
                 finally:
                     channel.close()
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.rpc.methods import call
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.kubelet.client import unix_channel
-from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_grpc import NodeHookServiceStub
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from tests.plugin.daemon.test_serve import Node
-from tests.plugin.nodehook.test_service import vmi
+from tests.plugin.nodehook.test_service import EXECUTE_NODE_HOOK, vmi
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.waiting import until
 
@@ -86,7 +86,7 @@ def test_virt_handler_is_answered_at_the_socket_that_was_named(node: Node, kubel
         channel = unix_channel(str(path))
         try:
             request = ExecuteNodeHookRequest(hookPoint="PreVMStart", vmi=vmi())
-            await NodeHookServiceStub(channel).ExecuteNodeHook(request)
+            await call(channel, EXECUTE_NODE_HOOK, request)
         finally:
             channel.close()
 
