@@ -1,7 +1,8 @@
-"""A stand-in for a Kubernetes API server: lists, watches and Events over HTTP, as strict as the real one.
+"""A stand-in for a Kubernetes API server, as strict as the real one: lists, watches, Events, slices, claims over HTTP.
 
 It refuses who has no token, paths and verbs that the manifests give no right to, fields that it can't select by, a
-watch from a version that it has forgotten, and Events that the real one would not store.
+watch from a version that it has forgotten, and Events that the real one would not store; and changes of a slice of an
+older version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ import yaml
 TOKEN = "secret-token"
 KUBEVIRTS, PODS, NODES = "/apis/kubevirt.io/v1/kubevirts", "/api/v1/pods", "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
-SELECTABLE = {PODS: {"spec.nodeName"}, NODES: {"metadata.name"}, KUBEVIRTS: set[str]()}
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims"
+SELECTABLE = {
+    PODS: {"spec.nodeName"},
+    NODES: {"metadata.name"},
+    KUBEVIRTS: set[str](),
+    SLICES: {"spec.nodeName", "spec.driver"},
+    CLAIMS: set[str](),
+}
 
 
 class Change(NamedTuple):
@@ -38,11 +47,15 @@ class ApiServer:
         self.lock = threading.Condition()
         self.version = 100
         self.oldest = 0
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {KUBEVIRTS: {}, PODS: {}, NODES: {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {path: {} for path in SELECTABLE}
         self.changes: list[Change] = []
         self.events: dict[str, dict[str, Any]] = {}
         self.absent: set[str] = set()
         """Paths of kinds that the cluster doesn't have."""
+        self.away = False
+        """Whether it fails whatever it is asked, as one does that has lost its etcd."""
+        self.writes: list[str] = []
+        """What slices and claims were changed by: ``POST``, ``PUT``, ``DELETE``, ``PATCH``, in their order."""
         self.watches = 0
         self.lists = 0
         self.ending = False
@@ -139,6 +152,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self._answered(self._patch)
 
+    def do_PUT(self) -> None:
+        self._answered(self._put)
+
+    def do_DELETE(self) -> None:
+        self._answered(self._delete)
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name that it overrides
         """Requests are no news."""
 
@@ -146,6 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise _Refused(401, "Unauthorized")
+            if self.api.away:
+                raise _Refused(500, "etcdserver: no leader")
             handle()
         except _Refused as refused:
             self._send(refused.code, {"kind": "Status", "code": refused.code, "message": str(refused)})
@@ -163,6 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if url.path.startswith(f"{CLAIMS}/"):
+            with self.api.lock:
+                self._send(200, self._named(CLAIMS, url.path.removeprefix(f"{CLAIMS}/")))
+            return
         if url.path not in self.api.objects:
             raise _Refused(403, f"may not list {url.path}")
         if url.path in self.api.absent:
@@ -219,6 +244,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         body = self._body({"application/json"})
+        if self.path == SLICES:
+            self._create_slice(body)
+            return
         if self.path != EVENTS:
             raise _Refused(403, f"may not create at {self.path}")
         name = body["metadata"]["name"]
@@ -241,7 +269,63 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.lock.notify_all()
         self._send(201, body)
 
+    def _named(self, path: str, name: str) -> dict[str, Any]:
+        for item in self.api.objects[path].values():
+            if item["metadata"]["name"] == name:
+                return item
+        raise _Refused(404, f"{path.rpartition('/')[2]} {name!r} not found")
+
+    def _create_slice(self, body: dict[str, Any]) -> None:
+        metadata, spec = body["metadata"], body["spec"]
+        if set(metadata) - {"generateName", "ownerReferences"} or not {"driver", "nodeName", "pool"} <= set(spec):
+            raise _Refused(422, "ResourceSlice is invalid")
+        with self.api.lock:
+            number = self.api.version + 1
+            metadata["name"] = f"{metadata['generateName']}{number:05x}"
+            metadata["uid"] = f"uid-slice-{number}"
+            self.api.writes.append("POST")
+            self.api.put(SLICES, body)
+            self._send(201, body)
+
+    def _put(self) -> None:
+        body = self._body({"application/json"})
+        with self.api.lock:
+            there = self._named(SLICES, self.path.removeprefix(f"{SLICES}/"))
+            if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
+                raise _Refused(409, "the object has been modified; please apply your changes to the latest version")
+            if any(body["spec"][key] != there["spec"][key] for key in ("driver", "nodeName")):
+                raise _Refused(422, "spec: field is immutable")
+            self.api.writes.append("PUT")
+            self.api.put(SLICES, body)
+            self._send(200, body)
+
+    def _delete(self) -> None:
+        options = self._body({"application/json"})
+        with self.api.lock:
+            there = self._named(SLICES, self.path.removeprefix(f"{SLICES}/"))
+            if options["preconditions"] != {"uid": there["metadata"]["uid"]}:
+                raise _Refused(409, "the UID in the precondition does not match the UID in record")
+            self.api.writes.append("DELETE")
+            self.api.remove(SLICES, there["metadata"]["name"])
+            self._send(200, {"kind": "Status", "status": "Success"})
+
+    def _apply_status(self, name: str, query: str) -> None:
+        if parse_qs(query) != {"fieldManager": ["launcherkit-plugin"], "force": ["true"]}:
+            raise _Refused(400, f"no field manager: {query}")
+        body = self._body({"application/apply-patch+yaml"})
+        with self.api.lock:
+            there = self._named(CLAIMS, name)
+            if body["metadata"]["uid"] != there["metadata"]["uid"]:
+                raise _Refused(409, "Precondition failed: UID in precondition does not match")
+            self.api.writes.append("PATCH")
+            self.api.put(CLAIMS, {**there, "status": {**there.get("status", {}), **body["status"]}})
+            self._send(200, there)
+
     def _patch(self) -> None:
+        url = urlsplit(self.path)
+        if url.path.startswith(f"{CLAIMS}/") and url.path.endswith("/status"):
+            self._apply_status(url.path.removeprefix(f"{CLAIMS}/").removesuffix("/status"), url.query)
+            return
         change = self._body({"application/merge-patch+json"})
         folder, _, name = self.path.rpartition("/")
         with self.api.lock:
@@ -256,16 +340,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _selected(path: str, selector: str) -> Any:
-    field, _, wanted = selector.partition("=")
-    if path in (PODS, NODES) and not selector:
+    wanted = dict(each.split("=", 1) for each in selector.split(",") if each)
+    if path in (PODS, NODES, SLICES) and not selector:
         raise _Refused(400, "a plugin of one node has no business with those of all")
-    if selector and field not in SELECTABLE[path]:
-        raise _Refused(400, f"field label not supported: {field}")
+    if unknown := set(wanted) - SELECTABLE[path]:
+        raise _Refused(400, f"field label not supported: {unknown}")
 
     def selected(item: Mapping[str, Any]) -> bool:
-        value: Any = item
-        for part in filter(None, field.split(".")):
-            value = value.get(part, {})
-        return not selector or value == wanted
+        def value(field: str) -> Any:
+            found: Any = item
+            for part in field.split("."):
+                found = found.get(part, {})
+            return found
+
+        return all(value(field) == text for field, text in wanted.items())
 
     return selected

@@ -53,6 +53,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         signal.signal(number, lambda *_: os._exit(0))  # nothing is to be finished; the first process of a pod needs one
 
     from launcherkit_plugin.cluster.api import Api, configured
+    from launcherkit_plugin.cluster.claim_requests import ClaimRequests
     from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
@@ -60,4 +61,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     reporter = Reporter(Lines(env, time.time))
     api = Api(configured(env))
     events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
-    serve(Container(api, args.node, Board(), events, reporter, env), args.cluster_socket, pods=args.watch_pods)
+    board = Board()
+    claims = ClaimRequests(api, lambda answer: board.happened("claim", answer), reporter)
+    container = Container(api, args.node, board, events, claims, reporter, env)
+    serve(container, args.cluster_socket, pods=args.watch_pods)

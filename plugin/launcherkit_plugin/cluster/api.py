@@ -97,6 +97,31 @@ class Api:
         """
         return self._answered("PATCH", path, {}, body, "application/merge-patch+json")
 
+    def put(self, path: str, body: Json) -> Json:
+        """Replace an object; with a ``resourceVersion`` only that one.
+
+        Raises:
+            ApiProblem: it is refused; with 409 the object has changed.
+        """
+        return self._answered("PUT", path, {}, body)
+
+    def apply(self, path: str, body: Json, manager: str) -> Json:
+        """Server-side apply: what ``manager`` says of an object, and nothing that others say.
+
+        Raises:
+            ApiProblem: it is refused.
+        """
+        query = {"fieldManager": manager, "force": "true"}
+        return self._answered("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    def delete(self, path: str, uid: str) -> None:
+        """Delete the object with that UID.
+
+        Raises:
+            ApiProblem: it is gone, or another one has its name.
+        """
+        self._answered("DELETE", path, {}, {"preconditions": {"uid": uid}})
+
     def watch(self, path: str, **query: str) -> Iterator[Json]:
         """What changes from a resource version on, until the server ends it.
 

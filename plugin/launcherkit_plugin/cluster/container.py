@@ -1,7 +1,7 @@
 """The process that speaks to the API server, for the daemon: ``launcherkit-plugin cluster``.
 
-Threads, for the Kubernetes client waits: one for each thing that is watched; the first one posts Events. It outlives
-the daemon, and dials again.
+Threads, for the Kubernetes client waits: one for each thing that is watched or written; the first one posts Events. It
+outlives the daemon, and dials again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import NamedTuple, NoReturn
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
+from launcherkit_plugin.cluster.claim_requests import ClaimRequests
 from launcherkit_plugin.cluster.events import Event, EventPoster
-from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, Message, check_hello, line_of, parse
+from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -42,6 +43,7 @@ class Container(NamedTuple):
     """The node's name."""
     board: Board
     events: EventPoster
+    claims: ClaimRequests
     reporter: Reporter
     env: Mapping[str, str]
 
@@ -80,8 +82,8 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
             container.reporter.log("info", f"connected to the daemon at {path}")
             container.board.connect(daemon)
             try:
-                while line := lines.readline(LINE_BYTES + 1):
-                    _hear(parse(line), container, watched)
+                while line := lines.readline(POOL_BYTES + 1):
+                    _hear(parse(line, POOL_BYTES), container, watched)
             finally:
                 container.board.disconnect()
     return "it has disconnected"
@@ -94,6 +96,11 @@ def _hear(message: Message, container: Container, watched: set[str]) -> None:
         api, board = container.api, container.board
         _watch("kubevirt", lambda: watch_configuration(api, board), container, watched)
         _watch("labels", lambda: watch_labels(api, container.node, board), container, watched)
+    elif message.name == "get-claim":
+        container.claims.get(message.value)
+    elif message.name == "claim-status":
+        container.claims.status(message.value)
+        _watch("statuses", container.claims.write, container, watched)
 
 
 def event_of(value: object) -> Event:

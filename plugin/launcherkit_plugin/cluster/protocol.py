@@ -5,7 +5,14 @@ The daemon listens, the other connects. Both begin with ``{"hello": {"version": 
 * down: ``{"want": ["kubevirt"]}``, what the daemon needs to know; ``{"event": {"type": ..., "reason": ...,
   "message": ...}}``;
 * up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
-  ended.
+  ended;
+
+and for Dynamic Resource Allocation
+
+* down: ``{"slices": {"driver": ..., "slices": [spec, ...]}}``, all ResourceSlices that the node is to have of a driver;
+  ``{"get-claim": {"id": 1, "namespace": ..., "name": ..., "uid": ...}}``; ``{"claim-status": {"namespace": ...,
+  "name": ..., "uid": ..., "devices": [...]}}``;
+* up: ``{"claim": {"id": 1, "object": {...}}}``, or ``{"claim": {"id": 1, "error": "..."}}``.
 
 A key that one side doesn't know is ignored, so keys can be added without a new version.
 """
@@ -20,6 +27,9 @@ from launcherkit.errors import shown
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024
 """KubeVirt's whole configuration is one line; etcd takes objects of 1.5 MB."""
+
+POOL_BYTES = 16 * 1024 * 1024
+"""The slices of a node are one line too: 4096 functions with their attributes are 4 MB."""
 
 HELLO = {"version": VERSION}
 
@@ -36,14 +46,14 @@ def line_of(name: str, value: object) -> bytes:
     return json.dumps({name: value}).encode() + b"\n"
 
 
-def parse(line: bytes) -> Message:
-    """The message of a line.
+def parse(line: bytes, limit: int = LINE_BYTES) -> Message:
+    """The message of a line of at most so many bytes.
 
     Raises:
         ValueError: it is invalid, too long, or cut off.
     """
-    if len(line) > LINE_BYTES or not line.endswith(b"\n"):
-        raise ValueError(f"a line of {len(line)} bytes that is cut off, or longer than {LINE_BYTES}")
+    if len(line) > limit or not line.endswith(b"\n"):
+        raise ValueError(f"a line of {len(line)} bytes that is cut off, or longer than {limit}")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as problem:
@@ -86,3 +96,25 @@ def labels(message: Message) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"labels: {shown(found)} is not an object of strings")
     return found
+
+
+class Answer(NamedTuple):
+    """What became of a request for a claim: the object, or why there is none."""
+
+    number: int
+    claim: dict[str, Any] | None
+    error: str
+
+
+def answer(message: Message) -> Answer:
+    """The answer in a message ``claim``.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    match message.value:
+        case {"id": int(number), "object": dict(claim)}:
+            return Answer(number, claim, "")
+        case {"id": int(number), "error": str(error)}:
+            return Answer(number, None, error)
+    raise ValueError(f"claim: {shown(message.value)} has neither an object nor an error")

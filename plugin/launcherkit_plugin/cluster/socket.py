@@ -7,17 +7,18 @@ pod the group is the pod's ``fsGroup``, and the folder one that only the two con
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 from launcherkit.errors import shown
 from launcherkit.rpc.unix_socket import socket_at
+from launcherkit_plugin.cluster.outbox import Outbox, Specs
 from launcherkit_plugin.cluster.protocol import (
     HELLO,
     LINE_BYTES,
     Message,
+    answer,
     check_hello,
     labels,
     line_of,
@@ -25,15 +26,13 @@ from launcherkit_plugin.cluster.protocol import (
     settings,
 )
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
-from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
+from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
 ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
 """KubeVirt's settings, empty without KubeVirt and None as long as they are not known; and the node's labels."""
 
 HELLO_SECONDS = 10.0
-_WAITING = 256
-"""So many Events wait for the other side; beyond that the oldest are dropped."""
 _MESSAGE_CHARACTERS = 1024
 """What events.k8s.io allows."""
 
@@ -52,11 +51,13 @@ class ClusterSocket:
         self.listens = False
         """Whether a process that talks to a cluster may connect."""
         self._wanted: list[str] = []
-        self._down: deque[bytes] = deque(maxlen=_WAITING)
+        self._down = Outbox()
         self._some = asyncio.Event()
         self._heard: dict[str, Any] = {}
         self._known = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._requests = 0
 
     @asynccontextmanager
     async def listening(self, path: str) -> AsyncIterator[None]:
@@ -79,7 +80,53 @@ class ClusterSocket:
         """Send an Event on its way; never waits."""
         if self.listens:
             body = {"type": type, "reason": reason, "message": message[:_MESSAGE_CHARACTERS]}
-            self._down.append(line_of("event", body))
+            self._down.event(body)
+            self._some.set()
+
+    def publish_slices(self, driver: str, specs: Specs) -> None:
+        """The ResourceSlices that this node is to have of a driver from now on; none takes them away. Never waits.
+
+        Args:
+            driver: its name, such as ``pci.launcherkit.io``.
+            specs: the ``spec`` of each without ``driver``, ``nodeName`` and ``pool``. They must not change afterwards.
+        """
+        if self.listens:
+            self._down.slices(driver, specs)
+            self._some.set()
+
+    async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]:
+        """A ResourceClaim as the API server has it now; also where its process connects only within that time.
+
+        Raises:
+            ClaimUnreadable: it is not there, is another one of that name, or there was no answer in that time.
+        """
+        whose = f"{namespace}/{name}"
+        if not self.listens:
+            raise _unreadable(whose, "nothing here connects to the cluster")
+        self._requests += 1
+        number = self._requests
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        self._down.ask(number, {"id": number, "namespace": namespace, "name": name, "uid": uid})
+        self._some.set()
+        try:
+            return await asyncio.wait_for(self._answers[number], seconds)
+        except TimeoutError:
+            why = "has not answered" if self._writer is not None else "is not connected"
+            raise _unreadable(whose, f"the cluster's process {why} within {seconds:g} s") from None
+        except _NoClaim as refused:
+            raise _unreadable(whose, str(refused)) from None
+        finally:
+            del self._answers[number]
+            self._down.answered(number)
+
+    def claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Mapping[str, Any]]) -> None:
+        """Send what ``status.devices`` of a claim is to say of this driver's devices; never waits.
+
+        Args:
+            devices: each with ``driver``, ``pool``, ``device``, and ``conditions`` or ``data``.
+        """
+        if self.listens:
+            self._down.status(uid, {"namespace": namespace, "name": name, "uid": uid, "devices": list(devices)})
             self._some.set()
 
     def want_kubevirt(self) -> None:
@@ -120,6 +167,7 @@ class ClusterSocket:
             self._writer.transport.abort()
         self._writer = writer
         writer.write(line_of("hello", HELLO) + (line_of("want", self._wanted) if self._wanted else b""))
+        self._down.again()
         feeding = asyncio.create_task(self._feed(writer))
         try:
             async with asyncio.timeout(HELLO_SECONDS):
@@ -142,10 +190,10 @@ class ClusterSocket:
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            while self._down:
-                writer.write(self._down.popleft())
-                await writer.drain()
             self._some.clear()
+            while line := self._down.next():
+                writer.write(line)
+                await writer.drain()
             await self._some.wait()
 
     def _hear(self, message: Message) -> None:
@@ -153,6 +201,9 @@ class ClusterSocket:
             case "pod":
                 self._log("info", f"the pod {shown(message.value)} has ended")
                 self._wakeups.give(Wakeup.PODS)
+                return
+            case "claim":
+                self._hear_claim(message)
                 return
             case "kubevirt":
                 self._heard["kubevirt"] = settings(message)
@@ -163,6 +214,28 @@ class ClusterSocket:
         if {"kubevirt", "labels"} <= self._heard.keys():
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
+
+    def _hear_claim(self, message: Message) -> None:
+        number, claim, error = answer(message)
+        waiting = self._answers.get(number)
+        if waiting is None or waiting.done():
+            return  # nobody waits any more
+        if claim is None:
+            waiting.set_exception(_NoClaim(error))
+        else:
+            waiting.set_result(claim)
+
+
+class _NoClaim(Exception):
+    """Why there is no claim, as the other side says it."""
+
+
+def _unreadable(claim: str, why: str) -> ClaimUnreadable:
+    return ClaimUnreadable(
+        f"the ResourceClaim {claim} can't be read: {why}",
+        "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
+        "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows it.",
+    )
 
 
 def nothing_speaks() -> NoCluster:

@@ -253,3 +253,13 @@ class WorkHangs(LauncherkitError):
 
     code = "LK750"
     exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+# 82x: the cluster's side of Dynamic Resource Allocation
+
+
+class ClaimUnreadable(LauncherkitError):
+    """The ResourceClaim that the kubelet wants prepared can't be read: it is gone, or nobody answers."""
+
+    code = "LK821"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
