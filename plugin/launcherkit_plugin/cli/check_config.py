@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcherkit.process.edge import tell_notes, write_stdout
 from launcherkit.render.columns import counted
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.config import AUTO
 
 DESCRIPTION = """\
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="FILE", help="the configuration; - reads standard input")
     add_option(parser, env, "--auto", None, "as for serve; overrides the file's", choices=AUTO)
+    add_switch(parser, env, "--dra", "as for serve")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -35,13 +36,18 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     from launcherkit_plugin.config.reading import read_config
 
-    reading = read_config(args.config, args.auto)
+    reading = read_config(args.config, args.auto, dra=args.dra)
     tell_notes(reading.notes, env)
     config = reading.config
     found = [
         (len(config.pci), "rule for PCI functions", "rules for PCI functions"),
         (len(config.vgpu.mdevs) + len(config.vgpu.vfs), "for vGPUs", "for vGPUs"),
     ]
+    by_dra = (
+        ""
+        if config.dra is None
+        else f", {sum(rule.dra for rule in config.rules)} of them by DRA as {config.dra.driver}"
+    )
     words = ", ".join(f"{number} {one if number == 1 else many}" for number, one, many in found)
-    write_stdout(f"{args.config}: fine: {words}, {counted(len(config.aliases), 'name')} of its own\n".encode())
+    write_stdout(f"{args.config}: fine: {words}{by_dra}, {counted(len(config.aliases), 'name')} of its own\n".encode())
     return 0

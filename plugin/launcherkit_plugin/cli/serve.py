@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "GPU and accelerator, or everything",
         choices=AUTO,
     )
+    add_switch(parser, env, "--dra", "serve every device by Dynamic Resource Allocation, not by the device plugin")
     add_switch(parser, env, "--check-config", "report what is wrong with the configuration, and exit")
     add(
         "--dev-root",
@@ -90,7 +91,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     if args.config is not None:
         from launcherkit_plugin.config.child import read_config_in_child
 
-        first = asyncio.create_task(read_config_in_child(args.config, args.auto))
+        first = asyncio.create_task(read_config_in_child(args.config, args.auto, dra=args.dra))
         await asyncio.sleep(0)
 
     from launcherkit_plugin.daemon.serve import Options, serve

@@ -45,6 +45,7 @@ async def read_config_in_child(
     kubevirt: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     *,
+    dra: bool = False,
     command: tuple[str, ...] = COMMAND,
     patience: float = PATIENCE,
 ) -> Reading:
@@ -55,6 +56,7 @@ async def read_config_in_child(
         auto: overrides the file's.
         kubevirt: the configuration of the cluster's KubeVirt.
         labels: of this node.
+        dra: every rule is one with ``dra``.
         command: the process; its last argument is this process's ID: it ends with this process.
         patience: seconds that it may take.
 
@@ -64,7 +66,7 @@ async def read_config_in_child(
     """
     import asyncio  # not above: the other process doesn't need it, and must start fast
 
-    asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {})})
+    asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {}), "dra": dra})
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(*command, str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe)

@@ -31,6 +31,7 @@ T = TypeVar("T")
 _HEX = frozenset("0123456789abcdef")
 _GLOB = _HEX | set(":.*?[]!-")
 _WILD = frozenset("*?[")
+_LONGEST_DRIVER = 63
 
 
 def parse_id(text: str) -> int:
@@ -107,6 +108,17 @@ def parse_prefix(text: str) -> str:
     return prefix
 
 
+def parse_driver(text: str) -> str:
+    """The name of a DRA driver.
+
+    Raises:
+        ValueError: Kubernetes wouldn't take it.
+    """
+    if len(text) > _LONGEST_DRIVER:
+        raise ValueError(f"the name of a DRA driver has at most {_LONGEST_DRIVER} characters")
+    return check_domain(text)
+
+
 def _text(parse: Callable[[str], T]) -> BeforeValidator:
     """Parses text, and refuses what is no text."""
 
@@ -133,5 +145,6 @@ ResourceName = Annotated[
 ]
 AliasKey = Annotated[str, _text(parse_alias_key), WithJsonSchema({"type": "string"})]
 ShortName = Annotated[str, _text(check_short_name), _schema("^[A-Za-z0-9._-]+$", "RTX_3090")]
+DriverName = Annotated[str, _text(parse_driver), _schema("^[a-z0-9.-]{1,63}$", "pci.launcherkit.io")]
 Domain = Annotated[str, _text(check_domain), _schema("^[a-z0-9.-]+$", "example.com")]
 Glob = Annotated[str, Field(min_length=1)]

@@ -17,16 +17,13 @@ from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
 from launcherkit_plugin.devices.names import clashes, variable_name
-from launcherkit_plugin.devices.selectors import with_auto
+from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.model.config import (
     Auto,
     Config,
     LayoutEntry,
-    MdevRule,
-    PciRule,
     Reading,
     VgpuConfig,
-    VgpuVfRule,
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 
@@ -39,6 +36,8 @@ def read_config(
     auto: Auto | None = None,
     kubevirt: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
+    *,
+    dra: bool = False,
 ) -> Reading:
     """Read a configuration file.
 
@@ -48,6 +47,7 @@ def read_config(
         kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; empty
             where there is no KubeVirt, None where that isn't known yet: then ``auto`` has to wait.
         labels: of this node.
+        dra: every rule is one with ``dra``, whatever the file says.
 
     Raises:
         UnreadableFile: it, or what it refers to, can't be read.
@@ -66,9 +66,9 @@ def read_config(
     _check_names(config, path)
     if wanted.cluster and kubevirt is None:
         # What KubeVirt itself advertises isn't known yet, so ``auto`` can't tell what is left.
-        return Reading(config, (), found.files, cluster=True)
+        return Reading(with_dra(config, every=dra), (), found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
-    return Reading(config, rules.notes, found.files, wanted.cluster)
+    return Reading(with_dra(config, every=dra), rules.notes, found.files, wanted.cluster)
 
 
 def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
@@ -112,6 +112,7 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
         nodes=written.nodes,
         cdi=None if written.cdi is None else written.cdi.value(),
         rescan_seconds=written.rescan_seconds,
+        dra=None if written.dra is None else written.dra.value(),
     )
 
 
@@ -128,8 +129,7 @@ def _check_says_something(config: Config, path: str) -> None:
 
 def _check_names(config: Config, path: str) -> None:
     """Whether the names that people gave are distinct (K6); those that are found on the host come later."""
-    rules: list[PciRule | MdevRule | VgpuVfRule] = [*config.pci, *config.vgpu.mdevs, *config.vgpu.vfs]
-    named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in rules if rule.name is not None]
+    named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in config.rules if rule.name is not None]
     errors = Collector()
     for text in clashes(named):
         errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules."))

@@ -12,6 +12,7 @@ from launcherkit_plugin.config.fields import (
     AliasKey,
     ClassPrefix,
     Domain,
+    DriverName,
     EnvironmentPrefix,
     Glob,
     Id,
@@ -22,8 +23,10 @@ from launcherkit_plugin.config.fields import (
 )
 from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
 from launcherkit_plugin.model.config import (
+    DRA_DRIVER,
     Auto,
     CdiConfig,
+    DraConfig,
     LayoutEntry,
     MdevRule,
     Mode,
@@ -99,6 +102,13 @@ class WrittenResource(Written):
     companion: bool = Field(
         False, description="They are requested together with the card that they are part of, in the same pod."
     )
+    dra: bool = Field(False, description="Publish them for Dynamic Resource Allocation instead.")
+
+    @model_validator(mode="after")
+    def _one_device_a_card(self) -> WrittenResource:
+        if self.companion and self.dra:
+            raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
+        return self
 
     def value(self) -> PciRule:
         return PciRule(
@@ -111,6 +121,7 @@ class WrittenResource(Written):
             self.bind,
             self.companion,
             self.when_bound,
+            self.dra,
         )
 
 
@@ -122,6 +133,7 @@ class _WrittenVgpuResource(Written):
         description="static: advertise what exists; dynamic: what could be created, created when needed.",
     )
     parents: list[Glob] = Field([], description="Only on these cards: globs of their addresses.")
+    dra: bool = Field(False, description="Publish them for Dynamic Resource Allocation instead.")
 
 
 class WrittenMdevResource(_WrittenVgpuResource):
@@ -130,7 +142,7 @@ class WrittenMdevResource(_WrittenVgpuResource):
     prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="Prefix of the variable's name.")
 
     def value(self) -> MdevRule:
-        return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
+        return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
 
 
 class WrittenVfResource(_WrittenVgpuResource):
@@ -139,7 +151,7 @@ class WrittenVfResource(_WrittenVgpuResource):
     prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
 
     def value(self) -> VgpuVfRule:
-        return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix)
+        return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
 
 
 class WrittenLayoutEntry(Written):
@@ -192,6 +204,18 @@ class WrittenCdi(Written):
         return CdiConfig(self.folder, self.only, self.annotations)
 
 
+class WrittenDra(Written):
+    """A driver of Dynamic Resource Allocation, for devices of the rules that say ``dra: true``."""
+
+    driver: DriverName = Field(DRA_DRIVER, description="The name of the driver, as DeviceClasses have it.")
+    environment: bool = Field(True, description="Give containers the variables of the device plugin too.")
+    all: bool = Field(False, description="Every rule says dra: true.")
+    evict: bool = Field(False, description="Evict pods whose device gets into trouble: taints are NoExecute.")
+
+    def value(self) -> DraConfig:
+        return DraConfig(self.driver, self.environment, self.all, self.evict)
+
+
 class WrittenKubevirt(Written):
     """KubeVirt's own settings: written here, in a file, or in the cluster; one of these."""
 
@@ -232,6 +256,7 @@ class WrittenConfig(Written):
         "auto", description="Which device nodes a container gets: those of groups, VFIO's character devices, or both."
     )
     cdi: WrittenCdi | None = None
+    dra: WrittenDra | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
     )

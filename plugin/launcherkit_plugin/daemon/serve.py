@@ -27,7 +27,7 @@ from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
-from launcherkit_plugin.devices.selectors import with_auto
+from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
@@ -69,6 +69,7 @@ class Options(NamedTuple):
     ledger: str
     proc: str
     features_dir: str
+    dra: bool = False
 
     @property
     def plugins(self) -> str:
@@ -239,11 +240,11 @@ class _Reader:
     async def __call__(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> Reading:
         path, auto = self._options.config, self._options.auto
         if path is None:
-            return Reading(with_auto(Config(auto=auto)))
+            return Reading(with_dra(with_auto(Config(auto=auto)), every=self._options.dra))
         if self._first is not None:
             first, self._first = self._first, None
             return await asyncio.shield(first)  # whoever started it waits for its end
-        return await read_config_in_child(path, auto, kubevirt, labels)
+        return await read_config_in_child(path, auto, kubevirt, labels, dra=self._options.dra)
 
 
 def _scan(

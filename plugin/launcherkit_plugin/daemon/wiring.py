@@ -40,9 +40,9 @@ class Setup(NamedTuple):
     """Whether mediated devices, or virtual functions of vGPU cards, are among the devices."""
     rescan_seconds: float
     learn: Callable[[HostFacts], None]
-    """Called once, with the first look."""
+    """Called once, with the first look. Raises a `LauncherkitError` where rules are in each other's way (D1)."""
     check: Callable[[Sequence[Resource]], None]
-    """Raises a `LauncherkitError` where two resources are in each other's way (K6)."""
+    """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1)."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether somebody needs the details of a function."""
@@ -89,12 +89,23 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         namer.learn([function for function in facts.functions.values() if pci.wants(function)])
         for text in unmet_rules(config.pci, facts, list(primaries(match, facts))):
             wiring.reporter.log("warning", text)
+        if config.dra is not None:
+            from launcherkit_plugin.dra.disjoint import check_rules
+
+            check_rules(config, facts)
+
+    def check(resources: Sequence[Resource]) -> None:
+        namer.check(resources)
+        if config.dra is not None:
+            from launcherkit_plugin.dra.disjoint import check_resources
+
+            check_resources(resources)
 
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):
-        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, namer.check)
+        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, check)
     providers, reconcilers = _vgpus(config, namer, wiring)
-    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, namer.check)
+    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, check)
 
 
 def _no_vgpus(vgpu: VgpuConfig) -> bool:

@@ -13,7 +13,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import counted
 from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.vfio import is_bridge
-from launcherkit_plugin.model.config import Auto, Config, MdevRule, PciRule, Selector, VgpuVfRule
+from launcherkit_plugin.model.config import Auto, Config, DraConfig, MdevRule, PciRule, Selector, VgpuVfRule
 
 Test: TypeAlias = Callable[[PciFunction], bool]
 
@@ -131,6 +131,24 @@ def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool 
         types = _AUTO_TYPES[config.auto]
         vgpus = vgpus._replace(mdevs=(*vgpus.mdevs, MdevRule(types)), vfs=(*vgpus.vfs, VgpuVfRule(("*",))))
     return config._replace(pci=(*config.pci, *auto_rules(config.auto, exclude)), vgpu=vgpus)
+
+
+def with_dra(config: Config, *, every: bool = False) -> Config:
+    """A configuration with ``dra`` set where one of its rules is for DRA, and in every rule where all of them are.
+
+    Args:
+        config: with the rules of ``auto``.
+        every: all of them are, whatever it says.
+    """
+    dra = config.dra or (DraConfig() if every or any(rule.dra for rule in config.rules) else None)
+    if dra is None or not (every or dra.all):
+        return config._replace(dra=dra)
+    vgpu = config.vgpu._replace(
+        mdevs=tuple(rule._replace(dra=True) for rule in config.vgpu.mdevs),
+        vfs=tuple(rule._replace(dra=True) for rule in config.vgpu.vfs),
+    )
+    pci = tuple(rule._replace(dra=True) for rule in config.pci)
+    return config._replace(pci=pci, vgpu=vgpu, dra=dra._replace(all=True))
 
 
 def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:

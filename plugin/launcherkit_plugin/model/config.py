@@ -161,6 +161,11 @@ class Config(NamedTuple):
     dra: DraConfig | None = None
     """None: there is no DRA driver."""
 
+    @property
+    def rules(self) -> tuple[PciRule | MdevRule | VgpuVfRule, ...]:
+        """All that say what the devices of resources are."""
+        return (*self.pci, *self.vgpu.mdevs, *self.vgpu.vfs)
+
 
 class Reading(NamedTuple):
     """A configuration and what belongs with it."""

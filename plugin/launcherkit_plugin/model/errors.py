@@ -255,6 +255,16 @@ class WorkHangs(LauncherkitError):
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
+# 80x: what is published by DRA, and the parameters of claims
+
+
+class CardInBothWorlds(LauncherkitError):
+    """Rules for DRA and for the device plugin select one card (D1)."""
+
+    code = "LK801"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
 # 82x: the cluster's side of Dynamic Resource Allocation
 
 

@@ -21,6 +21,7 @@ from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
+    DraConfig,
     LayoutEntry,
     MdevRule,
     PciRule,
@@ -89,6 +90,7 @@ configs = st.builds(
     st.dictionaries(st.integers(), st.text(), max_size=2),
     rescan_seconds=st.floats(0, 1e9),
     cdi=st.none() | st.builds(CdiConfig, st.text(), st.booleans()),
+    dra=st.none() | st.builds(DraConfig, st.text(), st.booleans(), evict=st.booleans()),
 )
 readings = st.builds(Reading, configs, st.lists(st.builds(Note, st.text(), st.text())).map(tuple), names, st.booleans())
 
@@ -115,8 +117,8 @@ def test_json_of_another_shape_is_no_reading(document: object) -> None:
 
 def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:
     kubevirt = {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-1"], "enabled": False}}
-    apart = asyncio.run(read_config_in_child(path, "gpu", kubevirt, {"zone": "a"}))
-    assert apart == read_config(path, "gpu", kubevirt, {"zone": "a"})
+    apart = asyncio.run(read_config_in_child(path, "gpu", kubevirt, {"zone": "a"}, dra=True))
+    assert apart == read_config(path, "gpu", kubevirt, {"zone": "a"}, dra=True)
     assert apart.cluster
     assert apart.config.vgpu.spread == ("nvidia-1",)
     assert (0x10DE, 0x2204) in apart.config.pci[0].select[0].models

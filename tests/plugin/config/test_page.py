@@ -15,6 +15,7 @@ from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.schema import (
     WrittenCdi,
     WrittenConfig,
+    WrittenDra,
     WrittenEnvironment,
     WrittenKubevirt,
     WrittenLayoutEntry,
@@ -50,6 +51,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
         ("vGPU resources", keys(WrittenMdevResource) | keys(WrittenVfResource)),
         ("kubevirt", keys(WrittenKubevirt)),
         ("cdi", keys(WrittenCdi)),
+        ("dra", keys(WrittenDra)),
     ],
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
@@ -83,5 +85,9 @@ def test_the_tests_use_every_key_there_is() -> None:
                 yield from used(part)
 
     models = (WrittenConfig, WrittenResource, WrittenEnvironment, WrittenSelector, WrittenVgpu, WrittenLayoutEntry)
-    every = {key for model in (*models, WrittenMdevResource, WrittenVfResource, WrittenCdi) for key in keys(model)}
+    every = {
+        key
+        for model in (*models, WrittenMdevResource, WrittenVfResource, WrittenCdi, WrittenDra)
+        for key in keys(model)
+    }
     assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own

@@ -12,6 +12,7 @@ from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
+    DraConfig,
     LayoutEntry,
     MdevRule,
     PciRule,
@@ -42,9 +43,10 @@ resources:
     bind: true
     companion: true
     whenBound: true
-  - select: [{drivers: [nvidia]}]
+  - {select: [{drivers: [nvidia]}], dra: true}
 vgpu:
-  mediatedDevices: [{types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X}]
+  mediatedDevices:
+    - {types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X, dra: true}
   virtualFunctions: [{types: ["*"]}]
   layout: [{parent: "#0", type: GRID T4-1Q, count: 4}, {parent: "0000:02:*", type: nvidia-222}]
   spread: [nvidia-223]
@@ -55,6 +57,7 @@ pciIds: /usr/share/pci.ids
 nodes: cdev
 cdi: {folder: /run/cdi, only: true, annotations: true}
 rescanSeconds: 2.5
+dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
 """
 
 
@@ -105,10 +108,10 @@ def test_every_key_says_its_part(path: Path) -> None:
                 companion=True,
                 only_vfio=True,
             ),
-            PciRule((Selector(drivers=frozenset({"nvidia"})),)),
+            PciRule((Selector(drivers=frozenset({"nvidia"})),), dra=True),
         ),
         vgpu=VgpuConfig(
-            (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X"),),
+            (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
             (VgpuVfRule(("*",)),),
             (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
             ("nvidia-223",),
@@ -120,6 +123,7 @@ def test_every_key_says_its_part(path: Path) -> None:
         nodes="cdev",
         cdi=CdiConfig("/run/cdi", only=True, annotations=True),
         rescan_seconds=2.5,
+        dra=DraConfig("gpu.example.com", environment=False, evict=True),
     )
 
 
@@ -182,6 +186,36 @@ def test_the_command_line_chooses_auto_before_the_file(path: Path) -> None:
     assert read_config(str(path), "nvidia").config == with_auto(Config(auto="nvidia"))
 
 
+RULES = "resources: [{select: [{vendors: [10de]}]%s}]\nvgpu: {mediatedDevices: [{types: [a]}]}\nauto: gpu\n"
+
+
+def dra_of(config: Config) -> tuple[DraConfig | None, list[bool]]:
+    """The driver's settings, and which rules are its."""
+    return config.dra, [rule.dra for rule in config.rules]
+
+
+def test_without_a_rule_for_dra_there_is_no_driver(path: Path) -> None:
+    assert dra_of(read(path, RULES % "")) == (None, [False] * 5)
+
+
+def test_one_rule_for_dra_is_enough_for_a_driver(path: Path) -> None:
+    assert dra_of(read(path, RULES % ", dra: true")) == (DraConfig(), [True, False, False, False, False])
+
+
+def test_all_rules_can_be_for_dra_those_of_auto_too(path: Path) -> None:
+    text = RULES % "" + "dra: {all: true, driver: a.b}"
+    assert dra_of(read(path, text)) == (DraConfig("a.b", all=True), [True] * 5)
+
+
+def test_the_command_line_makes_every_rule_one_for_dra(path: Path) -> None:
+    path.write_text(RULES % "" + "dra: {evict: true}")
+    assert dra_of(read_config(str(path), dra=True).config) == (DraConfig(all=True, evict=True), [True] * 5)
+
+
+def test_a_driver_may_have_no_device_at_the_moment(path: Path) -> None:
+    assert dra_of(read(path, RULES % "" + "dra: {}")) == (DraConfig(), [False] * 5)
+
+
 def test_what_was_read_is_told_to_those_who_watch_it(path: Path) -> None:
     path.write_text("auto: gpu")
     assert read_config(str(path)).files == (str(path),)
@@ -231,6 +265,12 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ("rescanSeconds: 0", "rescanSeconds: Input should be greater than or equal to 1; found '0'"),
         ("rescanSeconds: soon", "rescanSeconds: Input should be a valid number"),
         ("cdi: {folder: cdi}", "cdi.folder: String should match pattern"),
+        ("dra: {driver: GPU}", "dra.driver: a domain consists of lower-case letters"),
+        (f"dra: {{driver: {'a' * 64}}}", "dra.driver: the name of a DRA driver has at most 63 characters"),
+        (
+            "resources: [{select: [{vendors: [10de]}], companion: true, dra: true}]",
+            "resources.0: give only one of companion and dra",
+        ),
         ("kubevirt: {file: a, cluster: true}", "kubevirt: give only one of file, cluster and the settings"),
         ("kubevirt: {cluster: true, permittedHostDevices: {}}", "kubevirt: give only one of file"),
         ("a: [", "not YAML: "),

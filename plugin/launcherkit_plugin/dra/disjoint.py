@@ -1,0 +1,68 @@
+"""A card is the DRA driver's or the device plugin's, never both (D1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcherkit.errors import Collector
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.devices.selectors import auto_rules, compile_rules
+from launcherkit_plugin.model.config import Config
+from launcherkit_plugin.model.device import Device, Resource
+from launcherkit_plugin.model.errors import CardInBothWorlds
+
+_REMEDY = (
+    "Narrow one of the two: `exclude` takes selectors, vGPU rules have `parents`; or let both say the same for `dra`."
+)
+_SHOWN = 4
+
+
+def check_rules(config: Config, host: HostFacts) -> None:
+    """See that no function falls under written rules of both; what ``auto`` stands for takes what they leave.
+
+    Raises:
+        CardInBothWorlds, SeveralErrors: names the rules and the functions.
+    """
+    implied = () if config.auto is None else auto_rules(config.auto)[0].select
+    rules = {id(rule): number for number, rule in enumerate(config.pci, 1) if rule.select != implied}
+    ours, theirs = ([rule for rule in config.pci if id(rule) in rules and rule.dra is dra] for dra in (True, False))
+    if not ours or not theirs:
+        return
+    by_dra, by_plugin = compile_rules(ours), compile_rules(theirs)
+    both: dict[tuple[int, int], list[PciAddress]] = {}
+    for address, function in sorted(host.functions.items()):
+        one, other = by_dra(function), by_plugin(function)
+        if one is not None and other is not None:
+            both.setdefault((rules[id(one)], rules[id(other)]), []).append(address)
+    errors = Collector()
+    for (one_number, other_number), found in both.items():
+        functions = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+        words = f"rule {one_number} (for DRA) and rule {other_number} (for the device plugin) both select {functions}"
+        errors.add(CardInBothWorlds(words, _REMEDY))
+    errors.raise_if_any()
+
+
+def check_resources(resources: Iterable[Resource]) -> None:
+    """See that no two devices of both have a function, or the card that vGPUs are made on, in common.
+
+    Raises:
+        CardInBothWorlds, SeveralErrors: names the card and the resources.
+    """
+    owners: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    for resource in resources:
+        for device in resource.devices.values():
+            owners[resource.dra].update(dict.fromkeys(_parts(device), resource.name))
+    errors = Collector()
+    told = set()
+    for part, ours in owners[True].items():
+        theirs = owners[False].get(part)
+        if theirs is not None and (ours, theirs) not in told:
+            told.add((ours, theirs))
+            words = f"{part} is for DRA by the resource {ours} and for the device plugin by {theirs}"
+            errors.add(CardInBothWorlds(words, _REMEDY))
+    errors.raise_if_any()
+
+
+def _parts(device: Device) -> tuple[str, ...]:
+    return (device.card,) if device.card else tuple(map(str, device.functions))
