@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -10,8 +11,8 @@ from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, re
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import NO_USAGE, Grant, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Resource, Usage
+from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
 
 
 class Offer(NamedTuple):
@@ -87,10 +88,39 @@ class Allocator:
         offer = self._offer(resource, ids)
         _refuse_unhealthy(offer.resource, ids)
         refuse_split(self._members(), offer.resource, ids)
-        with self._reservations.asked(resource, ids) as holder:
+        with self._reservations.asked({resource: ids}) as holder:
             grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
             self._reservations.reserve(resource, ids, self._clock(), holder)
         return grants
+
+    @asynccontextmanager
+    async def claiming(self, holder: Holder, wanted: Mapping[str, Sequence[str]]) -> AsyncIterator[dict[str, Grant]]:
+        """Give devices to a ResourceClaim, all of them or none. They are held while the block runs; after it, what
+        `claimed` said is.
+
+        Args:
+            holder: the claim.
+            wanted: device IDs by resource.
+
+        Raises:
+            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit: it isn't the claim's to have.
+            LauncherkitError: the providers'.
+        """
+        offers = {resource: self._offer(resource, ids) for resource, ids in wanted.items()}
+        members, usage = self._members(), self.usage()
+        for resource, ids in wanted.items():
+            _refuse_taken(usage, ids, holder)
+            _refuse_unhealthy(offers[resource].resource, ids)
+            refuse_split(members, offers[resource].resource, ids, holder)
+        with self._reservations.asked(wanted, holder):
+            yield {
+                resource: await offers[resource].provider.allocate(offers[resource].resource, ids)
+                for resource, ids in wanted.items()
+            }
+
+    def claimed(self, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
+        """What prepared ResourceClaims have from now on: see `Reservations.claimed`."""
+        self._reservations.claimed(held, known=known)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See once more, before its container starts, that devices can be had.
@@ -138,6 +168,22 @@ class Allocator:
         if offer is None:
             raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
         return offer
+
+
+def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
+    """The last line of defence against a device in two claims: whoever allocated it, a claim's device is nobody else's.
+
+    The name of its resource doesn't count: it may have been another when a pod got the device.
+    """
+    for devices in usage.kept.values():
+        for device in ids:
+            other = devices.get(device)
+            if other is not None and other != holder:
+                raise DeviceTaken(
+                    f"{device} can't be prepared for {holder}: {other} has it",
+                    "It is free once that has ended. If the scheduler allocated it twice, see whether two drivers, or "
+                    "a device plugin and a driver, publish one card.",
+                )
 
 
 def _refuse_unhealthy(resource: Resource, ids: Sequence[str]) -> None:

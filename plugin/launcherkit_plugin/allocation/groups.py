@@ -61,15 +61,18 @@ class GroupMembers:
                 for group in footprints.get(key) or _group_of(key, host):
                     self._held.setdefault(group, []).append(_Held(name, key, holder))
 
-    def in_the_way(self, resource: Resource, device: Device, beside: Collection[str] = ()) -> str | None:
+    def in_the_way(
+        self, resource: Resource, device: Device, beside: Collection[str] = (), own: Holder | None = None
+    ) -> str | None:
         """Why a device can't go to a pod that has none of its group: in words, None if it can.
 
         Args:
             resource: of the device.
             device: what is asked for.
             beside: IDs of the same resource that go to the same container.
+            own: who asks, where that is known; else who has the device already.
         """
-        own = self._usage.holder(resource.name, device.id)
+        own = own or self._usage.holder(resource.name, device.id)
         for group, held in self._others(resource, device):
             if held.resource == resource.name and held.device in beside:
                 continue
@@ -149,15 +152,15 @@ def _overlaid(resource: Resource, members: GroupMembers, usage: Usage) -> Iterat
         yield device
 
 
-def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str]) -> None:
-    """See that no device goes to a pod while another pod has one of its group.
+def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], own: Holder | None = None) -> None:
+    """See that no device goes to a pod while another pod has one of its group; the arguments as of `in_the_way`.
 
     Raises:
         GroupSplit: names both devices, the group and the pod.
     """
     beside = frozenset(ids)
     for device in ids:
-        why = members.in_the_way(resource, resource.devices[device], beside)
+        why = members.in_the_way(resource, resource.devices[device], beside, own)
         if why is not None:
             raise GroupSplit(
                 f"{resource.name}: {device} can't be allocated: {why}",

@@ -1,8 +1,10 @@
-"""What was allocated and isn't seen with a pod yet: seconds pass between Allocate and PodResources."""
+"""What was allocated and isn't seen with a pod yet, as seconds pass between Allocate and PodResources; and what claims
+have, which the kubelet's device manager knows nothing of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -36,15 +38,32 @@ class Reservations:
         """Kept while a pod is waited for, and while they are fresh."""
         self._waiting: set[tuple[str, str]] = set()
         """Those that no pod has been seen with."""
-        self._asked: dict[Holder, tuple[str, tuple[str, ...]]] = {}
-        """What calls that aren't answered yet ask for."""
+        self._asked: dict[Holder, Mapping[str, Iterable[str]]] = {}
+        """What calls that aren't answered yet ask for, by resource."""
+        self._claimed: Mapping[str, Mapping[str, Holder]] = {}
+        self._claims_known = True
+
+    def claimed(self, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
+        """What prepared ResourceClaims have from now on, by resource and device ID.
+
+        Args:
+            held: all that is known of.
+            known: False where there is more, of which nobody can tell what it is.
+        """
+        self._claimed, self._claims_known = held, known
 
     @contextmanager
-    def asked(self, resource: str, ids: Iterable[str]) -> Iterator[Holder]:
-        """While a call is being answered what it asks for is held: nobody else gets it, and nothing takes it away."""
-        self._calls += 1
-        holder = Holder("", f"of call {self._calls}")
-        self._asked[holder] = resource, tuple(ids)
+    def asked(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
+        """While a call is being answered what it asks for is held: nobody else gets it, and nothing takes it away.
+
+        Args:
+            wanted: device IDs by resource.
+            holder: who will have them; without one a pod that has no name yet.
+        """
+        if holder is None:
+            self._calls += 1
+            holder = Holder("", f"of call {self._calls}")
+        self._asked[holder] = wanted
         try:
             yield holder
         finally:
@@ -71,17 +90,23 @@ class Reservations:
         """Usage with what was given away and hasn't been seen yet.
 
         Where usage isn't known nothing is forgotten: the pod may be there. Neither is what was given away after
-        ``read_at``, when the reading of usage began: a holder that it names is an earlier one.
+        ``read_at``, when the reading of usage began: a holder that it names is an earlier one. Where it isn't known
+        what claims have, usage isn't either.
         """
-        if not self._given and not self._asked:
+        if not self._claims_known:
+            usage = usage._replace(source="none")
+        if not self._given and not self._asked and not self._claimed:
             return usage
         if usage.known:
             self._forget(usage, now, read_at)
         held = {resource: dict(devices) for resource, devices in usage.held.items()}
+        for resource, claimed in self._claimed.items():
+            held.setdefault(resource, {}).update(claimed)
         for resource, device in self._waiting:
             held.setdefault(resource, {})[device] = self._given[resource, device].holder
-        for holder, (resource, ids) in self._asked.items():
-            held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
+        for holder, wanted in self._asked.items():
+            for resource, ids in wanted.items():
+                held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
         return usage._replace(held=held)
 
     def _forget(self, usage: Usage, now: float, read_at: float) -> None:

@@ -119,6 +119,14 @@ def _not_written(why: str) -> CdiNotWritten:
     )
 
 
+def claimed_nodes(
+    variable: str, nodes: Mapping[str, Sequence[str]], listed: Iterable[str], together: Sequence[str]
+) -> Grant:
+    """What a ResourceClaim gets, which has a CDI file of its own; the arguments as of `GrantedNodes.grant`."""
+    each = {key: tuple(dict.fromkeys(of_one)) for key, of_one in nodes.items()}
+    return Grant({variable: ",".join(listed)}, tuple(together), each=each)
+
+
 class GrantedNodes:
     """Device nodes for containers, and for their runtime where CDI is used.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
-from launcherkit_plugin.devices.cdi import GrantedNodes
+from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
@@ -219,8 +219,12 @@ class PciProvider:
             if self._rules[resource.name].list_siblings
             else ids
         )
-        each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
-        grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
+        if resource.dra:
+            each = {key: _of_one(plan, nodes) for key, plan in zip(ids, chosen, strict=True)}
+            grant = claimed_nodes(resource.variable, each, listed, nodes)
+        else:
+            each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
+            grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
         return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
@@ -266,6 +270,11 @@ class PciProvider:
 
     def _chosen_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...] | None:
         return chosen_nodes([plan.nodes for plan in plans], self._nodes)
+
+
+def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
+    """The nodes of one device among those of the kind that was chosen for several."""
+    return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
 
 
 def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:

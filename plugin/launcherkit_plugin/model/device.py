@@ -97,6 +97,19 @@ class Grant(NamedTuple):
     """``vendor.com/class=name``."""
     annotations: Mapping[str, str] = {}
     """Of the container: the same names for a runtime whose kubelet can't hand them on."""
+    each: Mapping[str, tuple[str, ...]] = {}
+    """The nodes of each device, by ID; ``nodes`` may have more, which belong to all of them together."""
+
+
+class ClaimRef(NamedTuple):
+    """A ResourceClaim. One that was deleted and made again under its name has another UID."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class Holder(NamedTuple):
@@ -105,8 +118,12 @@ class Holder(NamedTuple):
     pod: str
     """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not named yet."""
     container: str = ""
+    claim: ClaimRef | None = None
+    """The ResourceClaim that it was prepared for, in place of a pod: several pods may share one."""
 
     def __str__(self) -> str:
+        if self.claim is not None:
+            return f"ResourceClaim {self.claim}"
         return f"pod {self.pod}" if self.pod else "a pod that is being started"
 
 

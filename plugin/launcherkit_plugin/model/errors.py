@@ -265,6 +265,47 @@ class CardInBothWorlds(LauncherkitError):
     exit_code: ClassVar[int] = EX_CONFIG
 
 
+# 81x: claims of Dynamic Resource Allocation on the node
+
+
+class BadResourceClaim(LauncherkitError):
+    """The ResourceClaim is another one, isn't allocated, or asks for what can't be had: admin access."""
+
+    code = "LK811"
+
+
+class DeviceTaken(LauncherkitError):
+    """A device that is to be prepared for a claim is another claim's, or a pod's."""
+
+    code = "LK812"
+
+
+class PrepareLate(LauncherkitError):
+    """Preparing a claim takes longer than the kubelet waits; it may come to pass later."""
+
+    code = "LK813"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class BadClaimRecord(LauncherkitError):
+    """The record of a prepared claim can't be read."""
+
+    code = "LK814"
+
+
+class ClaimFilesFailed(LauncherkitError):
+    """A file of a claim can't be written or removed: a full disk, a folder that isn't mounted."""
+
+    code = "LK815"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class MixedNodes(LauncherkitError):
+    """Devices of one claim have device nodes that can't go into one container together (V2)."""
+
+    code = "LK816"
+
+
 # 82x: the cluster's side of Dynamic Resource Allocation
 
 

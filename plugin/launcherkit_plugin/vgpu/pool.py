@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.devices.cdi import GrantedNodes
+from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
@@ -194,7 +194,11 @@ class Pool:
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
         """See `Provider.allocate`; makes what isn't there (G2, G4)."""
-        return self._granted.grant(resource.variable, await self._give(resource.name, ids))
+        nodes = await self._give(resource.name, ids)
+        if resource.dra:
+            together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
+            return claimed_nodes(resource.variable, nodes, ids, together)
+        return self._granted.grant(resource.variable, nodes)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `Provider.check`. The kubelet starts containers from its own notes after a reboot, without Allocate."""

@@ -15,10 +15,11 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
-from launcherkit_plugin.model.device import Grant, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceUnhealthy, GroupSplit, UnknownDevice
+from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Resource, Usage
+from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, GroupSplit, UnknownDevice
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
 from tests.support.hosttree import HostTree
+from tests.support.provoked import provoked
 
 GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2), device("sick", 3, why="bound to nouveau"))
 T = TypeVar("T")
@@ -295,19 +296,13 @@ def _run(call: Coroutine[object, object, T]) -> T:
 # The messages that the pages of these errors show
 
 
-def provoked(code: str) -> str:
-    lines = (Path(__file__).parents[2] / "provoked" / "allocator.error").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(code))
-    return line.partition(": ")[2]
-
-
 GA102 = "nvidia.com/GA102"
 
 
 def test_the_page_of_an_unknown_device_shows_what_is_said() -> None:
     with pytest.raises(UnknownDevice) as raised:
         Desk(None, resource(GA102, device("0000:01:00.0", 12))).allocate("0000:e1:00.0", name=GA102)
-    assert raised.value.message == provoked("LK712")
+    assert [f"LK712: {raised.value.message}"] == provoked("allocator", "LK712")
 
 
 def test_the_page_of_a_split_group_shows_what_is_said() -> None:
@@ -315,7 +310,7 @@ def test_the_page_of_a_split_group_shows_what_is_said() -> None:
     desk.saw({GA102: {"0000:01:00.0": "default/vm-1"}})
     with pytest.raises(GroupSplit) as raised:
         desk.allocate("0000:02:00.0", name=GA102)
-    assert raised.value.message == provoked("LK714")
+    assert [f"LK714: {raised.value.message}"] == provoked("allocator", "LK714")
 
 
 def test_the_page_of_an_unhealthy_device_shows_what_is_said(tmp_path: Path) -> None:
@@ -326,4 +321,84 @@ def test_the_page_of_an_unhealthy_device_shows_what_is_said(tmp_path: Path) -> N
     rebind(tree, "0000:01:00.0", "nouveau")
     with pytest.raises(DeviceUnhealthy) as raised:
         node.grant("0000:01:00.0", name=GA102)
-    assert raised.value.message == provoked("LK713")
+    assert [f"LK713: {raised.value.message}"] == provoked("allocator", "LK713")
+
+
+# ResourceClaims
+
+CLAIM = Holder("", claim=ClaimRef("vms", "gpu", "u-1"))
+AGAIN = Holder("", claim=ClaimRef("vms", "gpu", "u-2"))
+"""Another one, made under the name of the first."""
+
+
+def prepare(desk: Desk, holder: Holder, *ids: str, name: str = "gpu") -> None:
+    async def claim() -> None:
+        async with desk.allocator.claiming(holder, {name: ids}):
+            desk.allocator.claimed({name: dict.fromkeys(ids, holder)})
+
+    asyncio.run(claim())
+
+
+def test_a_device_of_one_claim_is_refused_to_any_other_and_given_to_the_same_one_again() -> None:
+    desk = Desk()
+    prepare(desk, CLAIM, "c")
+    prepare(desk, CLAIM, "c")
+    with pytest.raises(
+        DeviceTaken, match="c can't be prepared for ResourceClaim vms/gpu: ResourceClaim vms/gpu has it"
+    ):
+        prepare(desk, AGAIN, "c")
+
+
+def test_a_device_that_a_pod_had_by_another_name_is_refused_to_a_claim() -> None:
+    key = "0000:01:00.0"
+    desk = Desk(None, resource("gpu", device(key, 1)))
+    desk.saw({"nvidia.com/OLD": {key: "vms/launcher"}})
+    with pytest.raises(DeviceTaken) as caught:
+        prepare(desk, CLAIM, key)
+    assert [f"LK812: {caught.value.message}"] == provoked("dra-node", "LK812")
+
+
+def test_the_group_members_of_a_claims_device_go_to_nobody_else() -> None:
+    desk = Desk()
+    prepare(desk, CLAIM, "a")
+    assert desk.unhealthy() == ["b", "sick"]
+    with pytest.raises(GroupSplit, match="ResourceClaim vms/gpu has a, which shares IOMMU group 1"):
+        desk.allocate("b")
+    with pytest.raises(GroupSplit):
+        prepare(desk, AGAIN, "b")
+
+
+def test_one_claim_has_a_group_whole_by_whatever_resources() -> None:
+    desk = Desk(None, resource("gpu", device("a", 1)), resource("nic", device("b", 1)))
+
+    async def claim() -> dict[str, Grant]:
+        async with desk.allocator.claiming(CLAIM, {"gpu": ["a"], "nic": ["b"]}) as grants:
+            return grants
+
+    assert {name: dict(grant.env) for name, grant in asyncio.run(claim()).items()} == {
+        "gpu": {"PCI_RESOURCE_gpu": "a"},
+        "nic": {"PCI_RESOURCE_nic": "b"},
+    }
+
+
+def test_what_a_claim_asks_for_is_held_until_it_is_refused() -> None:
+    desk = Desk(Giver(DeviceUnhealthy("no", "no")))
+    with pytest.raises(DeviceUnhealthy):
+        prepare(desk, CLAIM, "c")
+    desk.allocator.advertise({"gpu": Offer(GPUS, Giver())}, NO_FACTS)
+    prepare(desk, AGAIN, "c")
+
+
+def test_a_claim_gets_the_nodes_of_each_device_whatever_cdi_says(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.card("0000:01:00", group=7)
+    tree.card("0000:02:00", group=8)
+    node = Node(tree)
+    node.look()
+    found = node.seen["nvidia.com/GPU"]._replace(dra=True)
+    grant = asyncio.run(node.provider.allocate(found, ["0000:02:00.0", "0000:01:00.0"]))
+    assert grant.each == {
+        "0000:02:00.0": ("/dev/vfio/vfio", "/dev/vfio/8"),
+        "0000:01:00.0": ("/dev/vfio/vfio", "/dev/vfio/7"),
+    }
+    assert (grant.nodes, grant.cdi) == (("/dev/vfio/vfio", "/dev/vfio/8", "/dev/vfio/7"), ())

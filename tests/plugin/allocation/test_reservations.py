@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcherkit_plugin.allocation.reservations import FRESH_SECONDS, PATIENCE_SECONDS, Reservations
-from launcherkit_plugin.model.device import NO_USAGE, Usage
+from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Holder, Usage
 from tests.plugin.resources import usage
 
 NOBODY = usage({})
@@ -76,3 +76,19 @@ def test_nothing_is_kept_of_what_is_over() -> None:
         reservations.merged(NOBODY, float(turn), read_at=float(turn))
     assert len(vars(reservations)["_given"]) <= PATIENCE_SECONDS + 1
     assert len(vars(reservations)["_waiting"]) <= PATIENCE_SECONDS + 1
+
+
+def test_what_claims_have_is_held_beside_what_pods_have_however_long() -> None:
+    reservations = Reservations()
+    claim = Holder("", claim=ClaimRef("vms", "gpu", "u-1"))
+    reservations.claimed({"r": {"a": claim}})
+    merged = reservations.merged(usage({"r": {"c": "default/vm"}}), 1e6, read_at=1e6)
+    assert (str(merged.held["r"]["a"]), str(merged.held["r"]["c"])) == ("ResourceClaim vms/gpu", "pod default/vm")
+    assert merged.known
+    assert held(reservations.merged(NO_USAGE, 1e6, read_at=1e6)) == {"r": {"a"}}
+
+
+def test_where_it_is_not_known_what_a_claim_has_nothing_is_known_to_be_free() -> None:
+    reservations = Reservations()
+    reservations.claimed({}, known=False)
+    assert not reservations.merged(usage({"r": {"c": "default/vm"}}), 10.0, read_at=9.0).known
