@@ -17,8 +17,9 @@ from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cli import cluster, probe, serve
-from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, NODES_PATH, PODS_PATH
+from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
+from launcherkit_plugin.cluster.publisher import NODES_PATH
 from launcherkit_plugin.model.config import CdiConfig
 from launcherkit_plugin.telemetry.node_features import FOLDER
 

@@ -63,5 +63,5 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
     board = Board()
     claims = ClaimRequests(api, lambda answer: board.happened("claim", answer), reporter)
-    container = Container(api, args.node, board, events, claims, reporter, env)
+    container = Container(api, args.node, board, events, claims, {}, reporter, env)
     serve(container, args.cluster_socket, pods=args.watch_pods)

@@ -276,7 +276,7 @@ def follow(server: WatchServer, path: str, fields: str, wait: Callable[[float], 
     while True:
         listed = server.get(path, **selector)
         try:
-            objects = {_uid(item): part(item) for item in _items(listed)}
+            objects = {_uid(item): part(item) for item in items_of(listed)}
             (version,) = texts(part(listed, "metadata"), "resourceVersion")
         except ApiProblem as problem:
             raise ApiProblem(0, f"{path}: the answer is not a list: {problem}") from problem
@@ -310,7 +310,12 @@ def _applied(event: Json, objects: Objects, path: str) -> str:
     return version
 
 
-def _items(listed: Json) -> list[object]:
+def items_of(listed: Json) -> list[Any]:
+    """The objects in a list.
+
+    Raises:
+        ApiProblem: it is none, or has too many.
+    """
     items = listed.get("items") or []
     if not isinstance(items, list) or len(items) > MOST_OBJECTS:
         raise ApiProblem(0, f"its items are not a list of at most {MOST_OBJECTS}")

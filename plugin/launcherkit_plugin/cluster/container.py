@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from launcherkit.errors import shown
@@ -19,13 +20,14 @@ from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
 from launcherkit_plugin.cluster.claim_requests import ClaimRequests
 from launcherkit_plugin.cluster.events import Event, EventPoster
+from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
+from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
 PODS_PATH = "/api/v1/pods"
-NODES_PATH = "/api/v1/nodes"
 _SECTIONS = ("permittedHostDevices", "mediatedDevicesConfiguration")
 _NOT_KUBEVIRT = "DisableMDEVConfiguration"
 
@@ -44,6 +46,8 @@ class Container(NamedTuple):
     board: Board
     events: EventPoster
     claims: ClaimRequests
+    slices: dict[str, SlicePublisher]
+    """By driver: of those that a daemon has wanted slices of."""
     reporter: Reporter
     env: Mapping[str, str]
 
@@ -86,6 +90,8 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
                     _hear(parse(line, POOL_BYTES), container, watched)
             finally:
                 container.board.disconnect()
+                for publisher in container.slices.values():
+                    publisher.want(None)
     return "it has disconnected"
 
 
@@ -96,11 +102,22 @@ def _hear(message: Message, container: Container, watched: set[str]) -> None:
         api, board = container.api, container.board
         _watch("kubevirt", lambda: watch_configuration(api, board), container, watched)
         _watch("labels", lambda: watch_labels(api, container.node, board), container, watched)
+    elif message.name == "slices":
+        _publish(*wanted_slices(message.value), container, watched)
     elif message.name == "get-claim":
         container.claims.get(message.value)
     elif message.name == "claim-status":
         container.claims.status(message.value)
         _watch("statuses", container.claims.write, container, watched)
+
+
+def _publish(driver: str, specs: Specs, container: Container, watched: set[str]) -> None:
+    if driver not in container.slices:
+        container.slices[driver] = SlicePublisher(container.api, container.node, driver, container.reporter)
+    publisher = container.slices[driver]
+    publisher.want(specs)
+    _watch(f"slices of {driver}", publisher.watch, container, watched, LONGEST_PAUSE)
+    _watch(f"writing {driver}", publisher.write, container, watched)
 
 
 def event_of(value: object) -> Event:
@@ -115,11 +132,18 @@ def event_of(value: object) -> Event:
     raise ValueError(f"event: {shown(value)} is not an Event")
 
 
-def _watch(name: str, watch: Callable[[], None], container: Container, watched: set[str]) -> None:
+def _watch(
+    name: str,
+    watch: Callable[[], None],
+    container: Container,
+    watched: set[str],
+    longest: float = _LONGEST_PAUSE,
+) -> None:
     """Start its thread unless it runs. A bug in a thread ends the process, which is then restarted."""
     if name not in watched:
         watched.add(name)
-        ending = lambda: os._exit(guarded(lambda: persist(watch, container.reporter), container.env))  # noqa: E731
+        going_on = partial(persist, watch, container.reporter, longest=longest)
+        ending = lambda: os._exit(guarded(going_on, container.env))  # noqa: E731
         threading.Thread(target=ending, daemon=True, name=name).start()
 
 
@@ -128,15 +152,20 @@ def persist(
     reporter: Reporter,
     wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    longest: float = _LONGEST_PAUSE,
 ) -> NoReturn:
-    """Watch for ever: what ends is begun again after a pause, which doubles until it has gone on for long enough."""
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    """Watch for ever: what ends is begun again after a pause, which doubles until it has gone on for long enough.
+
+    Args:
+        longest: the longest pause, in seconds.
+    """
+    backoff = Backoff(_FIRST_PAUSE, longest)
     while True:
         began = clock()
         try:
             watch()
         except ApiProblem as problem:
-            if clock() - began > _LONGEST_PAUSE:
+            if clock() - began > longest:
                 backoff.succeeded(watch)
                 reporter.well(watch)
             if reporter.is_new(watch, str(problem)):

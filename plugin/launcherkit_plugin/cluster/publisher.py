@@ -1,0 +1,179 @@
+"""Keeps a driver's ResourceSlices on this node as the daemon wants them.
+
+One thread watches them and another writes. What is there is listed anew for each round of writing, so a watch that is
+late makes it look once more and never write twice. Slices vanish without our doing: a kubelet that starts deletes those
+of its node, and those of a driver whose connection it has lost for 30 s. While no daemon is connected nothing is
+written: nobody knows what is there to be given.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NoReturn, Protocol
+
+from launcherkit.errors import shown
+from launcherkit_plugin.cluster.api import ApiProblem, Json, WatchServer, follow, items_of, part, texts
+from launcherkit_plugin.cluster.outbox import Specs
+from launcherkit_plugin.cluster.slice_changes import Change, Pool, slice_changes
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
+NODES_PATH = "/api/v1/nodes"
+LONGEST_PAUSE = 30.0
+"""While the server is away. A cluster without a node's slices places no pod there."""
+_ROUND_SECONDS = 1.0
+_MOVED_ON = {404, 409}
+"""Somebody else was faster: a slice has changed, or is gone, since it was listed."""
+
+
+class SliceServer(WatchServer, Protocol):
+    """As much of `Api` as is needed."""
+
+    def post(self, path: str, body: Json) -> Json: ...
+
+    def put(self, path: str, body: Json) -> Json: ...
+
+    def delete(self, path: str, uid: str) -> None: ...
+
+
+def wanted_slices(value: object) -> tuple[str, list[Json]]:
+    """The driver and the specs in a message ``slices``.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    match value:
+        case {"driver": str(driver), "slices": list(specs)} if driver and all(isinstance(each, dict) for each in specs):
+            return driver, specs
+    raise ValueError(f"slices: {shown(value)} has no driver, or no list of objects")
+
+
+class SlicePublisher:
+    """The slices of one driver.
+
+    Args:
+        server: where they are.
+        node: the node's name.
+        driver: the driver's.
+        reporter: is told what was written, and why not.
+    """
+
+    def __init__(self, server: SliceServer, node: str, driver: str, reporter: Reporter) -> None:
+        self._server = server
+        self._node = node
+        self._driver = driver
+        self._fields = f"spec.driver={driver},spec.nodeName={node}"
+        self._reporter = reporter
+        self._some = threading.Condition()
+        self._wanted: Specs | None = None
+        self._settled: Specs | None = None
+        """What was wanted when all was last as it should be."""
+        self._look = False
+        self._pauses = Backoff(_ROUND_SECONDS, LONGEST_PAUSE)
+        self._calm_from = 0.0
+
+    def want(self, specs: Specs | None) -> None:
+        """What is wanted from now on; None where nobody knows any more."""
+        with self._some:
+            self._wanted = specs
+            self._look = True
+            self._some.notify_all()
+
+    def watch(self) -> None:
+        """Look again whenever a slice changes.
+
+        Raises:
+            ApiProblem: they can't be watched.
+        """
+        for _ in follow(self._server, SLICES_PATH, self._fields, time.sleep):
+            with self._some:
+                self._look = True
+                self._some.notify_all()
+
+    def write(self) -> NoReturn:
+        """Write for ever, at most one round a second."""
+        while True:
+            with self._some:
+                self._some.wait_for(lambda: self._look and self._wanted is not None)
+                wanted = self._wanted
+            pause = self.turn(time.monotonic())
+            time.sleep(_ROUND_SECONDS)
+            with self._some:
+                self._some.wait_for(lambda now=wanted: self._wanted is not now, pause - _ROUND_SECONDS)  # type: ignore[misc]
+
+    def turn(self, now: float) -> float:
+        """One round: write what has to be written.
+
+        Args:
+            now: seconds on a monotonic clock.
+
+        Returns:
+            Seconds until the next round; sooner where something else is wanted, but for the first of them.
+        """
+        with self._some:
+            wanted, self._look = self._wanted, False
+        if wanted is None:
+            return _ROUND_SECONDS
+        try:
+            pause = self._round(wanted, now)
+        except ApiProblem as problem:
+            with self._some:
+                self._look = True
+            if problem.status in _MOVED_ON:
+                return _ROUND_SECONDS
+            if self._reporter.is_new(self, str(problem)):
+                self._reporter.log(
+                    "warning", f"ResourceSlices can't be written: {problem}; trying again", status=problem.status
+                )
+            return self._pauses.failed("server", now)
+        self._pauses.succeeded("server")
+        self._reporter.well(self)
+        return pause
+
+    def _round(self, wanted: Specs, now: float) -> float:
+        """List what is there, write, and return the pause after it.
+
+        Raises:
+            ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
+        """
+        listed = items_of(self._server.get(SLICES_PATH, fieldSelector=self._fields))
+        needed = slice_changes(Pool(self._driver, self._node), wanted, listed)
+        owner = self._owner() if any(change.kind == "create" for change in needed.changes) else {}
+        for change in needed.changes:
+            self._write(change, owner)
+        foreign, self._settled = needed.foreign and self._settled is wanted, wanted
+        if needed.changes:
+            text = f"{self._driver}: {len(wanted)} ResourceSlices, generation {needed.generation}"
+            why = "; another process had changed them" if foreign else ""
+            self._reporter.log("info", text + why, written=len(needed.changes))
+        return self._truce(now) if foreign else _ROUND_SECONDS
+
+    def _write(self, change: Change, owner: Json) -> None:
+        metadata = part(change.body, "metadata")
+        if change.kind == "create":
+            self._server.post(SLICES_PATH, {**change.body, "metadata": {**metadata, "ownerReferences": [owner]}})
+            return
+        name, uid = texts(metadata, "name", "uid")
+        if change.kind == "replace":
+            self._server.put(f"{SLICES_PATH}/{name}", change.body)
+        else:
+            self._server.delete(f"{SLICES_PATH}/{name}", uid)
+
+    def _owner(self) -> Json:
+        """The Node, with which its slices go. It may be another one of that name than the last time."""
+        listed = items_of(self._server.get(NODES_PATH, fieldSelector=f"metadata.name={self._node}"))
+        if not listed:
+            raise ApiProblem(0, f"there is no Node {self._node}")
+        (uid,) = texts(part(listed[0], "metadata"), "uid")
+        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}
+
+    def _truce(self, now: float) -> float:
+        """The pause after another process's slices were replaced, such as those of a pod that is being replaced: two
+        that want different things take turns, more and more slowly, until one of them ends.
+        """
+        if now > self._calm_from:
+            self._pauses.succeeded("truce")
+        self._calm_from = now + 2 * LONGEST_PAUSE
+        return self._pauses.failed("truce", now)

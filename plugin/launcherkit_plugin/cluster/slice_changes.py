@@ -1,0 +1,153 @@
+"""What is to be written so that the ResourceSlices of a node are those that its driver wants.
+
+Readers of a pool take its highest generation, and only when they have all its slices. So whatever changes raises the
+generation in every slice; a slice that is merely missing is made again as it was. What the server has added or spelled
+in its own way is no change: when a taint began, an amount of 1024Mi that it writes as 1Gi.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+
+from launcherkit_plugin.cluster.api import Json, part
+
+_AMOUNTS = {"capacity", "counters"}
+"""Fields of names to ``{"value": "80Gi"}``."""
+_POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))} | {
+    power: Decimal(1000) ** (at - 3) for at, power in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+}
+
+
+class Pool(NamedTuple):
+    """The pool of a node has the node's name."""
+
+    driver: str
+    node: str
+
+
+class Change(NamedTuple):
+    kind: Literal["create", "replace", "delete"]
+    body: Json
+
+
+class Changes(NamedTuple):
+    """What is to be written, in this order."""
+
+    changes: tuple[Change, ...]
+    generation: int
+    foreign: bool
+    """Whether there are slices that differ from what is wanted, and not just too few."""
+
+
+def slice_changes(pool: Pool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json]) -> Changes:
+    """Compare what is wanted with what is there.
+
+    Args:
+        pool: whose slices they are.
+        specs: the ``spec`` of each wanted slice without ``driver``, ``nodeName`` and ``pool``.
+        there: the driver's ResourceSlices of that node.
+
+    Raises:
+        ApiProblem: the server sent something else than ResourceSlices.
+    """
+    found = sorted(there, key=_name)
+    by_index: dict[int, Json] = {}
+    for item in found:
+        by_index.setdefault(_index(item), item)
+    kept = {index: item for index, item in by_index.items() if 0 <= index < len(specs)}
+    strays = [item for item in found if all(item is not each for each in kept.values())]
+    generation = max((_generation(item) for item in found), default=1)
+    wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
+    differ = any(_plain(part(item, "spec")) != _plain(wanted[index]) for index, item in kept.items())
+    if differ:
+        generation += 1
+        wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
+    begun = _taints(found)
+    changes = [
+        Change("create", _made(pool, index, spec))
+        if index not in kept
+        else Change("replace", {**kept[index], "spec": _since(spec, begun)})
+        for index, spec in enumerate(wanted)
+        if index not in kept or differ
+    ]
+    changes += [Change("delete", item) for item in strays]
+    return Changes(tuple(changes), generation, differ or bool(strays))
+
+
+def _complete(pool: Pool, spec: Mapping[str, Any], generation: int, count: int) -> Json:
+    of_pool = {"name": pool.node, "generation": generation, "resourceSliceCount": count}
+    return {**spec, "driver": pool.driver, "nodeName": pool.node, "pool": of_pool}
+
+
+def _made(pool: Pool, index: int, spec: Json) -> Json:
+    """A new slice; its place in the pool is what its name begins with."""
+    metadata = {"generateName": f"{index:x}-{pool.driver}-{pool.node}-"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+
+def _name(item: Json) -> str:
+    return str(part(item, "metadata").get("name", ""))
+
+
+def _index(item: Json) -> int:
+    """The place of a slice in its pool; -1 for one that has none. The server may cut the end of a name, not this."""
+    head = re.match(r"([0-9a-f]{1,8})-", _name(item))
+    return int(head[1], 16) if head else -1
+
+
+def _generation(item: Json) -> int:
+    generation = part(item, "spec", "pool").get("generation")
+    return generation if isinstance(generation, int) else 1
+
+
+def _plain(value: Any, field: str = "") -> Any:
+    """What is compared."""
+    if isinstance(value, Mapping):
+        plain = {key: _plain(item, key) for key, item in value.items() if key != "timeAdded"}
+        if field in _AMOUNTS:
+            plain = {name: {**amount, "value": _amount(amount.get("value"))} for name, amount in plain.items()}
+        return {key: item for key, item in plain.items() if item is not None and item not in ({}, [])}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _amount(text: object) -> object:
+    """A quantity as a number; what is none stays."""
+    found = re.fullmatch(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE])?)", str(text))
+    if not found or found[1].count(".") > 1:
+        return text
+    return Decimal(found[1] + (found[2] or "")) * _POWERS[found[3] or ""]
+
+
+def _taints(found: Iterable[Json]) -> dict[tuple[object, ...], str]:
+    """When the taints that are there began."""
+    return {
+        _taint(device, taint): taint["timeAdded"]
+        for item in found
+        for device in part(item, "spec").get("devices") or ()
+        for taint in device.get("taints") or ()
+        if "timeAdded" in taint
+    }
+
+
+def _taint(device: Mapping[str, Any], taint: Mapping[str, Any]) -> tuple[object, ...]:
+    return device["name"], taint["key"], taint.get("value"), taint["effect"]
+
+
+def _since(spec: Json, begun: Mapping[tuple[object, ...], str]) -> Json:
+    """The slice with the beginnings of the taints that go on."""
+    if not begun or not spec.get("devices"):
+        return spec
+
+    def dated(device: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not device.get("taints"):
+            return device
+        taints = [
+            {**taint, "timeAdded": begun[_taint(device, taint)]} if _taint(device, taint) in begun else taint
+            for taint in device["taints"]
+        ]
+        return {**device, "taints": taints}
+
+    return {**spec, "devices": [dated(device) for device in spec["devices"]]}
