@@ -18,6 +18,7 @@ from launcherkit.doctor.finding import Finding, is_bad
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import list_checks, report_document, report_text
 from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, subject_of_plan
+from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
@@ -128,7 +129,7 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
         domain = read_facts(translated.root, inputs.domain_name)
-        guest, topology, space = read_guest(translated.root), domain.topology, domain.space
+        guest, topology, space = read_guest(translated.root), domain.topology, read_address_space(translated.root)
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
     patient = Patient(facts, subject, gathered, guest, topology, kubevirt, space)
     return _About(f"{place}; {name}", patient, (*findings, *found))

@@ -10,7 +10,8 @@ from launcherkit.domain.guest import is_uefi, read_memory, read_size, read_windo
 from launcherkit.domain.hostdev import number
 from launcherkit.domain.style import Style
 from launcherkit.domain.tags import Places
-from launcherkit.model.window import AddressSpace, Window
+from launcherkit.model.plan import Window
+from launcherkit.model.window import AddressSpace
 
 _ROOTS = ("pcie-root", "pci-root")
 _QEMU_BITS = 40

@@ -9,10 +9,9 @@ from lxml import etree
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.hostdev import hostdev_attributes, pci_attributes, read_guest_address
+from launcherkit.domain.hostdev import cpuset_text, hostdev_attributes, pci_attributes, read_guest_address
 from launcherkit.domain.style import Style, lead_of
 from launcherkit.domain.tags import Places, attribute_value
-from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.plan import GuestPlace, PlannedFunction
 from launcherkit.model.request import kind_of
 
@@ -45,7 +44,7 @@ class Completion:
             if acpi is None:
                 missing.append(elements.acpi(function.nodeset))
             elif not acpi.get("nodeset"):
-                edits += self._set(acpi, {"nodeset": format_cpuset(function.nodeset)})
+                edits += self._set(acpi, {"nodeset": cpuset_text(function.nodeset)})
         if function.rom is not None and hostdev.find("rom") is None:
             missing.append(elements.rom(function.rom))
         address = hostdev.find("address")

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.hostdev import hostdev_attributes, pci_text, source_text
+from launcherkit.domain.hostdev import cpuset_text, hostdev_attributes, pci_text, source_text
 from launcherkit.domain.style import Style
-from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of
@@ -94,7 +93,7 @@ def rom(choice: str) -> str:
 
 def acpi(nodeset: frozenset[int]) -> str:
     """The cells of a generic initiator (P7)."""
-    return f"<acpi nodeset='{format_cpuset(nodeset)}'/>"
+    return f"<acpi nodeset='{cpuset_text(nodeset)}'/>"
 
 
 def has_address(function: PlannedFunction) -> bool:

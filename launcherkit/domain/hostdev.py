@@ -9,7 +9,6 @@ from lxml import etree
 from launcherkit.domain.escape import escaped
 from launcherkit.errors import BadHostdev
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
-from launcherkit.model.cpuset import parse_cpuset
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.plan import Shown
 from launcherkit.model.request import Kind
@@ -210,7 +209,16 @@ def number(text: str | None) -> int | None:
 
 def read_cpuset(text: str | None) -> frozenset[int]:
     """A set of numbers; one that can't be read is as if it weren't there."""
+    from launcherkit.model.cpuset import parse_cpuset  # few guests have cells
+
     try:
         return parse_cpuset(text or "")
     except ValueError:
         return frozenset()
+
+
+def cpuset_text(numbers: frozenset[int]) -> str:
+    """A set of numbers as libvirt writes it."""
+    from launcherkit.model.cpuset import format_cpuset
+
+    return format_cpuset(numbers)

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from lxml import etree
 
-from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.hostdev import (
     Parts,
     kind_of_element,
@@ -59,7 +58,6 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         iommufd=_domain_iommufd(root),
         unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
         cells=_cells(root),
-        space=read_address_space(root),
     )
 
 

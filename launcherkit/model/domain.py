@@ -5,7 +5,6 @@ from typing import Literal, TypeAlias
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple, documented
-from launcherkit.model.window import AddressSpace
 
 PciTopology: TypeAlias = Literal["pcie", "pci", "other"]
 """How the machine's PCI is built: with a pcie-root, with a pci-root, or in a way that libvirt places alone (P2, P6)."""
@@ -100,8 +99,6 @@ class DomainFacts(NamedTuple):
 
     cells: tuple[GuestCell, ...] = ()
     """The guest's NUMA cells, by number (P4)."""
-    space: AddressSpace | None = None
-    """Its address space, where it is known (P5)."""
 
     @property
     def has_several_cells(self) -> bool:

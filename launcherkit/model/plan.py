@@ -6,7 +6,6 @@ from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller
 from launcherkit.model.request import Kind, Section
 from launcherkit.model.value import NamedTuple, documented
-from launcherkit.model.window import Window
 
 Role: TypeAlias = Literal["primary", "sibling", "reserved"]
 """A reserved function belongs to the domain and is not shown to the guest (S1)."""
@@ -191,6 +190,21 @@ class TouchedGroup(NamedTuple):
 
     number: int
     members: tuple[GroupMember, ...]
+
+
+@documented(
+    need="What firmware takes for the BARs of all attached functions.",
+    hole="The ``<pcihole64>`` that is written; None for none.",
+    pass_bits="Whether ``<maxphysaddr mode='passthrough'/>`` is written.",  # noqa: S106  # no password
+    root="The model of the controller that has it: ``pcie-root`` or ``pci-root``.",
+)
+class Window(NamedTuple):
+    """The 64-bit window that the attached devices need, and what is written for it. Sizes are bytes."""
+
+    need: int
+    hole: int | None
+    pass_bits: bool
+    root: str
 
 
 @documented(

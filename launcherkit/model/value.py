@@ -1,12 +1,12 @@
 """Named tuples that cost little to define.
 
-``typing.NamedTuple`` checks each field's annotation while the class is made, which is nearly half of what a value costs
-a short process (docs/decisions/0001-values-are-named-tuples.md). This makes the same class by
-``collections.namedtuple`` alone; type checkers see ``typing.NamedTuple``.
+``typing.NamedTuple`` checks each field's annotation while a class is made, and ``collections.namedtuple`` compiles a
+``__new__`` for it: together most of what a value costs a short process
+(docs/decisions/0001-values-are-named-tuples.md). This makes the same class without either; type checkers see
+``typing.NamedTuple``.
 """
 
-from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 
@@ -18,18 +18,75 @@ class _Probe:
 if TYPE_CHECKING or "__annotations__" not in vars(_Probe):
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414  # for others to import
 else:
-    _NOT_COPIED = frozenset({"__annotations__", "__module__", "__qualname__", "__classcell__"})
+    from collections import namedtuple
+    from types import FunctionType
+
+    _new = tuple.__new__
+    _getter = type(vars(namedtuple("_Probe", "field"))["field"])
+    _NEW = [
+        function.__code__
+        for function in (
+            lambda _cls: _new(_cls, ()),
+            lambda _cls, a: _new(_cls, (a,)),
+            lambda _cls, a, b: _new(_cls, (a, b)),
+            lambda _cls, a, b, c: _new(_cls, (a, b, c)),
+            lambda _cls, a, b, c, d: _new(_cls, (a, b, c, d)),
+            lambda _cls, a, b, c, d, e: _new(_cls, (a, b, c, d, e)),
+            lambda _cls, a, b, c, d, e, f: _new(_cls, (a, b, c, d, e, f)),
+            lambda _cls, a, b, c, d, e, f, g: _new(_cls, (a, b, c, d, e, f, g)),
+            lambda _cls, a, b, c, d, e, f, g, h: _new(_cls, (a, b, c, d, e, f, g, h)),
+            lambda _cls, a, b, c, d, e, f, g, h, i: _new(_cls, (a, b, c, d, e, f, g, h, i)),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j: _new(_cls, (a, b, c, d, e, f, g, h, i, j)),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k)),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, m)),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, m, n)),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o: _new(
+                _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o)
+            ),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p: _new(
+                _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p)
+            ),
+        )
+    ]
+
+    def _make(cls, values: Iterable[Any]):
+        made = tuple.__new__(cls, values)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, /, **fields: Any):
+        made = self._make(map(fields.pop, self._fields, self))
+        if fields:
+            raise TypeError(f"Got unexpected field names: {list(fields)!r}")
+        return made
+
+    _METHODS = {
+        "__slots__": (),
+        "__hash__": tuple.__hash__,  # for those with an equality of their own too
+        "_make": classmethod(_make),
+        "_replace": _replace,
+        "__replace__": _replace,
+        "_asdict": lambda self: dict(zip(self._fields, self, strict=True)),
+        "__getnewargs__": lambda self: tuple(self),
+        "__repr__": lambda self: f"{type(self).__name__}({', '.join(map('{}={!r}'.format, self._fields, self))})",
+    }
 
     class _Maker(type):
         def __new__(cls, name: str, _bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-            annotations = namespace["__annotations__"]
-            defaults = [namespace[field] for field in annotations if field in namespace]
-            made = namedtuple(name, annotations, defaults=defaults, module=namespace["__module__"])
-            made.__annotations__ = annotations
-            for key, value in namespace.items():
-                if key not in annotations and key not in _NOT_COPIED:
-                    setattr(made, key, value)
-            return made
+            fields = tuple(namespace["__annotations__"])
+            defaults = {field: namespace[field] for field in fields if field in namespace}
+            code = _NEW[len(fields)].replace(
+                co_name="__new__", co_qualname=f"{name}.__new__", co_varnames=("_cls", *fields)
+            )
+            own = {
+                "__new__": FunctionType(code, globals(), "__new__", tuple(defaults.values())),
+                "__match_args__": fields,
+                "_fields": fields,
+                "_field_defaults": defaults,
+            }
+            getters = {field: _getter(index, None) for index, field in enumerate(fields)}
+            return type(name, (tuple,), _METHODS | namespace | getters | own)
 
     class _Marker:
         """What a class statement names as its base; the class that it makes has ``tuple`` as its base."""

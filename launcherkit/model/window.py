@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from launcherkit.model.function import Bar
-from launcherkit.model.value import NamedTuple, documented
+from launcherkit.model.value import NamedTuple
 
 MIB, GIB = 1 << 20, 1 << 30
 _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
@@ -35,21 +35,6 @@ class AddressSpace(NamedTuple):
     """The CPU is not denied 1 GiB pages. Without them OVMF uses 40 bits of addresses at most."""
     uefi: bool
     """The firmware is UEFI, which on x86 is OVMF."""
-
-
-@documented(
-    need="What firmware takes for the BARs of all attached functions.",
-    hole="The ``<pcihole64>`` that is written; None for none.",
-    pass_bits="Whether ``<maxphysaddr mode='passthrough'/>`` is written.",  # noqa: S106  # no password
-    root="The model of the controller that has it: ``pcie-root`` or ``pci-root``.",
-)
-class Window(NamedTuple):
-    """The 64-bit window that the attached devices need, and what is written for it. Sizes are bytes."""
-
-    need: int
-    hole: int | None
-    pass_bits: bool
-    root: str
 
 
 def prefetchable(bars: Iterable[Bar]) -> list[int]:

@@ -5,10 +5,10 @@ The one way through the house, shared by every adapter and the public API.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcherkit.domain.document import read_document
+from launcherkit.domain.document import Document, read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import write_plan
 from launcherkit.errors import Collector
@@ -16,14 +16,14 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit
+from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit, Window
 from launcherkit.model.policy import Policy
 from launcherkit.model.value import NamedTuple, documented
 from launcherkit.pipeline import rare
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
-from launcherkit.place.window import plan_window
+from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -83,7 +83,7 @@ def translate(
         return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
     resolved = resolve(domain, environment, asked, dra, host, policy)
-    plan, notes = _plan(resolved, domain, policy)
+    plan, notes = _plan(resolved, domain, policy, document)
     return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
 
 
@@ -93,7 +93,7 @@ def _unasked(environment: Environment) -> list[Note]:
     return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
-def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan, tuple[Note, ...]]:
+def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Document) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; what is wrong in any of the three is raised together."""
     decided = decide(resolved, domain, policy)
     placed = place_units(
@@ -103,8 +103,7 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
-    window, short = plan_window(decided.units, domain, resolved.facts, expanders=expanders)
+    window, short = _window(decided.units, domain, resolved.facts, placed, document)
     checked = check(resolved, decided, domain, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
@@ -114,6 +113,15 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy) -> tuple[Plan
     iommufd = bool(checked.backends.iommufd)
     plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window, placed.cells)
     return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
+
+
+def _window(
+    units: Sequence[Unit], domain: DomainFacts, facts: HostFacts, placed: Placement, document: Document
+) -> tuple[Window | None, tuple[Note, ...]]:
+    """Room for BARs (P5). The document is asked for its address space only where they may need more than there is."""
+    expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
+    needed = window_beyond_default(units, domain, facts, expanders=expanders)
+    return plan_window(needed, domain, rare.read_address_space(document.root)) if needed else (None, ())
 
 
 def _device(

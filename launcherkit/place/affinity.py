@@ -45,7 +45,3 @@ class Alignment(NamedTuple):
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
     """Those of them that are to be added to the guest."""
-
-
-NOT_ALIGNED = Alignment({})
-"""Where the guest's tree follows nothing."""

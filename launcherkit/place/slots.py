@@ -13,12 +13,12 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit
 from launcherkit.model.policy import Topology
 from launcherkit.model.value import NamedTuple
-from launcherkit.place.affinity import NOT_ALIGNED, Affinity, Alignment, Card
 from launcherkit.place.buses import foresee_buses
 from launcherkit.place.room import Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcherkit.place.affinity import Affinity, Card
     from launcherkit.place.initiators import Gpu
 
 
@@ -66,26 +66,34 @@ def place_units(
         for attachment in unit.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
-    alignment = NOT_ALIGNED
-    if topology != "flat" or generic_initiators:
-        from launcherkit.place.alignment import align, without_room  # most guests have no NUMA cells
-        from launcherkit.place.hierarchies import NoHierarchies
+    if topology == "flat" and not generic_initiators:
+        return _place(units, domain, guests, {})
+    from launcherkit.place.affinity import Alignment  # most guests have no NUMA cells
+    from launcherkit.place.alignment import align, without_room
+    from launcherkit.place.hierarchies import NoHierarchies
 
-        asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
-        gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
-        if topology != "flat":
-            own = {gpu.first for gpu in gpus}
-            cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
-            alignment = align(cards, domain, host, topology)
-        if gpus:
-            from launcherkit.place.initiators import with_initiators
+    alignment = Alignment({})
+    asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+    gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
+    if topology != "flat":
+        own = {gpu.first for gpu in gpus}
+        cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
+        alignment = align(cards, domain, host, topology)
+    if gpus:
+        from launcherkit.place.initiators import with_initiators
 
-            alignment = with_initiators(alignment, gpus, domain, host)
-        try:
-            return _place(units, domain, guests, alignment)
-        except NoHierarchies:
-            alignment = without_room(alignment, topology)
-    return _place(units, domain, guests, alignment)
+        alignment = with_initiators(alignment, gpus, domain, host)
+    try:
+        placed = _place(units, domain, guests, alignment.affinities)
+    except NoHierarchies:
+        alignment = without_room(alignment, topology)
+        placed = _place(units, domain, guests, alignment.affinities)
+    return placed._replace(
+        notes=(*alignment.notes, *placed.notes),
+        errors=(*alignment.errors, *placed.errors),
+        nodesets=alignment.nodesets,
+        cells=alignment.cells,
+    )
 
 
 def _gpus(
@@ -115,6 +123,8 @@ def _cards(
     topology: Topology,
 ) -> Iterator[Card]:
     """The cards to be aligned: those without a place, and where the policy insists those that have one."""
+    from launcherkit.place.affinity import Card
+
     for card in cards:
         first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
         fixed, place = _place_said(card, domain, guests)
@@ -131,14 +141,16 @@ def _place_said(
 
 
 def _place(
-    units: Sequence[Unit], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress], alignment: Alignment
+    units: Sequence[Unit],
+    domain: DomainFacts,
+    guests: Mapping[HostAddress, GuestAddress],
+    affinities: Mapping[PciAddress, Affinity],
 ) -> Placement:
     """Place what isn't left to libvirt.
 
     Raises:
         NoHierarchies: there is no room for the affinities.
     """
-    affinities = alignment.affinities
     cards = [
         card
         for unit in units
@@ -146,21 +158,12 @@ def _place(
         if _needs_a_place(card, domain) or (affinities and _has_affinity(card, affinities))
     ]
     if not cards:
-        return Placement(
-            _share_slots(guests), (), alignment.notes, alignment.errors, alignment.nodesets, alignment.cells
-        )
+        return Placement(_share_slots(guests), ())
     room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
     found = [each for card in cards for each in _place_card(card, domain, room)]
     notes = tuple([each for each in found if isinstance(each, Note)])
     errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
-    return Placement(
-        _share_slots(room.guests),
-        room.controllers(),
-        (*alignment.notes, *notes),
-        (*alignment.errors, *errors),
-        alignment.nodesets,
-        alignment.cells,
-    )
+    return Placement(_share_slots(room.guests), room.controllers(), notes, errors)
 
 
 def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Affinity]) -> bool:

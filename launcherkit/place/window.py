@@ -8,7 +8,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Unit
+from launcherkit.model.plan import Unit, Window
 from launcherkit.model.window import (
     BELOW_WINDOW,
     DEFAULT_WINDOWS,
@@ -17,7 +17,6 @@ from launcherkit.model.window import (
     OVMF_WITHOUT_HUGE_PAGES,
     VIRT_WINDOW,
     AddressSpace,
-    Window,
     prefetchable,
     window_need,
 )
@@ -27,30 +26,39 @@ _OTHERS = GIB
 """For what the guest has besides: virtio devices and the like."""
 
 
-def plan_window(
+def window_beyond_default(
     units: Sequence[Unit], domain: DomainFacts, host: HostFacts, *, expanders: bool
+) -> tuple[int, int] | None:
+    """What firmware takes for the BARs, and the size of a window for them, both in bytes.
+
+    None where the machine's default has room, or where nothing is known of it.
+
+    Args:
+        units: all that is attached.
+        domain: its machine.
+        host: the BARs.
+        expanders: whether the guest has root buses besides its own: each gets a part of the window.
+    """
+    need = window_need(_cards(units, host))
+    wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
+    default = DEFAULT_WINDOWS.get(domain.topology, wanted) if domain.machine.startswith(_X86) else wanted
+    # The document may have given virt a smaller one than it has by default.
+    return (need, wanted) if need and (wanted > default or _is_virt(domain)) else None
+
+
+def plan_window(
+    needed: tuple[int, int], domain: DomainFacts, space: AddressSpace
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """What is to be written so that the BARs fit, with notes on what can't be.
 
     Args:
-        units: all that is attached.
-        domain: its machine and address space.
-        host: the BARs.
-        expanders: whether the guest has root buses besides its own: each gets a part of the window.
-
-    Returns:
-        No window where the machine's default has room, or where nothing is known of it.
+        needed: from `window_beyond_default`.
+        domain: its machine.
+        space: of that domain.
     """
-    space = domain.space
-    need = window_need(_cards(units, host))
-    if space is None or not need:
-        return None, ()
-    wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
-    if domain.machine.startswith("aarch64/virt") and domain.topology == "pcie":
+    need, wanted = needed
+    if _is_virt(domain):
         return None, _notes_for_virt(need, wanted, space)
-    default = DEFAULT_WINDOWS.get(domain.topology) if domain.machine.startswith(_X86) else None
-    if default is None or wanted <= default:
-        return None, ()
     root = f"{domain.topology}-root"
     if space.hole is not None and space.hole < need:
         seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
@@ -58,6 +66,10 @@ def plan_window(
     fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + wanted <= 1 << space.bits
     hole = wanted if space.hole is None and fits else None
     return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, wanted, space, fits=fits)
+
+
+def _is_virt(domain: DomainFacts) -> bool:
+    return domain.machine.startswith("aarch64/virt") and domain.topology == "pcie"
 
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcherkit.errors import BadSetting
-
-PREFIX = "LAUNCHERKIT_"
+from launcherkit.process.variables import PREFIX
 
 
 def variable_of(flag: str, prefix: str = PREFIX) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from launcherkit.process.options import PREFIX
-
+PREFIX = "LAUNCHERKIT_"
 KNOWN = frozenset(
     PREFIX + name
     for name in [

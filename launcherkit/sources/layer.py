@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from launcherkit.model.policy import Iommufd, NodeCheck, Pairing, Policy, Siblings, Topology
 
 ANNOTATION = "launcherkit.io/policy"
 """Of a VMI: its own policy (T1)."""
 
+if TYPE_CHECKING:
+    from typing import TypedDict
 
-class Layer(TypedDict, total=False):
-    """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
+    class Layer(TypedDict, total=False):
+        """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
 
-    siblings: Siblings
-    pairing: Pairing
-    managed: bool
-    node_check: NodeCheck
-    topology: Topology
-    iommufd: Iommufd
-    annotations: bool
-    extra_prefixes: tuple[str, ...]
-    sysfs_root: str
-    gpu: str
-    hostdevice: str
-    usb: str
-    rom: Mapping[str, str]
-    driver: Mapping[str, str]
-    generic_initiators: bool
+        siblings: Siblings
+        pairing: Pairing
+        managed: bool
+        node_check: NodeCheck
+        topology: Topology
+        iommufd: Iommufd
+        annotations: bool
+        extra_prefixes: tuple[str, ...]
+        sysfs_root: str
+        gpu: str
+        hostdevice: str
+        usb: str
+        rom: Mapping[str, str]
+        driver: Mapping[str, str]
+        generic_initiators: bool
+
+else:  # to define it would take longer than all else here
+    Layer = dict
 
 
 def policy_of(layer: Layer) -> Policy:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from launcherkit.model.domain import DomainFacts, PciTopology
 from launcherkit.model.function import Bar
-from launcherkit.model.plan import Attachment, Unit
-from launcherkit.model.window import GIB, MIB, AddressSpace, Window, prefetchable, window_need
-from launcherkit.place.window import plan_window
+from launcherkit.model.plan import Attachment, Unit, Window
+from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_need
+from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.sources.host import Host
 from tests.support.facts import at, detail, facts, function
 from tests.support.hosttree import HostTree
@@ -23,15 +24,17 @@ MODEL = AddressSpace(None, 40, False, 8 * GIB, True, True)
 PREFETCHABLE = 0x14220C
 
 
-def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: PciTopology = "pcie") -> DomainFacts:
+Guest: TypeAlias = tuple[DomainFacts, AddressSpace]
+
+
+def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: PciTopology = "pcie") -> Guest:
     nothing = frozenset[str]()
-    return DomainFacts(
-        topology, machine, (), frozenset(), False, False, nothing, (), frozenset(), None, cells=(), space=space
-    )
+    return DomainFacts(topology, machine, (), frozenset(), False, False, nothing, (), frozenset(), None), space
 
 
-def plan(*sizes: int, guest: DomainFacts, expanders: bool = False) -> tuple[Window | None, list[str]]:
+def plan(*sizes: int, guest: Guest, expanders: bool = False) -> tuple[Window | None, list[str]]:
     """For cards with one BAR each."""
+    facts_of_guest, space = guest
     addresses = [f"0000:{bus:02x}:00.0" for bus in range(1, len(sizes) + 1)]
     details = {
         address: detail(resources=(Bar(0, 1 << 44, (1 << 44) + size - 1, PREFETCHABLE),))
@@ -39,7 +42,10 @@ def plan(*sizes: int, guest: DomainFacts, expanders: bool = False) -> tuple[Wind
     }
     units = [Unit("pci", (Attachment(at(address), "primary", "", None, None),)) for address in addresses]
     host = facts(*map(function, addresses), details=details)
-    window, notes = plan_window(units, guest, host, expanders=expanders)
+    needed = window_beyond_default(units, facts_of_guest, host, expanders=expanders)
+    if needed is None:
+        return None, []
+    window, notes = plan_window(needed, facts_of_guest, space)
     return window, [note.text for note in notes]
 
 
