@@ -1,8 +1,9 @@
 """The guest's 64-bit PCI window: what BARs need of it, and what a domain says of it (P5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from launcherkit.model.function import Bar
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import Bar, PciDetail
 from launcherkit.model.value import NamedTuple
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -47,6 +48,15 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
         for bar in bars
         if bar.flags & _WANTED == _WANTED and bar.line != _ROM and bar.line <= _VF_BARS[-1] and bar.size > 0
     ]
+
+
+def card_bars(functions: Iterable[PciAddress], details: Mapping[PciAddress, PciDetail]) -> list[list[int]]:
+    """The sizes of the prefetchable 64-bit BARs of each slot that some functions are in."""
+    cards: dict[tuple[int, ...], list[int]] = {}
+    for address in functions:
+        if (detail := details.get(address)) is not None and detail.resources:
+            cards.setdefault(address[:3], []).extend(prefetchable(detail.resources))
+    return list(cards.values())
 
 
 def window_need(cards: Iterable[Iterable[int]]) -> int:

@@ -17,7 +17,7 @@ from launcherkit.model.window import (
     OVMF_WITHOUT_HUGE_PAGES,
     VIRT_WINDOW,
     AddressSpace,
-    prefetchable,
+    card_bars,
     window_need,
 )
 
@@ -74,16 +74,9 @@ def _is_virt(domain: DomainFacts) -> bool:
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each card that is attached."""
-    details = host.details
-    found: list[list[int]] = []
-    for unit in units:
-        cards: dict[tuple[int, ...], list[int]] = {}
-        for attachment in unit.attachments:
-            source = attachment.source
-            if isinstance(source, PciAddress) and (detail := details.get(source)) is not None and detail.resources:
-                cards.setdefault(source[:3], []).extend(prefetchable(detail.resources))
-        found += cards.values()
-    return found
+    sources = ([attachment.source for attachment in unit.attachments] for unit in units)
+    functions = ([source for source in each if isinstance(source, PciAddress)] for each in sources)
+    return [card for each in functions for card in card_bars(each, host.details)]
 
 
 def _needed(need: int) -> str:

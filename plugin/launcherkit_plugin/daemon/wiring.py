@@ -83,6 +83,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         binder=binder,
         guarded=wiring.guarded,
         may_match=compile_rules(whatever_driver(config.pci)),
+        model_of=namer.text,
     )
 
     def learn(facts: HostFacts) -> None:

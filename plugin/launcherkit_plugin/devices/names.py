@@ -162,6 +162,8 @@ class Namer:
         self._tables = tables if config.pci_ids is None else (config.pci_ids,)
         self._rules = {id(rule): f"rule {number}" for number, rule in enumerate(config.pci, 1)}
         self._by_model: dict[tuple[int, int], ModelName] = {}
+        self._texts: dict[tuple[int, int], str] = {}
+        """What the table calls models."""
         self._given: dict[tuple[tuple[int, int], int], tuple[str, object, str]] = {}
         """By model and rule: the name, whose it is, and that in words."""
         self._owners: dict[str, dict[object, str]] = {}
@@ -178,6 +180,13 @@ class Namer:
             read_file(self._config.pci_ids, 0)  # a table that was asked for and isn't there must not go unnoticed
         names = find_names(new.values(), self._tables)
         self._by_model |= {model: model_name(function, self._config, names) for model, function in new.items()}
+        self._texts |= {model: names.devices.get(model, "") for model in new}
+
+    def text(self, function: PciFunction) -> str:
+        """What the table calls a function's model; empty where it has no name for it."""
+        if function.model not in self._texts:
+            self.learn([function])
+        return self._texts[function.model]
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
         """The name of the resource that a function belongs to by a rule."""

@@ -64,6 +64,7 @@ class PciProvider:
         binder: BindingProblems | None = None,
         guarded: Guarded | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
+        model_of: Callable[[PciFunction], str] = lambda _: "",
     ) -> None:
         """Make a provider.
 
@@ -78,10 +79,12 @@ class PciProvider:
             guarded: does what may hang.
             may_match: a rule that a function could fall under with another driver or NUMA node; ``match`` does where no
                 rule asks for these.
+            model_of: what pci.ids calls a function; asked of those for DRA.
         """
         self._match = match
         self._may_match = may_match or match
         self._name_of = name_of
+        self._model_of = model_of
         self._host = host
         self._root = root.rstrip("/")
         self._nodes = nodes
@@ -147,6 +150,7 @@ class PciProvider:
             plan.functions,
             detail.parents if detail else (),
             describe(function),
+            model=self._model_of(function) if rule.dra else "",
         )
 
     def _problem(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Problem | None:

@@ -1,21 +1,27 @@
-"""What a DRA driver publishes of the devices that there are (D1-D4)."""
+"""What a DRA driver publishes of the devices that there are (D2, D4)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
-from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.model.device import Problem
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.window import card_bars, window_need
+from launcherkit.resolve.vfio import IOMMUFD_NODE, bound_to_vfio
+from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses
+from launcherkit_plugin.dra.labels import device_name, is_bdf
+from launcherkit_plugin.model.device import Device, Problem, Resource
+
+STANDARD = "resource.kubernetes.io/"
+"""Before the names of attributes that mean the same for every driver."""
+TAINTS = "launcherkit.io/"
+LONGEST_TEXT = 64
+"""Bytes of an attribute's value."""
 
 
-class CounterUse(NamedTuple):
-    """What a device takes of a counter that it shares with others, so that the scheduler never gives both away."""
-
-    set: str
-    counter: str
-    amount: int
-    total: int
-    """What the counter has when nothing is allocated."""
+Attributes: TypeAlias = dict[str, int | bool | str]
 
 
 class Taint(NamedTuple):
@@ -45,3 +51,119 @@ class DraDevice(NamedTuple):
     taints: tuple[Taint, ...] = ()
     problem: Problem | None = None
     """What the taint is for."""
+
+
+def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = False) -> tuple[DraDevice, ...]:
+    """The devices of resources for DRA, by name; companions go along with their cards, and are no devices.
+
+    Args:
+        resources: as they are listed, those of the device plugin too.
+        host: by which they were found.
+        evict: whether a device in trouble is taken from its pod.
+    """
+    listed = [
+        (resource, device)
+        for resource in resources
+        if resource.dra and not resource.companion
+        for device in resource.devices.values()
+    ]
+    sharers = [
+        Sharer(device.id, device.groups, device.card, device.most, device.place or device.id, device.functions)
+        for _, device in listed
+    ]
+    effect = "NoExecute" if evict else "NoSchedule"
+    found = [
+        DraDevice(
+            device_name(resource, device.id),
+            resource.name,
+            device.id,
+            _attributes(resource, device, host),
+            _capacity(resource, device, host),
+            uses,
+            () if device.problem is None else (Taint(TAINTS + device.problem.reason, "", effect),),
+            device.problem,
+        )
+        for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True)
+    ]
+    return tuple(sorted(found, key=lambda device: device.name))
+
+
+def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attributes:
+    """What CEL can ask for. IOMMU groups are not among it: their numbers change with a boot."""
+    attributes: Attributes = {}
+    if len(resource.name) <= LONGEST_TEXT:  # a part of it would be another resource's
+        attributes["resource"] = resource.name
+    if device.numa_node is not None:
+        attributes[f"{STANDARD}numaNode"] = device.numa_node
+    address = PciAddress.parse(device.id) if is_bdf(device.id) else None
+    function = _function(address, device, host)
+    if function is not None:
+        attributes |= {
+            "class": f"{function.class_code:06x}",
+            "vendorID": f"{function.vendor:04x}",
+            "deviceID": f"{function.device:04x}",
+        }
+    attributes |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)
+    if address is not None:
+        attributes[f"{STANDARD}pciBusID"] = device.id
+        attributes |= _of_binding(function, host.details.get(address), host)
+    if device.path and device.path[0].startswith("pci"):
+        attributes[f"{STANDARD}pcieRoot"] = device.path[0]
+    return {
+        name: _short(value) if isinstance(value, str) else value for name, value in attributes.items() if value != ""
+    }
+
+
+def _function(address: PciAddress | None, device: Device, host: HostFacts) -> PciFunction | None:
+    """The primary; of an mdev the card that it is on, where that is a PCI device."""
+    if address is None and is_bdf(device.card):
+        address = PciAddress.parse(device.card)
+    return None if address is None else host.functions.get(address)
+
+
+def _of_card(device: Device, function: PciFunction | None) -> Attributes:
+    found: Attributes = {"type": "card", "functions": len(device.functions), "model": device.model}
+    if function is not None and function.physfn is not None:
+        found |= {"type": "vf", "card": str(function.physfn)}
+    return found
+
+
+def _of_vgpu(device: Device) -> Attributes:
+    found: Attributes = {"type": "vgpu", "card": device.card}
+    if len(device.vgpu_types) == 1:
+        found["vgpuType"] = device.vgpu_types[0]
+    if not is_bdf(device.id):
+        found["mdevUUID"] = device.id
+    return found
+
+
+def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: HostFacts) -> Attributes:
+    if function is None or detail is None:
+        return {}
+    cdev = detail.vfio_dev is not None and (host.nodes is None or IOMMUFD_NODE in host.nodes)
+    found: Attributes = {"iommufd": cdev}
+    if function.driver is not None and bound_to_vfio(function, detail):
+        found["vfioDriver"] = function.driver
+    return found
+
+
+def _short(text: str) -> str:
+    return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
+
+
+def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, str]:
+    """The room that the BARs take of a guest's 64-bit window (P5)."""
+    if not device.functions or resource.made_at_start:
+        return {}
+    return {"window64": quantity(window_need(card_bars(device.functions, host.details)))}
+
+
+def quantity(amount: int) -> str:
+    """An amount as Kubernetes writes it: the API server changes any other spelling to this one."""
+    for base, suffixes in ((1024, ("Ki", "Mi", "Gi", "Ti", "Pi")), (1000, ("k", "M", "G", "T", "P"))):
+        power = 0
+        while amount and amount % base == 0 and power < len(suffixes):
+            amount, power = amount // base, power + 1
+        if power:
+            return f"{amount}{suffixes[power - 1]}"
+    return str(amount)

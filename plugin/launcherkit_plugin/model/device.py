@@ -56,10 +56,14 @@ class Device(NamedTuple):
     """Of a vGPU the card that it is, or would be made, on; empty for what is no part of a card."""
     made: bool = True
     """False for a vGPU that isn't there yet: its card may be of no type still (G1)."""
-    vgpu_type: str = ""
-    """Of a vGPU the name of its type, or of those that it may have, parted by `` or ``."""
+    vgpu_types: tuple[str, ...] = ()
+    """Of a vGPU the name of its type, or of those that it may get."""
     most: int = 0
     """Of a vGPU that is made when it is needed: how many of its type an empty card has room for; 0: unknown."""
+    place: str = ""
+    """Of a vGPU a VF that has room for no other: devices of one place are alternatives."""
+    model: str = ""
+    """What pci.ids calls it; looked up only for DRA."""
 
     @property
     def healthy(self) -> bool:

@@ -64,7 +64,12 @@ class MdevKind:
                 function = host.functions.get(place.parent.address) if place.parent.address else None
                 vendor = None if function is None else function.vendor
                 name = rule.name or self._name_of(place.what, vendor)
-                for device in self._devices(place, rule, host, held, rooms):
+                for found in self._devices(place, rule, host, held, rooms):
+                    device = found._replace(
+                        vgpu_types=(place.what,),
+                        most=self._most(place) if rule.mode == "dynamic" else 0,
+                        place=place.parent.name if place.is_vf else "",
+                    )
                     vgpu = Instance(device.id, *place.key, place.what)
                     target = Target(vgpu, place.card.name, place.key, rule.mode == "dynamic")
                     yield Candidate(name, rule, device, target, device.id in host.mdevs)
@@ -83,6 +88,10 @@ class MdevKind:
             room = min(room, left)
             rooms[place.card.name, place.kind.id] = left - room
         yield from slot_devices(place, slots, held, host, room)
+
+    def _most(self, place: Place) -> int:
+        """How many of the type an empty card has room for, as far as that has been seen; a VF has room for one."""
+        return place.most or (len(place.card.parents) if place.is_vf else self._capacities[place.key])
 
     def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
         """See `VgpuKind.present`: those go that were made for pods."""

@@ -119,7 +119,7 @@ class VfKind:
         function = host.functions[found.vf]
         detail = host.details.get(found.vf)
         groups = frozenset(() if function.iommu_group is None else (function.iommu_group,))
-        names = " or ".join(self._what(found.card, number) for number in found.types)
+        names = tuple(self._what(found.card, number) for number in found.types)
         return Device(
             str(found.vf),
             function.numa_node,
@@ -127,7 +127,9 @@ class VfKind:
             groups,
             (found.vf,),
             detail.parents if detail else (),
-            f"{names} on {found.vf} of {found.card}",
+            f"{' or '.join(names)} on {found.vf} of {found.card}",
+            vgpu_types=names,
+            place=str(found.vf),
         )
 
     def _problem(self, found: _Vf, host: HostFacts) -> Problem | None:

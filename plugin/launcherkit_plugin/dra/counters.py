@@ -1,0 +1,112 @@
+"""Counters that devices share, so that the scheduler never gives away what can't be had together (D3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import lcm
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.dra.labels import label
+
+MOST_COUNTERS = 32
+"""Of a set."""
+LARGEST = 1 << 31
+"""Of a counter's value, where the types of a card have no small common measure."""
+
+
+class CounterUse(NamedTuple):
+    """What a device takes of a counter that it shares with others."""
+
+    set: str
+    counter: str
+    amount: int
+    total: int
+    """What the counter has when nothing is allocated."""
+
+
+class Sharer(NamedTuple):
+    """What it depends on what a device shares."""
+
+    id: str
+    groups: frozenset[int]
+    """IOMMU groups (K3)."""
+    card: str
+    """Of a vGPU its card; else empty."""
+    most: int
+    """Of a vGPU: how many of its kind the card has room for; 0: unknown."""
+    place: str
+    """Devices of one place are alternatives."""
+    functions: tuple[PciAddress, ...]
+
+
+def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
+    """What each of the devices takes: of at most two sets, that of its groups and that of its card."""
+    uses: list[list[CounterUse]] = [[] for _ in sharers]
+    for found in (_of_groups(sharers), _of_cards(sharers)):
+        for position, use in found:
+            uses[position].append(use)
+    return [tuple(each) for each in uses]
+
+
+def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
+    """A counter for each group, or place, that several devices have in common; all that hangs together is a set."""
+    members: dict[object, list[int]] = {}
+    for position, sharer in enumerate(sharers):
+        for key in (*sharer.groups, sharer.place):
+            members.setdefault(key, []).append(position)
+    shared = {tuple(positions) for positions in members.values() if len(positions) > 1}
+    for cluster in _clusters(shared):
+        everyone = sorted({position for positions in cluster for position in positions})
+        name = label("group", min(sharers[position].id for position in everyone))
+        counted = sorted(cluster, key=lambda each: sorted(sharers[position].id for position in each))
+        if len(counted) > MOST_COUNTERS:
+            counted = [tuple(everyone)]
+        for number, positions in enumerate(counted):
+            counter = f"group-{number}" if len(counted) > 1 else "group"
+            for position in positions:
+                yield position, CounterUse(name, counter, 1, 1)
+
+
+def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """The lists of positions that hang together by a common one."""
+    clusters: dict[int, tuple[set[int], list[tuple[int, ...]]]] = {}
+    for positions in shared:
+        joined, lists = set(positions), [positions]
+        for cluster in {id(found): found for position in positions if (found := clusters.get(position))}.values():
+            joined |= cluster[0]
+            lists += cluster[1]
+        clusters |= dict.fromkeys(joined, (joined, lists))
+    return [lists for _, lists in {id(found): found for found in clusters.values()}.values()]
+
+
+def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
+    """A card's room, of which a vGPU takes its share and the whole card all; none where all fit in together."""
+    vgpus: dict[str, list[int]] = {}
+    for position, sharer in enumerate(sharers):
+        if sharer.card:
+            vgpus.setdefault(sharer.card, []).append(position)
+    whole: dict[str, list[int]] = {}
+    for position, sharer in enumerate(sharers):
+        for card in map(str, sharer.functions if vgpus and not sharer.card else ()):
+            if card in vgpus:
+                whole.setdefault(card, []).append(position)
+    for card, positions in vgpus.items():
+        room = _room([sharers[position] for position in positions])
+        amounts = {position: room // sharers[position].most if sharers[position].most else 1 for position in positions}
+        amounts |= dict.fromkeys(whole.get(card, ()), room)
+        places: dict[str, int] = {}
+        for position, amount in amounts.items():
+            place = sharers[position].place
+            places[place] = max(places.get(place, 0), amount)
+        if sum(places.values()) > room:
+            name = label("card", card)
+            yield from ((position, CounterUse(name, "card", amount, room)) for position, amount in amounts.items())
+
+
+def _room(vgpus: Sequence[Sharer]) -> int:
+    """Units that a card is counted in, so that each type's share is whole; those of unknown share take one each."""
+    measure = lcm(*{sharer.most for sharer in vgpus if sharer.most})
+    room = measure if measure <= LARGEST else LARGEST
+    unknown = sum(not sharer.most for sharer in vgpus)
+    return room * max(1, -(-unknown // room))

@@ -1,0 +1,71 @@
+"""Devices as the specs of ResourceSlices, within the limits of ``resource.k8s.io/v1`` (D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from launcherkit_plugin.dra.inventory import DraDevice, quantity
+
+MOST_DEVICES = 128
+"""Of a slice whose devices have neither taints nor counters."""
+MOST_WITH_TAINTS = 64
+MOST_SETS = 8
+"""Counter sets of a slice, which has no devices then."""
+
+
+def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
+    """The specs of one pool, without its node and name. The same devices give the same specs.
+
+    Args:
+        devices: by name.
+        driver: the name of the driver.
+    """
+    sets = [{"name": name, "counters": _amounts(totals)} for name, totals in sorted(_totals(devices).items())]
+    return [
+        *({"driver": driver, "sharedCounters": part} for part in _parts_of(sets, MOST_SETS)),
+        *({"driver": driver, "devices": list(map(_device, part))} for part in _fitting(devices)),
+    ]
+
+
+def _totals(devices: Iterable[DraDevice]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for device in devices:
+        for use in device.counters:
+            found.setdefault(use.set, {})[use.counter] = use.total
+    return found
+
+
+def _fitting(devices: Sequence[DraDevice]) -> Iterable[Sequence[DraDevice]]:
+    """A slice that becomes too large by a taint is halved; the others stay as they are."""
+    for part in _parts_of(devices, MOST_DEVICES):
+        plain = not any(device.taints or device.counters for device in part)
+        yield from _parts_of(part, MOST_DEVICES if plain else MOST_WITH_TAINTS)
+
+
+_T = TypeVar("_T")
+
+
+def _parts_of(values: Sequence[_T], most: int) -> Iterable[Sequence[_T]]:
+    return (values[at : at + most] for at in range(0, len(values), most))
+
+
+def _device(device: DraDevice) -> dict[str, Any]:
+    uses: dict[str, dict[str, int]] = {}
+    for use in device.counters:
+        uses.setdefault(use.set, {})[use.counter] = use.amount
+    written: dict[str, Any] = {
+        "name": device.name,
+        "attributes": {name: {_KINDS[type(value)]: value} for name, value in sorted(device.attributes.items())},
+        "capacity": {name: {"value": value} for name, value in sorted(device.capacity.items())},
+        "consumesCounters": [{"counterSet": name, "counters": _amounts(each)} for name, each in sorted(uses.items())],
+        "taints": [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints],
+    }
+    return {key: value for key, value in written.items() if value}
+
+
+_KINDS: Mapping[type, str] = {int: "int", bool: "bool", str: "string"}
+
+
+def _amounts(counters: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    return {name: {"value": quantity(amount)} for name, amount in sorted(counters.items())}

@@ -1,0 +1,226 @@
+"""What is published of the devices of a host (D2-D4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import NO_FACTS
+from launcherkit_plugin.daemon.wiring import Wiring, assemble
+from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quantity
+from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
+from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.lifecycle import Stopped
+from tests.support.hosttree import BAR, HostTree
+
+DISPLAY = (Selector(classes=("03",)),)
+NOBODY = Usage("pod-resources", {})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path)
+
+
+def published(tree: HostTree, config: Config, *, evict: bool = False) -> dict[str, DraDevice]:
+    """The inventory of a host by name, as the daemon makes it."""
+    host = node_host(str(tree.root))
+    wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), Guarded(), Stopped())
+    setup = assemble(config, wiring)
+    facts = read_node(host, setup.wants, vgpu=True)
+    setup.learn(facts)
+    resources = [found for provider in setup.providers for found in provider.resources(facts, NOBODY, 0.0)]
+    return {device.name: device for device in inventory(resources, facts, evict=evict)}
+
+
+def offer(tree: HostTree, address: str, types: dict[str, int]) -> None:
+    """A card on which so many mdevs of each type can be made."""
+    tree.function(address, driver="nvidia", group=12)
+    for number, (name, available) in enumerate(types.items()):
+        tree.mdev_type(address, f"nvidia-{number}", name=name, available_instances=str(available))
+
+
+def cards(*, name: str | None = "a/GPU") -> Config:
+    return Config(pci=(PciRule(DISPLAY, name=name, dra=True),))
+
+
+def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA\n\t2204  GA102 [GeForce RTX 3090]\n")
+    big = (0x140000000000, 0x1407FFFFFFFF, 0x14220C)
+    lines = [BAR(0xA0000000, 0xA0FFFFFF, 0x40200), BAR(*big)] + [BAR(0, 0, 0)] * 11
+    tree.function(
+        "0000:e1:00.0", driver="vfio-pci", group=44, numa=1, vfio_dev="vfio0", files={"resource": "".join(lines)}
+    )
+    tree.function("0000:e1:00.1", device=0x1AEF, class_code=0x040300, driver="vfio-pci", group=44, vfio_dev="vfio1")
+    tree.node("iommu")
+    found = published(tree, cards()._replace(pci_ids=str(tmp_path / "pci.ids")))
+    assert found == {
+        "pci-0000-e1-00-0": DraDevice(
+            "pci-0000-e1-00-0",
+            "a/GPU",
+            "0000:e1:00.0",
+            {
+                "resource": "a/GPU",
+                "type": "card",
+                "functions": 2,
+                "class": "030000",
+                "vendorID": "10de",
+                "deviceID": "2204",
+                "model": "GA102 [GeForce RTX 3090]",
+                "iommufd": True,
+                "vfioDriver": "vfio-pci",
+                "resource.kubernetes.io/numaNode": 1,
+                "resource.kubernetes.io/pciBusID": "0000:e1:00.0",
+                "resource.kubernetes.io/pcieRoot": "pci0000:00",
+            },
+            {"window64": "32Gi"},
+        )
+    }
+
+
+def test_what_is_not_known_is_left_out(tree: HostTree) -> None:
+    tree.function("0000:e1:00.0", group=44, driver="vfio-pci")
+    (device,) = published(tree, cards()).values()
+    assert device.attributes["iommufd"] is False
+    assert device.capacity == {"window64": "0"}
+    assert not {"model", "card", "resource.kubernetes.io/numaNode"} & set(device.attributes)
+
+
+def test_a_vf_names_its_card(tree: HostTree) -> None:
+    tree.function("0000:81:00.0", vendor=0x8086, device=0x1592, class_code=0x020000, driver="ice", group=3)
+    tree.vf("0000:81:00.0", "0000:81:01.0", class_code=0x020000, driver="vfio-pci", group=4)
+    rule = PciRule((Selector(virtual=True),), name="a/VF", dra=True)
+    (device,) = published(tree, Config(pci=(rule,))).values()
+    assert (device.attributes["type"], device.attributes["card"]) == ("vf", "0000:81:00.0")
+
+
+def test_a_domain_of_five_digits_is_published_as_it_is(tree: HostTree) -> None:
+    tree.function("10000:e1:00.0", driver="vfio-pci", group=44)
+    (device,) = published(tree, cards()).values()
+    assert device.name == "pci-10000-e1-00-0"
+    assert device.attributes["resource.kubernetes.io/pciBusID"] == "10000:e1:00.0"
+
+
+def test_a_long_text_is_cut_between_characters_and_a_long_resource_left_out(tree: HostTree, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").write_text("10de  NVIDIA\n\t2204  " + "ä" * 40 + "\n")
+    tree.card("0000:e1:00", group=44)
+    name = f"{'a' * 60}.example.com/GPU"
+    (device,) = published(tree, cards(name=name)._replace(pci_ids=str(tmp_path / "pci.ids"))).values()
+    assert device.attributes["model"] == "ä" * 32
+    assert "resource" not in device.attributes
+
+
+@pytest.mark.parametrize(("evict", "effect"), [(False, "NoSchedule"), (True, "NoExecute")])
+def test_a_device_in_trouble_has_a_taint(tree: HostTree, *, evict: bool, effect: str) -> None:
+    tree.function("0000:e1:00.0", driver="nvidia", group=44)
+    (device,) = published(tree, cards(), evict=evict).values()
+    assert device.problem is not None
+    assert device.problem.reason == "driver"
+    assert device.taints == (Taint("launcherkit.io/driver", "", effect),)
+
+
+def test_two_cards_of_one_group_share_a_counter(tree: HostTree) -> None:
+    tree.card("0000:01:00", group=7)
+    tree.card("0000:02:00", group=7)
+    tree.card("0000:03:00", group=8)
+    counters = {name: device.counters for name, device in published(tree, cards()).items()}
+    shared = (("group-0000-01-00-0", "group", 1, 1),)
+    assert counters == {"pci-0000-01-00-0": shared, "pci-0000-02-00-0": shared, "pci-0000-03-00-0": ()}
+
+
+def test_groups_that_hang_together_are_counters_of_one_set() -> None:
+    devices = {
+        f"0000:0{number}:00.0": Device(f"0000:0{number}:00.0", groups=frozenset(groups))
+        for number, groups in enumerate([{1, 2}, {2, 3}, {3, 4}, {9}])
+    }
+    found = inventory([Resource("a/GPU", "V", devices, dra=True)], NO_FACTS)
+    assert [[use[:2] for use in device.counters] for device in found] == [
+        [("group-0000-00-00-0", "group-0")],
+        [("group-0000-00-00-0", "group-0"), ("group-0000-00-00-0", "group-1")],
+        [("group-0000-00-00-0", "group-1")],
+        [],
+    ]
+
+
+def test_companions_go_along_with_their_cards_and_the_device_plugins_are_not_there(tree: HostTree) -> None:
+    tree.card("0000:e1:00", group=44)
+    devices = {"0000:e1:00.0": Device("0000:e1:00.0")}
+    resources = [Resource("a/A", "A", devices, companion=True, dra=True), Resource("a/B", "B", devices)]
+    assert inventory(resources, NO_FACTS) == ()
+
+
+def test_slots_of_an_empty_card_share_its_room_by_their_type(tree: HostTree) -> None:
+    offer(tree, "0000:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
+    rule = MdevRule(("*",), mode="dynamic", dra=True)
+    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(rule,))))
+    uses = {(device.attributes["vgpuType"], device.counters) for device in found.values()}
+    assert len(found) == 27
+    assert uses == {
+        (kind, (("card-0000-01-00-0", "card", share, 48),))
+        for kind, share in [("T4-1Q", 3), ("T4-2Q", 6), ("T4-5Q", 16)]
+    }
+    device = next(iter(found.values()))
+    assert device.name == f"mdev-{device.id}"
+    assert device.attributes["mdevUUID"] == device.id
+    assert (device.attributes["type"], device.attributes["card"]) == ("vgpu", "0000:01:00.0")
+    assert "resource.kubernetes.io/pciBusID" not in device.attributes
+
+
+def test_slots_of_one_type_that_all_fit_need_no_counter(tree: HostTree) -> None:
+    offer(tree, "0000:01:00.0", {"T4-1Q": 16})
+    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(MdevRule(("*",), mode="dynamic", dra=True),))))
+    assert {device.counters for device in found.values()} == {()}
+
+
+def test_the_whole_card_takes_all_of_it() -> None:
+    card = "0000:01:00.0"
+    slots = {f"0-{number}": Device(f"0-{number}", card=card, most=4, vgpu_types=("T",)) for number in range(4)}
+    whole = {card: Device(card, functions=(PciAddress.parse(card),))}
+    resources = [
+        Resource("a/V", "V", slots, made_at_start=True, dra=True),
+        Resource("a/C", "C", whole, dra=True),
+    ]
+    found = inventory(resources, NO_FACTS)
+    amounts = {device.id: [use.amount for use in device.counters] for device in found}
+    assert amounts == {**{key: [1] for key in slots}, card: [4]}
+    assert {use.total for device in found for use in device.counters} == {4}
+
+
+def test_a_vf_that_may_have_one_of_two_types_is_two_devices_of_which_one_can_be_had(tree: HostTree) -> None:
+    tree.function("0000:41:00.0", driver="nvidia", group=3)
+    tree.vf("0000:41:00.0", "0000:41:00.4", vgpu="0", driver="nvidia", group=4)
+    rule = VgpuVfRule(("*",), mode="dynamic", dra=True)
+    found = list(published(tree, Config(vgpu=VgpuConfig(vfs=(rule,)))).values())
+    assert [device.attributes["vgpuType"] for device in found] == ["NVIDIA A40-1B", "NVIDIA A40-2B"]
+    assert [device.name.rpartition("-")[0] for device in found] == [
+        "pci-0000-41-00-4-nvidia-a40-1b",
+        "pci-0000-41-00-4-nvidia-a40-2b",
+    ]
+    assert {device.counters for device in found} == {(("group-0000-41-00-4", "group", 1, 1),)}
+    assert {device.attributes["resource.kubernetes.io/pciBusID"] for device in found} == {"0000:41:00.4"}
+
+
+def test_a_gone_device_keeps_its_name(tree: HostTree) -> None:
+    problem = Problem("gone", "gone")
+    here = Device("0000:41:00.4", card="0000:41:00.0", place="0000:41:00.4")
+    gone = Device("0000:41:00.4", problem=problem)
+    facts = NO_FACTS
+    names = [
+        inventory([Resource("a/V", "V", {each.id: each}, made_at_start=True, dra=True)], facts)[0].name
+        for each in (here, gone)
+    ]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0"), (1, "1"), (1000, "1k"), (1 << 35, "32Gi"), (3 << 20, "3Mi"), (1500, "1500"), (1 << 51, "2Pi")],
+)
+def test_a_quantity_is_spelt_as_the_api_server_does(amount: int, text: str) -> None:
+    assert quantity(amount) == text
