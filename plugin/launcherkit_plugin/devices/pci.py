@@ -26,6 +26,7 @@ from launcherkit_plugin.devices.nodes import (
     is_still_so,
     missing_node,
     plan_of,
+    uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.guarded import Guarded, group_key
@@ -204,7 +205,8 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         await self._guarded.quiet(_keys(resource, ids))  # one of them may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
-        if not all(plan is not None and is_still_so(plan.fingerprint) for plan in plans):
+        events = uevents(self._root)
+        if not all(plan is not None and is_still_so(plan.fingerprint, events) for plan in plans):
             plans = list(await self._look_again(resource, ids))
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen)
