@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripts import load_script
-from tests.tiers import CLUSTER, FULL_DEMO_MIB, full_demo_lacks
+from tests.tiers import CLUSTER, FULL_DEMO_DISK_MIB, FULL_DEMO_MIB, full_demo_lacks
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,11 +38,17 @@ def test_the_full_demonstration_says_what_is_missing_before_it_makes_or_installs
 
 def test_all_that_the_full_demonstration_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CLUSTER.variable, str(tmp_path))
-    lacks = full_demo_lacks(1000, FULL_DEMO_MIB - 1, "aarch64")
-    for part in (f"{tmp_path}/cluster is no program", "aarch64", "root", f"{FULL_DEMO_MIB - 1} MiB"):
+    lacks = full_demo_lacks(1000, FULL_DEMO_MIB - 1, FULL_DEMO_DISK_MIB - 1, "aarch64")
+    for part in (
+        f"{tmp_path}/cluster is no program",
+        "aarch64",
+        "root",
+        f"{FULL_DEMO_MIB - 1} MiB",
+        f"{FULL_DEMO_DISK_MIB - 1} MiB",
+    ):
         assert any(part in line for line in lacks), part
     (tmp_path / "cluster").touch(mode=0o755)
-    assert full_demo_lacks(0, FULL_DEMO_MIB, "x86_64") == []
+    assert full_demo_lacks(0, FULL_DEMO_MIB, FULL_DEMO_DISK_MIB, "x86_64") == []
 
 
 def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ KERNEL = Tier(
         ("busybox", ("busybox-static",)),
         ("setpriv", ("util-linux",)),
         ("make", ("make",)),
+        ("mke2fs", ("e2fsprogs",)),
     ),
     module=GUEST.module,
     builds=GUEST.builds,
@@ -146,8 +147,8 @@ IMAGES = Tier(
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
 # The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
 API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
-# The cluster's kubelet, with the same program.
-KUBELET = Tier("kubelet", variable=CLUSTER.variable, in_folder=CLUSTER.in_folder, root=True)
+# The cluster's kubelet, with the same program; the plugin on it is its image.
+KUBELET = Tier("kubelet", needs=IMAGES.needs, variable=CLUSTER.variable, in_folder=CLUSTER.in_folder, root=True)
 
 # Ten thousand calls, twenty restarts, kills at every moment: it needs nothing but time.
 SLOW = Tier("slow")
@@ -168,14 +169,17 @@ IN_SYSTEMS = tuple(tier.name for tier in (SLOW, LIBVIRT, GUEST, KERNEL))
 
 FULL_DEMO_MIB = 6144
 """The memory that `./dev demo --full` takes."""
+FULL_DEMO_DISK_MIB = 6144
+"""The disk space, most of it for images and the kernel."""
 
 
-def full_demo_lacks(uid: int, available_mib: int, machine: str) -> list[str]:
+def full_demo_lacks(uid: int, available_mib: int, free_mib: int, machine: str) -> list[str]:
     """What `./dev demo --full` needs and can't get by itself; empty: it can run.
 
     Args:
         uid: of the user.
         available_mib: memory that can be had.
+        free_mib: disk space that can be had.
         machine: the architecture.
     """
     program = CLUSTER.program()
@@ -190,8 +194,12 @@ def full_demo_lacks(uid: int, available_mib: int, machine: str) -> list[str]:
         lacks.append(f"this machine is {machine}, not {KERNEL.architecture}")
     if uid != 0:
         lacks.append("it has to be root")
+    if find_program("apt-get") is None:
+        lacks.append("there is no apt-get: it takes Debian or Ubuntu")
     if available_mib < FULL_DEMO_MIB:
         lacks.append(f"{available_mib} MiB of memory can be had, it takes {FULL_DEMO_MIB}")
+    if free_mib < FULL_DEMO_DISK_MIB:
+        lacks.append(f"{free_mib} MiB of disk space can be had in /var, it takes {FULL_DEMO_DISK_MIB}")
     return lacks
 
 

@@ -14,7 +14,7 @@ from tests.api.test_manifests import OVERLAYS, kustomized
 from tests.support.cluster import Cluster
 from tests.test_deploy_plugin import COMPONENTS
 
-helm = pytest.importorskip("helm_python", reason="Helm's library isn't here: pip install helm-python-sdk")
+helm = pytest.importorskip("helm_python", reason="Helm's library isn't here: `./dev test api` installs it")
 pytestmark = pytest.mark.api
 
 

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.kubelet.daemonset import DaemonSet
 from tests.kubelet.host import DEVICES, StandInHost, build_host, configuration
 from tests.kubelet.node import Node
-from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods
 from tests.support.cluster import Cluster, cluster
-from tests.support.clusterprocess import ClusterProcess
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
@@ -27,12 +26,10 @@ SERVED = [resource for resource in DEVICES if resource not in (STALE, BY_CDI)]
 class Serving(NamedTuple):
     """A plugin that serves the resources of `SERVED`."""
 
-    plugin: Plugin
+    plugin: DaemonSet
     host: StandInHost
     metrics: str
     """Where its metrics are: HOST:PORT."""
-    probes: Path
-    """The socket of its probes."""
 
 
 @pytest.fixture(scope="session")
@@ -50,31 +47,18 @@ def serving(
     cluster: Cluster, node: Node, host: StandInHost, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Serving]:
     """The plugin, with all of its devices known to the scheduler."""
-    address = f"127.0.0.1:{free_port()}"
+    port = free_port()
     folder = tmp_path_factory.mktemp("plugin")
-    sockets = folder / "c.sock", folder / "p.sock"
-    plugin = Plugin(
-        configuration(*SERVED, rescan_seconds=1),
-        folder,
-        *options(host, node.kubelet_dir),
-        "--metrics-address",
-        address,
-        "--cluster-socket",
-        str(sockets[0]),
-        "--probe-socket",
-        str(sockets[1]),
-    )
-    speaking = ClusterProcess(sockets[0], node.name, cluster.environment()["KUBECONFIG"])
-    plugin.start(env={})
+    plugin = DaemonSet(cluster, configuration(*SERVED, rescan_seconds=1), host.root, folder, node.name, port)
     try:
+        plugin.start()
         everything = {resource: (len(DEVICES[resource]), len(DEVICES[resource])) for resource in SERVED}
-        until(lambda: not plugin.running or node.counts(*SERVED) == everything, "all devices allocatable")
-        assert plugin.running, "it has ended: see what it wrote"
-        yield Serving(plugin, host, address, sockets[1])
+        until(
+            lambda: node.counts(*SERVED) == everything, "all devices allocatable", lambda: [plugin.pod(), plugin.logs()]
+        )
+        yield Serving(plugin, host, f"127.0.0.1:{port}")
     finally:
-        speaking.close()
-        if plugin.running:
-            plugin.end()
+        plugin.delete()
 
 
 def options(host: StandInHost, kubelet_dir: Path) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from urllib.request import urlopen
 
 import pytest
 
 from launcherkit import Host, translate
 from tests.kubelet.conftest import Serving
+from tests.kubelet.daemonset import PROBE_SOCKET
 from tests.kubelet.host import CARDS, VM_GPU, nodes_of
 from tests.kubelet.node import Node
 from tests.kubelet.pods import IMAGE, Pods, Seen, container
@@ -85,8 +84,7 @@ def test_the_kubelet_and_the_metrics_tell_of_what_was_given(serving: Serving, no
         lines = page.read().decode().splitlines()
     assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{resource}"}} 1.0' in lines
     assert f'launcherkit_plugin_devices{{health="healthy",resource="{resource}"}} 1.0' in lines
-    probe = [sys.executable, "-m", "launcherkit_plugin", "probe", "readyz", "--probe-socket", str(serving.probes)]
-    assert subprocess.run(probe).returncode == 0
+    serving.plugin.exec("plugin", "launcherkit-plugin", "probe", "readyz", f"--probe-socket={PROBE_SOCKET}")
 
 
 def test_what_a_vm_pod_gets_is_what_the_translator_in_it_makes_a_card_of(

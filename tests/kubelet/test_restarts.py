@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,13 +77,13 @@ def test_a_container_that_ends_and_is_started_again_has_the_device_that_it_had(s
 
 @pytest.mark.parametrize("from_checkpoint", [False, True], ids=["by_pod_resources", "by_the_checkpoint_alone"])
 def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
-    serving: Serving, node: Node, pods: Pods, tmp_path: Path, from_checkpoint: bool
+    serving: Serving, node: Node, pods: Pods, from_checkpoint: bool
 ) -> None:
     resident = Running("resident-by-checkpoint" if from_checkpoint else "resident-by-list", pods, node)
-    nowhere = ["--pod-resources", str(tmp_path / "nobody.sock")] if from_checkpoint else []
     before = node.written()
     serving.plugin.kill()
-    serving.plugin.start(*nowhere, env={})
+    if from_checkpoint:
+        serving.plugin.use("--pod-resources=/nobody.sock")
     try:
         node.wait_healthy(resident.advertised(), since=before, nudge=serving.host.blink)
 
@@ -95,5 +94,4 @@ def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
         assert resident.is_untouched()
     finally:
         if from_checkpoint:
-            serving.plugin.end()
-            serving.plugin.start(env={})
+            serving.plugin.use()

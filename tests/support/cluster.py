@@ -81,6 +81,10 @@ class Cluster:
         """End the kubelet and start it again; containers live on."""
         self._done(_START_SECONDS, "restart-kubelet")
 
+    def load_image(self, archive: Path) -> None:
+        """Give the kubelet's runtime the images of an archive."""
+        self._done(_START_SECONDS, "load-image", str(archive))
+
     def is_up(self) -> bool:
         return self._run(_CALL_SECONDS, "status").returncode == 0
 

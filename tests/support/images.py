@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from release.images import Image, build, name_of
+from release.images import Image, build, name_of, write_archive
 
 
 @cache
@@ -21,6 +21,13 @@ def built(target: str) -> Image:
     """
     (image,) = build([target])
     return image
+
+
+def archived(target: str, folder: Path) -> Path:
+    """An image as a file that containerd takes."""
+    archive = folder / f"{target}.tar"
+    write_archive(built(target).name, archive)
+    return archive
 
 
 class Container:

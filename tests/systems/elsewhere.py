@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -58,10 +59,12 @@ class Runs(NamedTuple):
 
     def with_python(self, version: str) -> Outcome | None:
         """Run it with a Python of this machine; None where there is none of that version."""
-        if version == "{}.{}".format(*sys.version_info):
-            return self._here(f"Python {version}", sys.executable, self._environment())
-        program = find_python(version, self.env)
-        return self._here(f"Python {version}", program, f".venv-{version}") if program else None
+        own = version == "{}.{}".format(*sys.version_info)
+        program = find_python(version, self.env) or (sys.executable if own else None)
+        if program is None:
+            return None
+        environment = self._environment() if os.path.samefile(program, sys.executable) else f".venv-{version}"
+        return self._here(f"Python {version}", program, environment)
 
     def in_systems(self, name: str) -> Iterator[Outcome]:
         """Run it in one system, or here and in all.

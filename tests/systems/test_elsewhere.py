@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.systems import pythons
 from tests.systems.elsewhere import ALL, Outcome, Runs
 from tests.systems.pythons import PYTHONS
 from tests.systems.roots import CannotMake
@@ -45,6 +46,20 @@ def test_a_python_that_was_asked_for_by_name_must_be_there(runs: Runs) -> None:
     missing = next(version for version in PYTHONS if version not in (OWN, OTHER))
     with pytest.raises(CannotMake):
         list(runs.with_pythons(missing))
+
+
+def test_the_distributions_own_python_comes_before_another_of_its_version(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distribution = tmp_path / "distribution"
+    distribution.mkdir()
+    own = distribution / f"python{OWN}"
+    own.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec echo {OWN}\nexec {sys.executable} "$@"\n')
+    own.chmod(0o755)
+    monkeypatch.setattr(pythons, "DISTRIBUTION", str(distribution))
+    there = runs._replace(env={"PATH": f"{tmp_path}:{distribution}"})
+    assert [outcome.what for outcome in there.with_pythons(OWN)] == [str(own)]
+    assert (tmp_path / "log").read_text() == f".venv-{OWN} test slow -- -x\n"
 
 
 @pytest.mark.parametrize(
