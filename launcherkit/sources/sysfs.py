@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 _DRIVERS = "sys/bus/pci/drivers"
-EVENTS = "sys/kernel/uevent_seqnum"
-"""How many uevents the kernel has sent: one for each new device, and after each binding, unbinding and removal."""
+_EVENTS = "sys/kernel/uevent_seqnum"
+"""How many uevents the kernel has sent: one after each new device, binding, unbinding and removal."""
 
 
 def scan_identity(tree: Tree) -> HostFacts:
@@ -57,7 +57,7 @@ class _Remembered(NamedTuple):
     bound: frozenset[str]
     """The names of those that VFIO drivers had."""
     events: bytes | None
-    """What `EVENTS` held before the look; None where a part of it must be tried again."""
+    """What `_EVENTS` held before the look; None where a part of it must be tried again."""
 
 
 class IdentityMemory:
@@ -82,9 +82,9 @@ class IdentityMemory:
         """
         if not isinstance(tree, DiskTree):
             return scan_identity(tree)
-        last, events = self._last, tree.read(EVENTS)
+        last, events = self._last, tree.read(_EVENTS)
         if events is not None and events == last.events:
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
         inodes, bound = tree.inodes(DEVICES), _bound_to_vfio(tree)
         kept, changed = last.inodes, last.bound ^ bound
         if changed:
@@ -92,7 +92,7 @@ class IdentityMemory:
         unknown: dict[PciAddress, str] = {}
         if inodes == kept:
             self._last = last._replace(events=events)
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
         reader, functions = IdentityReader(numa=self._numa), {}
         with tree.below(DEVICES) as devices:
             for name in sorted(inodes):
@@ -110,11 +110,10 @@ class IdentityMemory:
         groups = _groups(functions.values())
         unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
         sure = {name: inode for name, inode in inodes.items() if name not in unsure}
-        events = None if unsure else events
-        self._last = _Remembered(sure, functions, groups, bound, events)
+        self._last = _Remembered(sure, functions, groups, bound, None if unsure else events)
         if unknown:
             groups = _with_unknown(groups, unknown, tree)
-        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
+        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
 
 
 def _bound_to_vfio(tree: Tree) -> frozenset[str]:
@@ -210,7 +209,7 @@ def read_needed(
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
         named = list(dict.fromkeys(addresses))
         identities = IdentityReader(named, numa=numa or topology)
-        facts = _NeedReader(tree, devices, drivers, identities, small_bars=topology).facts(named, mdevs)
+        facts = _NeedReader(tree, devices, drivers, identities).facts(named, mdevs)
         if not topology:
             return facts
         from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
@@ -225,9 +224,7 @@ def read_needed(
 class _NeedReader:
     """Reads what rules need to know about some functions, and nothing else."""
 
-    def __init__(
-        self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader, *, small_bars: bool
-    ) -> None:
+    def __init__(self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader) -> None:
         self._tree = tree
         self._devices = devices
         self._has_dev = tree.exists("dev")
@@ -235,7 +232,7 @@ class _NeedReader:
         self._identities = identities
         # Without /dev/iommu no one can open a function's own device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
-        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, small_bars=small_bars)
+        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs)
         self._taken: dict[str, PciFunction | None] = {}
         self._functions: dict[PciAddress, PciFunction] = {}
         self._details: dict[PciAddress, PciDetail] = {}

@@ -64,11 +64,9 @@ class Allocator:
             offers: by resource name.
             host: by which that was found.
         """
-        if offers is not self._offers:
-            self._offers = offers
-            self._resources = {name: offer.resource for name, offer in offers.items()}
-            self._footprints = footprints_of(self._resources.values())
-        self._host = host
+        self._offers, self._host = offers, host
+        self._resources = {name: offer.resource for name, offer in offers.items()}
+        self._footprints = footprints_of(self._resources.values())
         overlaid = with_group_members(self._members(), self._resources.values(), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
@@ -96,37 +94,35 @@ class Allocator:
         return grants
 
     @asynccontextmanager
-    async def claiming(self, holder: Holder, wanted: Mapping[str, Sequence[str]]) -> AsyncIterator[dict[str, Grant]]:
+    async def claiming(self, holder: Holder, wanted: Sequence[tuple[str, Sequence[str]]]) -> AsyncIterator[list[Grant]]:
         """Give devices to a ResourceClaim, all of them or none. They are held while the block runs; after it, what
         `claimed` said is.
 
         Args:
             holder: the claim.
-            wanted: device IDs by resource.
+            wanted: resources with device IDs, a grant for each entry. A resource may come several times.
 
         Raises:
             UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit: it isn't the claim's to have.
             LauncherkitError: the providers'.
         """
-        offers = {resource: self._offer(resource, ids) for resource, ids in wanted.items()}
+        offers = [self._offer(resource, ids) for resource, ids in wanted]
         members, usage = self._members(), self.usage()
-        for resource, ids in wanted.items():
+        held: dict[str, list[str]] = {}
+        for offer, (resource, ids) in zip(offers, wanted, strict=True):
             _refuse_taken(usage, ids, holder)
-            _refuse_unhealthy(offers[resource].resource, ids)
-            refuse_split(members, offers[resource].resource, ids, holder)
-        with self._reservations.asked(wanted, holder):
-            yield {
-                resource: await offers[resource].provider.allocate(offers[resource].resource, ids)
-                for resource, ids in wanted.items()
-            }
+            _refuse_unhealthy(offer.resource, ids)
+            refuse_split(members, offer.resource, ids, holder)
+            held.setdefault(resource, []).extend(ids)
+        with self._reservations.asked(held, holder):
+            yield [
+                await offer.provider.allocate(offer.resource, ids)
+                for offer, (_, ids) in zip(offers, wanted, strict=True)
+            ]
 
-    def claimed(self, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
+    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
         """What prepared ResourceClaims have from now on: see `Reservations.claimed`."""
-        self._reservations.claimed(held, known=known)
-
-    def makes(self, resource: str) -> bool:
-        """Whether devices of a resource are made when they are given away."""
-        return resource in self._resources and self._resources[resource].made_at_start
+        self._reservations.claimed(by, held, known=known)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See once more, before its container starts, that devices can be had.

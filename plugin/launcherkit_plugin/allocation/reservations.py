@@ -40,17 +40,19 @@ class Reservations:
         """Those that no pod has been seen with."""
         self._asked: dict[Holder, Mapping[str, Iterable[str]]] = {}
         """What calls that aren't answered yet ask for, by resource."""
-        self._claimed: Mapping[str, Mapping[str, Holder]] = {}
-        self._claims_known = True
+        self._claimed: dict[str, Mapping[str, Mapping[str, Holder]]] = {}
+        self._claims_unknown: set[str] = set()
 
-    def claimed(self, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
-        """What prepared ResourceClaims have from now on, by resource and device ID.
+    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
+        """What prepared ResourceClaims have from now on.
 
         Args:
-            held: all that is known of.
+            by: the driver that has prepared them.
+            held: all that is known of, by resource and device ID.
             known: False where there is more, of which nobody can tell what it is.
         """
-        self._claimed, self._claims_known = held, known
+        self._claimed[by] = held
+        (self._claims_unknown.discard if known else self._claims_unknown.add)(by)
 
     @contextmanager
     def asked(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
@@ -93,15 +95,16 @@ class Reservations:
         ``read_at``, when the reading of usage began: a holder that it names is an earlier one. Where it isn't known
         what claims have, usage isn't either.
         """
-        if not self._claims_known:
+        if self._claims_unknown:
             usage = usage._replace(source="none")
-        if not self._given and not self._asked and not self._claimed:
+        if not self._given and not self._asked and not any(self._claimed.values()):
             return usage
         if usage.known:
             self._forget(usage, now, read_at)
         held = {resource: dict(devices) for resource, devices in usage.held.items()}
-        for resource, claimed in self._claimed.items():
-            held.setdefault(resource, {}).update(claimed)
+        for of_driver in self._claimed.values():
+            for resource, claimed in of_driver.items():
+                held.setdefault(resource, {}).update(claimed)
         for resource, device in self._waiting:
             held.setdefault(resource, {})[device] = self._given[resource, device].holder
         for holder, wanted in self._asked.items():

@@ -20,6 +20,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Looks, with_stalled
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
@@ -38,7 +39,7 @@ class Daemon:
         setup: what the configuration amounts to at the start.
         read_usage: who has what.
         reload: what the configuration says now; None where it says what it did.
-        publish: tells others of the node what there is.
+        publish: tells others of the node what there is, by which configuration of the DRA driver.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Daemon:
         looks: Looks,
         read_usage: Callable[[], Awaitable[Usage]],
         reload: Callable[[], Awaitable[Setup | None]],
-        publish: Callable[[HostFacts, Sequence[Resource]], None],
+        publish: Callable[[HostFacts, Sequence[Resource], DraConfig | None], None],
     ) -> None:
         self._setup = setup
         self._allocator = allocator
@@ -221,9 +222,6 @@ class Daemon:
         return offered
 
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
-        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
-        if facts is self._facts and listed == self._reported:
-            return  # something was given away, which has made no difference to others
         for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
                 continue  # at the start healthy devices are not news
@@ -231,8 +229,9 @@ class Daemon:
         if listed != self._reported:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
+        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
-            self._publish(facts, list(listed.values()))
+            self._publish(facts, list(listed.values()), self._setup.dra)
             self._reporter.well("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)
@@ -286,10 +285,9 @@ class WakingAllocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
 
-        If the caller hangs up while something is being made, that is completed before anything else is done.
+        If the caller hangs up meanwhile, what has begun is completed before anything else is done.
         """
-        work = self._allocate(resource, containers)
-        return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.makes(resource) else work)
+        return await asyncio.shield(asyncio.create_task(self._allocate(resource, containers)))
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.allocation.allocator.Allocator.check`; it may make vGPUs again, so the same holds."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
@@ -25,6 +25,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
+from launcherkit_plugin.daemon.dra_wiring import DraDrivers
 from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
@@ -35,7 +36,7 @@ from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
-from launcherkit_plugin.model.config import Auto, Config, Reading
+from launcherkit_plugin.model.config import Auto, Config, DraConfig, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.telemetry.http import Health
@@ -43,6 +44,9 @@ from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
 from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.dra.node_driver import NodeDriver
 
 SETTLE_SECONDS = 0.05
 """From a wakeup to a look: a card that comes or goes causes a dozen."""
@@ -112,8 +116,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
 async def _serve(
     options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, read: _Reader
 ) -> None:
-    clock = time.monotonic
-    health = Health(clock, patience=QUIET_SECONDS)
+    health = Health(time.monotonic, patience=QUIET_SECONDS)
     wakeups = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
@@ -121,16 +124,16 @@ async def _serve(
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         wiring = _wiring(options, reporter, wakeups)
-        allocator = Allocator(Reservations(), clock)
-        advertiser = Advertiser(
-            options.plugins,
-            WakingAllocator(allocator, wakeups),
-            reporter,
-            clock,
-            dev_root=options.dev_root,
-            changed=lambda names: health.waiting(_waiting_for(names)),
-        )
+        allocator = Allocator(Reservations(), time.monotonic)
+
+        def ready(_: object = None) -> None:
+            health.waiting(_waiting_for([*advertiser.unregistered(), *drivers.unregistered()]))
+
+        advertiser = _advertiser(options, allocator, wakeups, reporter, ready)
         opened.push_async_callback(advertiser.close)
+        make = partial(_dra_driver, options, env, allocator, cluster, reporter, wakeups.give, ready)
+        drivers = DraDrivers(make, f"{options.kubelet_dir}/plugins")
+        opened.push_async_callback(drivers.close)
         seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
@@ -139,8 +142,10 @@ async def _serve(
         def watch() -> None:
             seen.folders(_watched(options, source, advertiser, wakeups))
 
-        def publish(facts: HostFacts, resources: Sequence[Resource]) -> None:
+        def publish(facts: HostFacts, resources: Sequence[Resource], dra: DraConfig | None) -> None:
             seen.renew()
+            drivers.listed(facts, resources, dra)
+            ready()
             labels.write(features(facts, resources))
 
         watch()
@@ -151,8 +156,10 @@ async def _serve(
             wake = partial(wakeups.give, Wakeup.PODS)
             hook = _node_hook(options.node_hook, allocator, read_usage, wiring, wake)
             await opened.enter_async_context(hook)
+        setup = configuration.in_force(reading)
+        drivers.start(setup.dra)
         daemon = Daemon(
-            configuration.in_force(reading),
+            setup,
             allocator,
             wakeups,
             reporter,
@@ -164,6 +171,23 @@ async def _serve(
         started.set()
         await daemon.run(advertiser, stop, health.turned)
         log("info", "ending")
+
+
+def _advertiser(
+    options: Options,
+    allocator: Allocator,
+    wakeups: WakeupQueue,
+    reporter: Reporter,
+    changed: Callable[[Sequence[str]], object],
+) -> Advertiser:
+    return Advertiser(
+        options.plugins,
+        WakingAllocator(allocator, wakeups),
+        reporter,
+        time.monotonic,
+        dev_root=options.dev_root,
+        changed=changed,
+    )
 
 
 def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wiring:
@@ -251,6 +275,25 @@ def _scan(
     host: Host, reader: NodeReader, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress
 ) -> HostFacts:
     return reader.read(host.followed(progress.open_tree), wanted, vgpu=vgpu, without=progress.without)
+
+
+def _dra_driver(  # what of the daemon a driver is made of
+    options: Options,
+    env: Mapping[str, str],
+    allocator: Allocator,
+    cluster: ClusterSocket,
+    reporter: Reporter,
+    wake: Callable[[Wakeup], object],
+    changed: Callable[[], object],
+    config: DraConfig,
+) -> NodeDriver:
+    from launcherkit_plugin.binding.ledger import boot_id
+    from launcherkit_plugin.dra.claim_files import ClaimPlaces
+    from launcherkit_plugin.dra.node_driver import NodeDriver
+
+    places = ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root)
+    boot = boot_id(options.proc)
+    return NodeDriver(config, places, allocator, cluster, reporter.anew(), wake, env=env, boot=boot, changed=changed)
 
 
 def _waiting_for(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import read_open_nodes
-from launcherkit_plugin.model.config import Config, PciRule, VgpuConfig
+from launcherkit_plugin.model.config import Config, DraConfig, PciRule, VgpuConfig
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -43,6 +43,8 @@ class Setup(NamedTuple):
     """Called once, with the first look. Raises a `LauncherkitError` where rules are in each other's way (D1)."""
     check: Callable[[Sequence[Resource]], None]
     """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1)."""
+    dra: DraConfig | None = None
+    """Of the DRA driver; None where there is to be none."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether somebody needs the details of a function."""
@@ -102,11 +104,14 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
             check_resources(resources)
 
+    dra = config.dra
+    if dra is not None and config.cdi is not None:
+        dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):
-        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, check)
+        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, check, dra)
     providers, reconcilers = _vgpus(config, namer, wiring)
-    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, check)
+    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, check, dra)
 
 
 def _no_vgpus(vgpu: VgpuConfig) -> bool:

@@ -46,13 +46,14 @@ def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "") -> bytes:
         dev_root: what stands before the paths on the host.
     """
     devices = [
-        {"name": name, "containerEdits": {"deviceNodes": [_node(path, dev_root) for path in dict.fromkeys(paths)]}}
+        {"name": name, "containerEdits": {"deviceNodes": [node_edit(path, dev_root) for path in dict.fromkeys(paths)]}}
         for name, paths in sorted(nodes.items())
     ]
     return (json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": devices}, indent=1) + "\n").encode()
 
 
-def _node(path: str, dev_root: str) -> dict[str, str]:
+def node_edit(path: str, dev_root: str) -> dict[str, str]:
+    """A device node of a container, as CDI writes it; the arguments as of `cdi_spec`."""
     where = {"hostPath": dev_root.rstrip("/") + path} if dev_root else {}
     return {"path": path, **where, "permissions": "rwm"}
 
@@ -153,8 +154,7 @@ class GrantedNodes:
 
         Args:
             variable: that lists them.
-            nodes: of each, by ID in the order of the request; they aren't used where the next two are given and there
-                is no CDI file.
+            nodes: of each, by ID in the order of the request.
             listed: what the variable lists, if not the IDs.
             together: the nodes of all, if not those of each.
 

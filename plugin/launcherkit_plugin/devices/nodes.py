@@ -11,7 +11,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
-from launcherkit.sources.sysfs import EVENTS
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 
@@ -122,15 +121,10 @@ def _nodes(tree: DiskTree, given: frozenset[str]) -> Iterator[str]:
 class Fingerprint(NamedTuple):
     """What was seen. Every path is whole."""
 
-    bound: tuple[str, ...]
-    """Links that drivers have to their functions. Those that functions have to drivers take three times as long to
-    read, for they are behind a long path and another link."""
-    unbound: tuple[str, ...]
-    """Links to drivers, of functions that have none."""
+    drivers: tuple[tuple[str, str | None], ...]
+    """Links of functions to their drivers, with the name of the driver."""
     members: tuple[tuple[str, frozenset[str]], ...]
     """Directories with their entries: of IOMMU groups, and those that name VFIO's character devices."""
-    events: bytes | None
-    """See `HostFacts`. While the kernel has sent no uevent there is no other device, and so no other entry."""
 
 
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
@@ -140,62 +134,43 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
     nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
-    functions, pci = [nearby[address] for address in sorted(nearby)], f"{root}/sys/bus/pci"
     return Fingerprint(
-        tuple(f"{pci}/drivers/{each.driver}/{each.address}" for each in functions if each.driver is not None),
-        tuple(f"{pci}/devices/{each.address}/driver" for each in functions if each.driver is None),
+        tuple(
+            (f"{root}/sys/bus/pci/devices/{address}/driver", function.driver)
+            for address, function in sorted(nearby.items())
+        ),
         (
             *(
                 (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, addresses)))
                 for group, addresses in members.items()
             ),
             *(
-                (f"{pci}/devices/{each.address}/vfio-dev", frozenset({detail.vfio_dev}))
-                for each in functions
-                if (detail := host.details.get(each.address)) is not None and detail.vfio_dev is not None
+                (f"{root}/sys/bus/pci/devices/{address}/vfio-dev", frozenset({detail.vfio_dev}))
+                for address in sorted(nearby)
+                if (detail := host.details.get(address)) is not None and detail.vfio_dev is not None
             ),
         ),
-        host.events,
     )
 
 
-def uevents(root: str) -> bytes | None:
-    """How many uevents the kernel has sent, as a number in text; None where that isn't known."""
-    try:
-        file = os.open(f"{root}/{EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
+def is_still_so(fingerprint: Fingerprint) -> bool:
+    """Whether a new look would see the same."""
+    for path, entries in fingerprint.members:
         try:
-            return os.read(file, 32)
-        finally:
-            os.close(file)
-    except OSError:
-        return None
-
-
-def is_still_so(fingerprint: Fingerprint, events: bytes | None = None) -> bool:
-    """Whether a new look would see the same. A driver's links come and go before the uevent that says so: they are
-    looked at each time.
-
-    Args:
-        fingerprint: of an earlier look.
-        events: `uevents`, read just now.
-    """
-    try:
-        for path in fingerprint.bound:
-            os.readlink(path)
-        same = events is not None and events == fingerprint.events
-        if not same and any(entries != set(os.listdir(path)) for path, entries in fingerprint.members):
+            if entries != set(os.listdir(path)):
+                return False
+        except OSError:
             return False
-    except OSError:
-        return False
-    return all(map(_is_absent, fingerprint.unbound))
-
-
-def _is_absent(path: str) -> bool:
-    try:
-        os.readlink(path)
-    except OSError as problem:
-        return isinstance(problem, FileNotFoundError)  # unknown is not absent (T2)
-    return False
+    for path, driver in fingerprint.drivers:
+        try:
+            target: str | None = os.readlink(path)
+        except FileNotFoundError:
+            target = None
+        except OSError:  # unknown is not absent
+            return False
+        if (target if target is None else target[target.rfind("/") + 1 :]) != driver:
+            return False
+    return True
 
 
 class PciPlan(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,7 +26,6 @@ from launcherkit_plugin.devices.nodes import (
     is_still_so,
     missing_node,
     plan_of,
-    uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.guarded import Guarded, group_key
@@ -205,31 +204,30 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         await self._guarded.quiet(_keys(resource, ids))  # one of them may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
-        events = uevents(self._root)
-        if not all(plan is not None and is_still_so(plan.fingerprint, events) for plan in plans):
+        if not all(plan is not None and is_still_so(plan.fingerprint) for plan in plans):
             plans = list(await self._look_again(resource, ids))
         chosen = [plan for plan in plans if plan is not None]
-        nodes = self._chosen_nodes(chosen)
+        nodes = self._chosen_nodes(chosen, one_kind=resource.dra)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
             # What is missing is found by a new look.
             chosen = await self._look_again(resource, ids)
-            nodes = self._chosen_nodes(chosen)
+            nodes = self._chosen_nodes(chosen, one_kind=resource.dra)
         if nodes is None:
             raise DeviceUnhealthy(
                 f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
                 "nodes of their groups, others only VFIO's character devices",
                 "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
             )
-        listed: Iterable[str] = ids
-        if self._rules[resource.name].list_siblings:
-            listed = dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
-        each: dict[str, tuple[str, ...]] = {}
+        listed = (
+            dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
+            if self._rules[resource.name].list_siblings
+            else ids
+        )
         if resource.dra:
             each = {key: _of_one(plan, nodes) for key, plan in zip(ids, chosen, strict=True)}
             grant = claimed_nodes(resource.variable, each, listed, nodes)
         else:
-            if self._granted.cdi is not None:
-                each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
+            each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
             grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
         return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
@@ -274,8 +272,9 @@ class PciProvider:
             plans.append(plan)
         return plans
 
-    def _chosen_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...] | None:
-        return chosen_nodes([plan.nodes for plan in plans], self._nodes)
+    def _chosen_nodes(self, plans: Sequence[PciPlan], *, one_kind: bool = False) -> tuple[str, ...] | None:
+        choice = "auto" if one_kind and self._nodes == "both" else self._nodes
+        return chosen_nodes([plan.nodes for plan in plans], choice)
 
 
 def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
@@ -283,11 +282,13 @@ def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
     return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
 
 
-def _keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
+def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
     """Of work that would change what these devices are bound to."""
-    for key in ids:
-        for group in sorted(resource.devices[key].groups) or (None,):
-            yield group_key(PciAddress.parse(key), group)
+    return [
+        group_key(PciAddress.parse(key), group)
+        for key in ids
+        for group in sorted(resource.devices[key].groups) or (None,)
+    ]
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:

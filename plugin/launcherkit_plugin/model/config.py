@@ -140,6 +140,8 @@ class DraConfig(NamedTuple):
     """Every rule is one with ``dra``."""
     evict: bool = False
     """Taints have the effect NoExecute: pods that have a device in trouble are evicted."""
+    cdi_folder: str = "/var/run/cdi"
+    """Where the CDI files of claims are written: the folder of `CdiConfig`, where there is one."""
 
 
 class Config(NamedTuple):

@@ -11,6 +11,7 @@ ActionOutcome: TypeAlias = Literal["done", "refused", "failed"]
 """Refused: we said no, or somebody else did, for a reason that has a code. Failed: what should work did not."""
 
 Binding: TypeAlias = Literal["bind", "unbind"]
+ClaimAction: TypeAlias = Literal["prepare", "unprepare"]
 VgpuChange: TypeAlias = Literal["create", "remove"]
 """Of an mdev, or of the type of a VF."""
 
@@ -21,8 +22,11 @@ class Metrics:
     def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         """An Allocate was answered."""
 
+    def claim(self, action: ClaimAction, seconds: float, outcome: ActionOutcome) -> None:
+        """A ResourceClaim was prepared or unprepared."""
+
     def registered(self, resource: str, outcome: ActionOutcome) -> None:
-        """A resource was registered with the kubelet, or not."""
+        """A resource, or the DRA driver, was registered with the kubelet, or not."""
 
     def scanned(self, seconds: float) -> None:
         """The host was looked at."""

@@ -21,7 +21,7 @@ from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BadMetricsToken
 from launcherkit_plugin.telemetry.http import Answer, Page
-from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics, VgpuChange
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, Metrics, VgpuChange
 
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
@@ -33,6 +33,8 @@ PREFIX = "launcherkit_plugin"
 
 _ALLOCATE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1, 5)
 """PCI answers in less than a millisecond; a vGPU is made first, which takes a driver up to seconds."""
+_CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10, 35)
+"""Files are written, the API server is asked; a vGPU is made, or a card bound, first."""
 _SCAN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
@@ -58,6 +60,13 @@ class PrometheusMetrics(Metrics):
             "scan_duration_seconds", "How long a look at the host took.", buckets=_SCAN_SECONDS
         )
         by_action = ["action", "outcome"]
+        self._claims = counter("claims", "ResourceClaims prepared or unprepared, by outcome.", by_action)
+        self._claim_seconds = histogram(
+            "claim_duration_seconds",
+            "How long it took to prepare or unprepare a ResourceClaim.",
+            ["action"],
+            buckets=_CLAIM_SECONDS,
+        )
         self._bindings = counter("bindings", "Groups bound to VFIO or given back, by outcome.", by_action)
         self._vgpu_changes = counter("vgpu_changes", "vGPUs made or removed, by outcome.", by_action)
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
@@ -70,6 +79,10 @@ class PrometheusMetrics(Metrics):
     def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         self._allocations.labels(resource, outcome).inc()
         self._allocate_seconds.labels(resource).observe(seconds)
+
+    def claim(self, action: ClaimAction, seconds: float, outcome: ActionOutcome) -> None:
+        self._claims.labels(action, outcome).inc()
+        self._claim_seconds.labels(action).observe(seconds)
 
     def registered(self, resource: str, outcome: ActionOutcome) -> None:
         self._registrations.labels(resource, outcome).inc()

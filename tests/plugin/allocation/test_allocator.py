@@ -333,8 +333,8 @@ AGAIN = Holder("", claim=ClaimRef("vms", "gpu", "u-2"))
 
 def prepare(desk: Desk, holder: Holder, *ids: str, name: str = "gpu") -> None:
     async def claim() -> None:
-        async with desk.allocator.claiming(holder, {name: ids}):
-            desk.allocator.claimed({name: dict.fromkeys(ids, holder)})
+        async with desk.allocator.claiming(holder, [(name, ids)]):
+            desk.allocator.claimed("d", {name: dict.fromkeys(ids, holder)})
 
     asyncio.run(claim())
 
@@ -371,14 +371,11 @@ def test_the_group_members_of_a_claims_device_go_to_nobody_else() -> None:
 def test_one_claim_has_a_group_whole_by_whatever_resources() -> None:
     desk = Desk(None, resource("gpu", device("a", 1)), resource("nic", device("b", 1)))
 
-    async def claim() -> dict[str, Grant]:
-        async with desk.allocator.claiming(CLAIM, {"gpu": ["a"], "nic": ["b"]}) as grants:
+    async def claim() -> list[Grant]:
+        async with desk.allocator.claiming(CLAIM, [("gpu", ["a"]), ("nic", ["b"])]) as grants:
             return grants
 
-    assert {name: dict(grant.env) for name, grant in asyncio.run(claim()).items()} == {
-        "gpu": {"PCI_RESOURCE_gpu": "a"},
-        "nic": {"PCI_RESOURCE_nic": "b"},
-    }
+    assert [dict(grant.env) for grant in asyncio.run(claim())] == [{"PCI_RESOURCE_gpu": "a"}, {"PCI_RESOURCE_nic": "b"}]
 
 
 def test_what_a_claim_asks_for_is_held_until_it_is_refused() -> None:

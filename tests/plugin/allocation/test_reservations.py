@@ -81,7 +81,7 @@ def test_nothing_is_kept_of_what_is_over() -> None:
 def test_what_claims_have_is_held_beside_what_pods_have_however_long() -> None:
     reservations = Reservations()
     claim = Holder("", claim=ClaimRef("vms", "gpu", "u-1"))
-    reservations.claimed({"r": {"a": claim}})
+    reservations.claimed("d", {"r": {"a": claim}})
     merged = reservations.merged(usage({"r": {"c": "default/vm"}}), 1e6, read_at=1e6)
     assert (str(merged.held["r"]["a"]), str(merged.held["r"]["c"])) == ("ResourceClaim vms/gpu", "pod default/vm")
     assert merged.known
@@ -90,5 +90,5 @@ def test_what_claims_have_is_held_beside_what_pods_have_however_long() -> None:
 
 def test_where_it_is_not_known_what_a_claim_has_nothing_is_known_to_be_free() -> None:
     reservations = Reservations()
-    reservations.claimed({}, known=False)
+    reservations.claimed("d", {}, known=False)
     assert not reservations.merged(usage({"r": {"c": "default/vm"}}), 10.0, read_at=9.0).known

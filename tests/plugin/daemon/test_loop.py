@@ -117,7 +117,7 @@ class Stage:
             looks=Looks(Guarded(), self._scan, stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
-            publish=lambda facts, resources: self.published.__setitem__(slice(None), resources),
+            publish=lambda facts, resources, dra: self.published.__setitem__(slice(None), resources),
         )
         self.running: Future[None] | None = None
 

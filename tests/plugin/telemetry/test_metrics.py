@@ -53,6 +53,7 @@ def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
 
 def tell_all(metrics: Metrics) -> None:
     metrics.allocated("nvidia.com/A", 0.002, "done")
+    metrics.claim("prepare", 0.01, "done")
     metrics.registered("nvidia.com/A", "done")
     metrics.scanned(0.03)
     metrics.devices([resource("nvidia.com/A", None, None, "driver")])

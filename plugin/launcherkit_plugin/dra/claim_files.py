@@ -1,0 +1,183 @@
+"""The files of a prepared ResourceClaim: what they say and where they are. Pure.
+
+One CDI file has the device nodes, and the variables, of each device of the claim. Each request has a file of metadata
+(KEP-5304) with the attributes of its devices, and a CDI file that mounts it into the containers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.devices.cdi import VERSION, node_edit
+from launcherkit_plugin.dra.claim_record import PreparedDevice
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
+from launcherkit_plugin.model.device import ClaimRef
+
+_IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
+_VERSIONS = ("v1beta1", "v1alpha1")
+"""Of the metadata, newest first: the same object once for each. Readers pass over those that they don't know."""
+_VALUE_BYTES = 64
+"""The most that a string attribute may have."""
+
+
+class ClaimPlaces(NamedTuple):
+    """Where a driver's files are. The paths are the host's; a container must have them at the same place."""
+
+    driver: str
+    kubelet_dir: str
+    cdi: str
+    """The folder into which container runtimes look."""
+    dev_root: str = ""
+    """What precedes the paths of device nodes on the host."""
+
+    @property
+    def data(self) -> str:
+        """The driver's own folder."""
+        return f"{self.kubelet_dir}/plugins/{self.driver}"
+
+    @property
+    def records(self) -> str:
+        """The folder of the `launcherkit_plugin.dra.claim_record.Checkpoint`."""
+        return f"{self.data}/claims"
+
+    @property
+    def metadata(self) -> str:
+        """The folder of the metadata of all claims."""
+        return f"{self.data}/dra-device-metadata"
+
+    def of_claim(self, uid: str) -> str:
+        """The CDI file with a claim's devices."""
+        return f"{self.cdi}/{self.driver}_{uid}.json"
+
+    def metadata_cdi(self, uid: str, request: str) -> str:
+        """The CDI file that mounts the metadata of a request."""
+        return f"{self.cdi}/{self.driver}_metadata_{uid}_{request}.json"
+
+    def metadata_folder(self, ref: ClaimRef) -> str:
+        """The folder of the metadata of a claim, and of every claim of its name."""
+        return f"{self.metadata}/{ref.namespace}_{ref.name}"
+
+    def metadata_file(self, ref: ClaimRef, request: str) -> str:
+        """The metadata of a request, on the host."""
+        return f"{self.metadata_folder(ref)}/{request}/metadata.json"
+
+    def all_of(self, ref: ClaimRef, requests: Iterable[str]) -> Iterator[str]:
+        """Every file of a claim with these requests."""
+        for request in dict.fromkeys(requests):
+            yield self.metadata_file(ref, request)
+            yield self.metadata_cdi(ref.uid, request)
+        yield self.of_claim(ref.uid)
+
+
+class GivenDevice(NamedTuple):
+    """A device of a claim, with what its containers get for it."""
+
+    result: AllocatedDevice
+    resource: str
+    id: str
+    nodes: tuple[str, ...]
+    env: Mapping[str, str]
+    attributes: Mapping[str, int | bool | str]
+
+
+def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -> tuple[PreparedDevice, ...]:
+    """The devices as the kubelet is told of them. The first of each request brings the metadata of the request."""
+    found, told = [], set()
+    for device in given:
+        result = device.result
+        cdi = [f"{driver}/claim={_name_of(claim.ref, result)}"]
+        if result.request not in told:
+            told.add(result.request)
+            cdi.append(f"{driver}/metadata={claim.ref.uid}_{result.request}")
+        found.append(
+            PreparedDevice(
+                result.request, result.pool, result.device, device.resource, device.id, tuple(cdi), result.share_id
+            )
+        )
+    return tuple(found)
+
+
+def files_of(claim: AllocatedClaim, given: Sequence[GivenDevice], places: ClaimPlaces) -> dict[str, bytes]:
+    """The content of every file by its path, in the order in which they are to be written."""
+    ref, files = claim.ref, {}
+    for request in dict.fromkeys(device.result.request for device in given):
+        path = places.metadata_file(ref, request)
+        files[path] = _metadata(claim, request, given, places.driver)
+        mount = {"hostPath": path, "containerPath": _in_container(claim, request, places.driver)}
+        edits = {"mounts": [mount | {"options": ["ro", "bind"]}]}
+        files[places.metadata_cdi(ref.uid, request)] = _cdi(
+            f"{places.driver}/metadata", [(f"{ref.uid}_{request}", edits)]
+        )
+    devices = [(_name_of(ref, device.result), _edits(device, places.dev_root)) for device in given]
+    files[places.of_claim(ref.uid)] = _cdi(f"{places.driver}/claim", devices)
+    return files
+
+
+def _edits(device: GivenDevice, dev_root: str) -> dict[str, Any]:
+    env = {"env": [f"{name}={value}" for name, value in device.env.items()]} if device.env else {}
+    return {**env, "deviceNodes": [node_edit(node, dev_root) for node in device.nodes]}
+
+
+def _cdi(kind: str, devices: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
+    named = [{"name": name, "containerEdits": edits} for name, edits in devices]
+    return (json.dumps({"cdiVersion": VERSION, "kind": kind, "devices": named}, indent=1) + "\n").encode()
+
+
+def _name_of(ref: ClaimRef, result: AllocatedDevice) -> str:
+    return f"{ref.uid}_{result.device}"
+
+
+def _in_container(claim: AllocatedClaim, request: str, driver: str) -> str:
+    kind, name = ("resourceclaimtemplates", claim.pod_claim) if claim.pod_claim else ("resourceclaims", claim.ref.name)
+    return f"{_IN_CONTAINER}/{kind}/{name}/{request}/{driver}-metadata.json"
+
+
+def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice], driver: str) -> bytes:
+    """A stream of JSON: the same object once for each version."""
+    ref = claim.ref
+    devices = [
+        {
+            "driver": driver,
+            "pool": device.result.pool,
+            "name": device.result.device,
+            "attributes": {name: _typed(value) for name, value in sorted(device.attributes.items())},
+        }
+        for device in given
+        if device.result.request == request
+    ]
+    body = {
+        "kind": "DeviceMetadata",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": ref.uid,
+            "generation": claim.generation,
+        },
+        **({"podClaimName": claim.pod_claim} if claim.pod_claim else {}),
+        "requests": [{"name": request, "devices": devices}],
+    }
+    objects = ({"apiVersion": f"metadata.resource.k8s.io/{version}", **body} for version in _VERSIONS)
+    return "".join(json.dumps(each) + "\n" for each in objects).encode()
+
+
+def _typed(value: int | bool | str) -> dict[str, int | bool | str]:
+    """An attribute as the API writes it."""
+    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
+    return {kind: value}
+
+
+def sibling_attributes(siblings: Iterable[str]) -> dict[str, str]:
+    """The addresses of what comes along with a device, comma-separated: ``siblings``, and where they are too long for
+    one attribute ``siblings2`` and so on.
+    """
+    values: list[str] = []
+    for address in siblings:
+        longer = f"{values[-1]},{address}" if values else address
+        if values and len(longer) <= _VALUE_BYTES:
+            values[-1] = longer
+        else:
+            values.append(address)
+    return {f"siblings{number if number > 1 else ''}": value for number, value in enumerate(values, 1)}

@@ -1,0 +1,182 @@
+"""What was prepared for each ResourceClaim, on disk: the driver's own checkpoint.
+
+A file for each claim, so that a claim can be unprepared on a full disk, and one that is broken says nothing of others.
+It is replaced by rename, and written last: what has no record was not prepared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from launcherkit.errors import shown
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.dra.whole_files import WholeFiles
+from launcherkit_plugin.model.device import ClaimRef, Holder
+from launcherkit_plugin.model.errors import BadClaimRecord
+
+_VERSION = 1
+_RECORD_BYTES = 1 << 20
+_SUFFIX = ".json"
+
+
+class PreparedDevice(NamedTuple):
+    """One device of a claim, as the kubelet is told of it, and what it is here."""
+
+    request: str
+    pool: str
+    device: str
+    resource: str
+    """The name of its `launcherkit_plugin.model.device.Resource` when it was prepared."""
+    id: str
+    """Of its `launcherkit_plugin.model.device.Device`."""
+    cdi: tuple[str, ...]
+    """Names by which the container runtime is asked for it."""
+    share_id: str = ""
+
+
+class ClaimRecord(NamedTuple):
+    """A prepared claim."""
+
+    ref: ClaimRef
+    devices: tuple[PreparedDevice, ...]
+    boot: str
+    """During which boot of the machine; after another one nodes may be others, and the files below /run are gone."""
+
+    @property
+    def holder(self) -> Holder:
+        """Who has the devices."""
+        return Holder("", claim=self.ref)
+
+
+class Records(NamedTuple):
+    """All records, by the UIDs of the claims."""
+
+    claims: Mapping[str, ClaimRecord] = {}
+    broken: Mapping[str, BadClaimRecord] = {}
+    """What can't be read: what these claims have, nobody knows (T2)."""
+
+    def held(self) -> dict[str, dict[str, Holder]]:
+        """Who has which device, by resource and device ID."""
+        held: dict[str, dict[str, Holder]] = {}
+        for record in self.claims.values():
+            for device in record.devices:
+                held.setdefault(device.resource, {})[device.id] = record.holder
+        return held
+
+
+class Checkpoint:
+    """The records in a folder. Another process may write there too: the driver that this one takes over from."""
+
+    def __init__(self, folder: str, files: WholeFiles) -> None:
+        self.folder = folder
+        self._files = files
+        self._seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
+
+    def path(self, uid: str) -> str:
+        """Of the record of a claim."""
+        return f"{self.folder}/{uid}{_SUFFIX}"
+
+    def read(self) -> Records:
+        """All records; only those files are read that have changed."""
+        seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
+        try:
+            for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
+                if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
+                    uid = entry.name.removesuffix(_SUFFIX)
+                    with suppress(FileNotFoundError):  # removed just now
+                        stat = entry.stat(follow_symlinks=False)
+                        identity = stat.st_ino, stat.st_ctime_ns
+                        before = self._seen.get(uid)
+                        seen[uid] = before if before and before[0] == identity else (identity, self._read(uid))
+        except FileNotFoundError:
+            pass  # nothing was ever prepared
+        except OSError as problem:
+            return Records(broken={"": _broken(self.folder, problem.strerror or str(problem))})
+        self._seen = seen
+        found = {uid: record for uid, (_, record) in seen.items()}
+        return Records(
+            {uid: record for uid, record in found.items() if isinstance(record, ClaimRecord)},
+            {uid: error for uid, error in found.items() if isinstance(error, BadClaimRecord)},
+        )
+
+    def put(self, record: ClaimRecord) -> None:
+        """Write a record.
+
+        Raises:
+            ClaimFilesFailed: it is as it was.
+        """
+        self._files.write(self.path(record.ref.uid), _text(record), durable=True)
+
+    def remove(self, uid: str) -> None:
+        """Remove a record; none is none.
+
+        Raises:
+            ClaimFilesFailed: it is still there.
+        """
+        self._files.remove(self.path(uid))
+
+    def _read(self, uid: str) -> ClaimRecord | BadClaimRecord:
+        path = self.path(uid)
+        try:
+            with open(path, "rb") as file:
+                record = _parse(json.loads(file.read(_RECORD_BYTES)))
+            if record.ref.uid != uid:
+                raise ValueError(f"it is the record of the claim with the UID {record.ref.uid}")
+        except (OSError, ValueError, RecursionError) as problem:
+            return _broken(path, str(problem))
+        return record
+
+
+def _text(record: ClaimRecord) -> bytes:
+    document = {
+        "version": _VERSION,
+        "boot": record.boot,
+        **record.ref._asdict(),
+        "devices": [device._asdict() for device in record.devices],
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _parse(document: Any) -> ClaimRecord:
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        raise ValueError(f"it is not an object of version {_VERSION}")
+    devices = document.get("devices")
+    if not isinstance(devices, list) or not devices:
+        raise ValueError(f"$.devices: {shown(devices)} is not a list of devices")
+    ref = ClaimRef(*(_string(document, key, "$") for key in ClaimRef._fields))
+    return ClaimRecord(ref, tuple(_devices(devices)), _string(document, "boot", "$", empty=True))
+
+
+def _devices(found: list[Any]) -> Iterator[PreparedDevice]:
+    for index, device in enumerate(found):
+        path = f"$.devices[{index}]"
+        if not isinstance(device, dict):
+            raise ValueError(f"{path}: {shown(device)} is not an object")
+        cdi = device.get("cdi")
+        if not isinstance(cdi, list) or not all(isinstance(name, str) for name in cdi):
+            raise ValueError(f"{path}.cdi: {shown(cdi)} is not a list of names")
+        request, pool, name, resource, key = (
+            _string(device, field, path) for field in ("request", "pool", "device", "resource", "id")
+        )
+        share = _string(device, "share_id", path, empty=True)
+        yield PreparedDevice(request, pool, name, resource, key, tuple(cdi), share)
+
+
+def _string(fields: dict[str, Any], key: str, path: str, *, empty: bool = False) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not (value or empty):
+        raise ValueError(f"{path}.{key}: {shown(value)} is not a name")
+    return value
+
+
+def _broken(path: str, why: str) -> BadClaimRecord:
+    return BadClaimRecord(
+        f"{path}: the record of a prepared ResourceClaim can't be read: {why}",
+        "What the claim has is unknown, so nothing is prepared for other claims. Its UID is the file's name: end the "
+        "pods that use it, or remove the file if there is no such claim any more.",
+        file=path,
+    )

@@ -1,0 +1,239 @@
+"""A DRA driver's two sockets: the one by which the kubelet finds it, and the one on which it is served.
+
+The kubelet watches ``plugins_registry`` and dials every socket in it. It removes none, so that is left to drivers.
+While two pods of a driver overlap, in a rolling update, each has sockets of its own, and the kubelet uses the newer
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from zlib import crc32
+
+from grpclib.server import Stream
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.value import NamedTuple
+from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.methods import Servicer
+from launcherkit.rpc.server import BoundedServer
+from launcherkit.rpc.unix_socket import DIAL_SECONDS, PATH_BYTES, SocketIdentity, identity, socket_at
+from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS
+from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
+from launcherkit_plugin.model.errors import (
+    NoKubelet,
+    PluginSocketInUse,
+    PluginSocketNotMade,
+    RegistrationRefused,
+)
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+LOOK_SECONDS = 1.0
+"""Between two looks whether the sockets are there. A look is three calls of lstat."""
+DRAIN_SECONDS = 10.0
+"""For how long calls under way may go on when the driver ends."""
+_REQUEST_BYTES = 64 * 1024
+
+
+class SocketPaths(NamedTuple):
+    """Where the two are."""
+
+    registration: str
+    service: str
+
+
+def socket_paths(kubelet_dir: str, driver: str, pod_uid: str = "") -> SocketPaths:
+    """The paths of a driver's sockets, of at most `PATH_BYTES` where that is possible.
+
+    Args:
+        kubelet_dir: ``/var/lib/kubelet``.
+        driver: its name.
+        pod_uid: of the pod that this is, if it is one.
+    """
+    registry, data = f"{kubelet_dir}/plugins_registry", f"{kubelet_dir}/plugins/{driver}"
+    if not pod_uid:
+        return SocketPaths(f"{registry}/{driver}-reg.sock", f"{data}/dra.sock")
+    return SocketPaths(
+        _short(lambda uid: f"{registry}/{driver}-{uid}-reg.sock", pod_uid),
+        _short(lambda uid: f"{data}/dra-{uid}.sock", pod_uid),
+    )
+
+
+def _short(path: Callable[[str], str], uid: str) -> str:
+    whole = path(uid)
+    return whole if len(os.fsencode(whole)) <= PATH_BYTES else path(f"{crc32(uid.encode()):08x}")
+
+
+class Registration(Servicer):
+    """Tells the kubelet what is served where, and takes its answer.
+
+    Args:
+        driver: its name.
+        endpoint: path of the socket of the service.
+        told: called with what the kubelet says: nothing where the driver is registered, else why not.
+    """
+
+    service = wire.DESCRIPTOR.services_by_name["Registration"]
+
+    def __init__(self, driver: str, endpoint: str, told: Callable[[str], object]) -> None:
+        self._info = wire.PluginInfo(type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=VERSIONS)
+        self._told = told
+
+    async def GetInfo(self, stream: Stream[wire.InfoRequest, wire.PluginInfo]) -> None:
+        await receive(stream, wire.InfoRequest, _REQUEST_BYTES)
+        await stream.send_message(self._info)
+
+    async def NotifyRegistrationStatus(
+        self, stream: Stream[wire.RegistrationStatus, wire.RegistrationStatusResponse]
+    ) -> None:
+        status = await receive(stream, wire.RegistrationStatus, _REQUEST_BYTES)
+        self._told("" if status.plugin_registered else status.error or "it doesn't say why")
+        await stream.send_message(wire.RegistrationStatusResponse())
+
+
+class KubeletSockets:
+    """Keeps both sockets served, whatever becomes of them.
+
+    Args:
+        driver: its name.
+        paths: of the sockets.
+        services: what is served to the kubelet.
+        reporter: takes what is wrong, and registrations.
+        changed: called when the kubelet has, or hasn't any more, `registered` it.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        paths: SocketPaths,
+        services: Sequence[Servicer],
+        reporter: Reporter,
+        changed: Callable[[], object],
+    ) -> None:
+        self._driver = driver
+        self._paths = paths
+        self._services = services
+        self._reporter = reporter
+        self._changed = changed
+        self._running: AsyncExitStack | None = None
+        self._ours: dict[str, SocketIdentity] = {}
+        self.registered = False
+        """Whether the kubelet knows the driver, as far as we know."""
+
+    async def keep(self) -> None:
+        """Serve until cancelled; the caller must `end` it then."""
+        while True:
+            try:
+                if not self._in_place():
+                    await self.end()
+                    await self._start()
+                self._reporter.well("dra")
+            except NoKubelet as absent:
+                if self._reporter.is_new("dra", absent.message):
+                    self._reporter.log("info", f"{self._driver}: waiting: {absent.message}", code=absent.code)
+            except LauncherkitError as error:
+                self._reporter.problem("dra", error)
+            except Exception as bug:  # of the sockets; whatever else the daemon does goes on
+                if self._reporter.is_new("dra", f"{type(bug).__name__}: {bug}"):
+                    self._reporter.bug(bug, f" at the sockets of {self._driver}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def end(self) -> None:
+        """Let calls under way finish, and remove the sockets: that of the registration first."""
+        if self._running is not None:
+            running, self._running, self._ours = self._running, None, {}
+            self._set(registered=False)
+            await running.aclose()
+
+    def _in_place(self) -> bool:
+        return bool(self._ours) and all(identity(path) == ours for path, ours in self._ours.items())
+
+    async def _start(self) -> None:
+        folder = os.path.dirname(self._paths.registration)
+        if not os.path.isdir(folder):
+            raise NoKubelet(
+                f"{folder}: there is no such folder",
+                "The plugin waits for the kubelet. If it runs: mount its folder plugins_registry, and give the parent "
+                "with --kubelet-dir.",
+            )
+        _remove_dead(self._paths, self._driver)
+        self._ours = {}
+        async with AsyncExitStack() as opening:
+            registration = Registration(self._driver, self._paths.service, self._told)
+            for path, services in ((self._paths.service, self._services), (self._paths.registration, [registration])):
+                made, self._ours[path] = opening.enter_context(socket_at(path, _in_use, _not_made))
+                calls = Calls(endless=ENDLESS)
+                server = BoundedServer(services, calls)
+                await server.start(sock=made)
+                opening.push_async_callback(server.hang_up)
+                opening.push_async_callback(self._drain, server, calls)
+            self._running = opening.pop_all()
+
+    async def _drain(self, server: BoundedServer, calls: Calls) -> None:
+        server.refuse()
+        if late := await calls.drain(DRAIN_SECONDS):
+            text = f"{self._driver}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s"
+            self._reporter.log("warning", text)
+
+    def _told(self, why: str) -> None:
+        """The kubelet says whether it takes the driver."""
+        self._reporter.metrics.registered(self._driver, "refused" if why else "done")
+        if why:
+            error = RegistrationRefused(
+                f"{self._paths.registration}: the kubelet refuses {self._driver}: {why}",
+                "See the kubelet's log. Dynamic Resource Allocation needs Kubernetes 1.32, and is on by default from "
+                "1.34 on.",
+            )
+            self._reporter.problem("registration", error, "DriverRefused")
+        else:
+            self._reporter.well("registration")
+            self._reporter.log("info", f"the kubelet has registered {self._driver}")
+        self._set(registered=not why)
+
+    def _set(self, *, registered: bool) -> None:
+        before, self.registered = self.registered, registered
+        if before != registered:
+            self._changed()
+
+
+def _remove_dead(paths: SocketPaths, driver: str) -> None:
+    """Remove what killed pods of this driver have left. A socket that answers is another pod's, or ours."""
+    for path, start, end in ((paths.registration, driver, "-reg.sock"), (paths.service, "dra", ".sock")):
+        name = re.compile(rf"{re.escape(start)}(-[0-9a-f]{{8}}|-[-0-9a-f]{{36}})?{re.escape(end)}")
+        folder = os.path.dirname(path)
+        with suppress(OSError):
+            for each in filter(name.fullmatch, os.listdir(folder)):
+                if not _answers(f"{folder}/{each}"):
+                    os.unlink(f"{folder}/{each}")
+
+
+def _answers(path: str) -> bool:
+    """Whether a process listens there. One that is too busy to accept does; one that only refuses has died."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(DIAL_SECONDS)
+        with suppress(OSError):
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                return False
+        return True
+
+
+def _in_use(path: str) -> PluginSocketInUse:
+    return PluginSocketInUse(
+        f"{path}: another process answers there",
+        "Run one pod of the driver on a node. Two of a rolling update need different names: set POD_UID in the pod.",
+    )
+
+
+def _not_made(path: str, why: str) -> PluginSocketNotMade:
+    return PluginSocketNotMade(
+        f"{path}: the socket can't be created: {why}",
+        "Mount the kubelet's folders plugins_registry and plugins, writable, at their own paths (component `dra`), and "
+        "name their parent with --kubelet-dir.",
+    )

@@ -1,0 +1,153 @@
+"""The DRA driver of a node, in the daemon: what the loop lists is published, and claims are prepared of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_record import Records
+from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
+from launcherkit_plugin.dra.inventory import inventory
+from launcherkit_plugin.dra.kubelet_sockets import KubeletSockets, socket_paths
+from launcherkit_plugin.dra.node_service import (
+    ClaimServiceV1,
+    ClaimServiceV1Beta1,
+    Healths,
+    HealthServiceV1,
+    HealthServiceV1Alpha1,
+)
+from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, ListedDevice, Preparer
+from launcherkit_plugin.dra.slices import slices
+from launcherkit_plugin.dra.turns import DriverLock, Turns
+from launcherkit_plugin.host.watch import Wakeup
+from launcherkit_plugin.model.config import DraConfig
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+END_SECONDS = 10.0
+
+
+class ClusterSide(ClaimReader, Protocol):
+    """`launcherkit_plugin.cluster.socket.ClusterSocket`."""
+
+    def publish_slices(self, driver: str, specs: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+class NodeDriver:
+    """From `start` to `close` it holds what claims have; from the first `listed` on it serves the kubelet.
+
+    Args:
+        config: of the driver.
+        places: where its files are.
+        allocator: gives devices.
+        cluster: the API server's side.
+        reporter: takes what happens.
+        wake: called when claims have got or lost something.
+        env: of the process: ``NODE_NAME``, which is the pool's name, and ``POD_UID``, of the pod that this is.
+        boot: which boot of the machine this is.
+        changed: called when it is, or isn't any longer, `registered`.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is a thing of its own
+        self,
+        config: DraConfig,
+        places: ClaimPlaces,
+        allocator: ClaimAllocator,
+        cluster: ClusterSide,
+        reporter: Reporter,
+        wake: Callable[[Wakeup], object],
+        *,
+        env: Mapping[str, str],
+        boot: str,
+        changed: Callable[[], object],
+    ) -> None:
+        self.config = config
+        self._places = places
+        self._cluster = cluster
+        self._reporter = reporter
+        self._node = env.get("NODE_NAME", "")
+        self._lock = DriverLock(f"{places.data}/serialize.lock")
+        self._turns = Turns(self._lock)
+        self._preparer = Preparer(
+            places, allocator, cluster, self._turns, wake, environment=lambda: self.config.environment, boot=boot
+        )
+        self._healths = Healths()
+        self._statuses = ClaimStatuses(config.driver)
+        self._sockets = KubeletSockets(
+            config.driver,
+            socket_paths(places.kubelet_dir, config.driver, env.get("POD_UID", "")),
+            [
+                *(service(self._preparer, reporter) for service in (ClaimServiceV1, ClaimServiceV1Beta1)),
+                *(service(self._healths) for service in (HealthServiceV1Alpha1, HealthServiceV1)),
+            ],
+            reporter,
+            changed,
+        )
+        self._keeping: asyncio.Task[None] | None = None
+        self._has_claims = False
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet knows it, as far as we know."""
+        return self._sockets.registered
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether a claim has something, or may have."""
+        return self._has_claims
+
+    def start(self) -> None:
+        """Hold what claims have, and remove what a killed process has left, before anything else is done."""
+        with suppress(OSError):  # the sockets give the reason
+            os.makedirs(self._places.data, mode=0o750, exist_ok=True)
+            if self._lock.try_lock():  # else another process of this driver may be preparing a claim
+                self._preparer.tidy()
+                self._lock.release()
+        self._held()
+
+    def listed(self, facts: HostFacts, resources: Sequence[Resource]) -> None:
+        """What there is from now on, those resources included that are the device plugin's."""
+        published = inventory(resources, facts, evict=self.config.evict)
+        self._cluster.publish_slices(self.config.driver, slices(published, self.config.driver))
+        devices = {resource.name: resource.devices for resource in resources}
+        self._preparer.listed({each.name: ListedDevice(each, devices[each.resource][each.id]) for each in published})
+        states = {each.name: DeviceState(each.name, each.problem) for each in published}
+        records = self._held()
+        if self._keeping is None:
+            self._statuses.known(list(records.claims.values()), states)
+            self._keeping = asyncio.create_task(self._sockets.keep())
+        self._tell(records, states)
+
+    def _held(self) -> Records:
+        records = self._preparer.held()
+        for uid, error in records.broken.items():
+            self._reporter.problem(("record", uid), error, "BadClaimRecord")
+        self._has_claims = bool(records.claims or records.broken)
+        return records
+
+    def _tell(self, records: Records, states: Mapping[str, DeviceState]) -> None:
+        """The kubelet of all healths, the cluster of the devices that claims have."""
+        claims = list(records.claims.values())
+        pools = {device.device: device.pool for record in claims for device in record.devices}
+        self._healths.put(states, lambda name: pools.get(name, self._node))
+        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for ref, told in self._statuses.changed(claims, states, now):
+            self._cluster.claim_status(ref.namespace, ref.name, ref.uid, told)
+
+    async def close(self) -> None:
+        """Stop serving; what claims have stays theirs."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
+        self._healths.close()
+        await self._sockets.end()
+        await self._turns.end(END_SECONDS)

@@ -1,0 +1,227 @@
+"""What the kubelet calls on a DRA driver's socket: claims (v1, v1beta1 DRAPlugin), health (v1alpha1, v1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from grpclib.server import Stream
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.rpc.calls import receive
+from launcherkit.rpc.methods import Servicer
+from launcherkit.rpc.refusal import refusal
+from launcherkit_plugin.dra.claim_record import PreparedDevice
+from launcherkit_plugin.dra.device_state import DeviceState
+from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
+from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.model.errors import DeviceTaken
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+REQUEST_BYTES = 1 << 20
+"""The largest request: a claim takes some hundred bytes."""
+AGAIN_SECONDS = 10.0
+"""Between two lists of healths; the kubelet forgets what is older than 30 s."""
+
+
+class ClaimAnswers(Protocol):
+    """`launcherkit_plugin.dra.prepare.Preparer`."""
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]: ...
+
+    async def unprepare(self, ref: ClaimRef) -> None: ...
+
+
+class ClaimService(Servicer):
+    """Answers for every claim that is asked for, with its devices or with what is wrong with it.
+
+    Args:
+        answers: does it.
+        reporter: takes what goes wrong, once as long as it is the same.
+    """
+
+    wire: ClassVar[Any]
+
+    def __init__(self, answers: ClaimAnswers, reporter: Reporter) -> None:
+        self._answers = answers
+        self._reporter = reporter
+
+    async def NodePrepareResources(self, stream: Stream[Any, Any]) -> None:
+        request = await receive(stream, self.wire.NodePrepareResourcesRequest, REQUEST_BYTES)
+        answer = self.wire.NodePrepareResourcesResponse()
+        answers = await asyncio.gather(*(self._prepare(_ref(claim)) for claim in request.claims))
+        for claim, of_it in zip(request.claims, answers, strict=True):
+            answer.claims[claim.uid].CopyFrom(of_it)
+        await stream.send_message(answer)
+
+    async def NodeUnprepareResources(self, stream: Stream[Any, Any]) -> None:
+        request = await receive(stream, self.wire.NodeUnprepareResourcesRequest, REQUEST_BYTES)
+        answer = self.wire.NodeUnprepareResourcesResponse()
+        errors = await asyncio.gather(*(self._unprepare(_ref(claim)) for claim in request.claims))
+        for claim, error in zip(request.claims, errors, strict=True):
+            answer.claims[claim.uid].error = error
+        await stream.send_message(answer)
+
+    async def _prepare(self, ref: ClaimRef) -> Any:
+        devices: Sequence[PreparedDevice] = ()
+
+        async def work() -> None:
+            nonlocal devices
+            devices = await self._answers.prepare(ref)
+
+        error = await self._guard("prepare", ref, work)
+        return self.wire.NodePrepareResourceResponse(devices=map(self._device, devices), error=error)
+
+    async def _unprepare(self, ref: ClaimRef) -> str:
+        return await self._guard("unprepare", ref, lambda: self._answers.unprepare(ref))
+
+    def _device(self, device: PreparedDevice) -> Any:
+        share = {"share_id": device.share_id} if device.share_id and self.wire is dra_v1_pb2 else {}
+        return self.wire.Device(
+            request_names=[device.request],
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=device.cdi,
+            **share,
+        )
+
+    async def _guard(self, action: ClaimAction, ref: ClaimRef, work: Callable[[], Awaitable[None]]) -> str:
+        """What went wrong, for the kubelet, which shows it in the pod's Events; of what it unprepares it shows nothing,
+        so that is an Event of ours. Empty where it is done.
+        """
+        about, began = ("claim", ref.uid), time.perf_counter()
+        outcome: ActionOutcome = "failed"
+        try:
+            await work()
+        except LauncherkitError as error:
+            outcome = "refused" if isinstance(error, DeviceTaken) else "failed"
+            event = "UnprepareFailed" if action == "unprepare" else None
+            text = f"ResourceClaim {ref} can't be unprepared, so its pod doesn't end: {error.message}"
+            self._reporter.problem(about, error, event, text, claim=str(ref), call=action)
+            return refusal(error).message or error.message
+        except Exception as bug:
+            text = f"internal error in {action}: {type(bug).__name__}"
+            if self._reporter.is_new(about, f"{text}: {bug}"):
+                self._reporter.bug(bug, f" in {action} of ResourceClaim {ref}", claim=str(ref), call=action)
+            return f"{text}; the log of the plugin has more"
+        else:
+            outcome = "done"
+            self._reporter.well(about)
+            return ""
+        finally:
+            self._reporter.metrics.claim(action, time.perf_counter() - began, outcome)
+
+
+class ClaimServiceV1(ClaimService):
+    """Kubernetes 1.34 and later."""
+
+    wire: ClassVar[Any] = dra_v1_pb2
+    service = dra_v1_pb2.DESCRIPTOR.services_by_name["DRAPlugin"]
+
+
+class ClaimServiceV1Beta1(ClaimService):
+    """Kubernetes 1.32 and 1.33."""
+
+    wire: ClassVar[Any] = dra_v1beta1_pb2
+    service = dra_v1beta1_pb2.DESCRIPTOR.services_by_name["DRAPlugin"]
+
+
+def _ref(claim: Any) -> ClaimRef:
+    return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+class Healths:
+    """The healths of all devices, and who watches them."""
+
+    def __init__(self) -> None:
+        self.now: Sequence[tuple[str, DeviceState]] = ()
+        """Pool and device."""
+        self.open = True
+        self._changed = asyncio.Event()
+
+    def put(self, states: Mapping[str, DeviceState], pool_of: Callable[[str], str]) -> None:
+        """What is from now on; devices of no pool are nobody's yet."""
+        now = [(pool, states[name]) for name in sorted(states) if (pool := pool_of(name))]
+        if now != self.now:
+            self.now = now
+            self._wake()
+
+    def close(self) -> None:
+        """End all streams."""
+        self.open = False
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self, seconds: float) -> None:
+        """Wait until they have changed, or for so long."""
+        waiting = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({waiting}, timeout=seconds)
+        finally:
+            waiting.cancel()
+
+
+class HealthService(Servicer):
+    """Sends the whole list whenever it has changed, and often enough to be believed.
+
+    Args:
+        healths: what is sent.
+        clock: seconds since the epoch.
+        again: seconds between two lists.
+    """
+
+    wire: ClassVar[Any]
+
+    def __init__(self, healths: Healths, clock: Callable[[], float] = time.time, again: float = AGAIN_SECONDS) -> None:
+        self._healths = healths
+        self._clock = clock
+        self._again = again
+
+    async def NodeWatchResources(self, stream: Stream[Any, Any]) -> None:
+        await receive(stream, self.wire.NodeWatchResourcesRequest, REQUEST_BYTES)
+        while self._healths.open:
+            sent = self._healths.now
+            await stream.send_message(self._list(sent))
+            if self._healths.now is sent:
+                await self._healths.change(self._again)
+
+    def _list(self, healths: Sequence[tuple[str, DeviceState]]) -> Any:
+        wire, now = self.wire, int(self._clock())
+        devices = [
+            wire.DeviceHealth(
+                device=wire.DeviceIdentifier(pool_name=pool, device_name=state.name),
+                health=wire.HEALTHY if state.healthy else wire.UNHEALTHY,
+                last_updated_time=now,
+                message=state.message,
+            )
+            for pool, state in healths
+        ]
+        return wire.NodeWatchResourcesResponse(devices=devices)
+
+
+class HealthServiceV1Alpha1(HealthService):
+    """Kubernetes 1.34 and later, which calls it whatever the driver says that it serves."""
+
+    wire: ClassVar[Any] = dra_health_v1alpha1_pb2
+    service = dra_health_v1alpha1_pb2.DESCRIPTOR.services_by_name["DRAResourceHealth"]
+
+
+class HealthServiceV1(HealthService):
+    """Kubernetes 1.37."""
+
+    wire: ClassVar[Any] = dra_health_v1_pb2
+    service = dra_health_v1_pb2.DESCRIPTOR.services_by_name["DRAResourceHealth"]
+
+
+ENDLESS = frozenset(
+    f"/{each.service.full_name}/NodeWatchResources" for each in (HealthServiceV1Alpha1, HealthServiceV1)
+)
+"""The paths of the calls that have no end."""
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth")
+"""What the kubelet is told is served. It takes the first of each kind that it knows."""

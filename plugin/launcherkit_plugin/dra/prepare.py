@@ -1,0 +1,320 @@
+"""Prepares ResourceClaims for their containers, and takes that back.
+
+What kills the process at any moment leaves either a claim with its record, which the kubelet's next call completes, or
+files without one, which the next start removes: the record is written last, and removed last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.dra.claim_files import ClaimPlaces, GivenDevice, files_of, prepared, sibling_attributes
+from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
+from launcherkit_plugin.dra.inventory import DraDevice
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
+from launcherkit_plugin.dra.turns import Says, Turns
+from launcherkit_plugin.dra.whole_files import WholeFiles
+from launcherkit_plugin.host.watch import Wakeup
+from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder
+from launcherkit_plugin.model.errors import ClaimFilesFailed, MixedNodes, UnknownDevice
+
+GET_SECONDS = 10.0
+"""For how long the API server may take to tell what the claim is."""
+_EXTENDED = re.compile(r"(container-\d+)-request-\d+")
+"""Requests of a claim that the scheduler has made for extended resources: each container gets its own alone."""
+_IOMMUFD = "/dev/iommu"
+_GROUP_NODE = re.compile(r"/dev/vfio/(noiommu-)?\d+")
+
+
+class ClaimReader(Protocol):
+    """`launcherkit_plugin.cluster.socket.ClusterSocket`."""
+
+    async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]: ...
+
+
+class ClaimAllocator(Protocol):
+    """`launcherkit_plugin.allocation.allocator.Allocator`."""
+
+    @asynccontextmanager
+    def claiming(
+        self, holder: Holder, wanted: Sequence[tuple[str, Sequence[str]]]
+    ) -> AsyncIterator[Sequence[Grant]]: ...
+
+    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
+
+
+class ListedDevice(NamedTuple):
+    """A device that is published, and what it is here."""
+
+    published: DraDevice
+    device: Device
+
+
+class _Share(NamedTuple):
+    """The devices of one resource in a request: one question to the resource's provider.
+
+    A container may list a single request of a claim, so a request's variables name its own devices alone.
+    """
+
+    request: str
+    resource: str
+
+
+class Preparer:
+    """Prepares and unprepares; both may be repeated.
+
+    Args:
+        places: where the files are.
+        allocator: gives the devices.
+        reader: knows what the claim says.
+        turns: see `Turns`.
+        wake: called when somebody has got or lost something.
+        environment: whether containers get the variables of E1.
+        boot: which boot of the machine this is.
+        files: writes and removes.
+    """
+
+    def __init__(
+        self,
+        places: ClaimPlaces,
+        allocator: ClaimAllocator,
+        reader: ClaimReader,
+        turns: Turns,
+        wake: Callable[[Wakeup], object],
+        *,
+        environment: Callable[[], bool] = lambda: True,
+        boot: str = "",
+        files: WholeFiles | None = None,
+    ) -> None:
+        self._places = places
+        self._allocator = allocator
+        self._reader = reader
+        self._turns = turns
+        self._wake = wake
+        self._environment = environment
+        self._boot = boot
+        self._files = files or WholeFiles()
+        self._checkpoint = Checkpoint(places.records, self._files)
+        self._listed: Mapping[str, ListedDevice] = {}
+
+    def listed(self, devices: Mapping[str, ListedDevice]) -> None:
+        """What is published from now on, by its name there."""
+        self._listed = devices
+
+    def held(self) -> Records:
+        """Read who has what, and see that nobody else gets it."""
+        records = self._checkpoint.read()
+        self._allocator.claimed(self._places.driver, records.held(), known=not records.broken)
+        return records
+
+    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+        """Give a claim its devices.
+
+        Raises:
+            LauncherkitError: it can't have them; nothing is half done.
+        """
+        check_names(ref)
+        return await self._turns.take(ref, lambda says: self._prepare(ref, says))
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """Take back what was given to a claim; one that nobody knows has nothing.
+
+        Raises:
+            ClaimFilesFailed: a file can't be removed; the claim keeps its devices.
+            PrepareLate: it waits for something.
+        """
+        check_names(ref)
+        await self._turns.take(ref, lambda says: self._unprepare(ref, says))
+
+    async def _prepare(self, ref: ClaimRef, says: Says) -> tuple[PreparedDevice, ...]:
+        records = self.held()
+        before = records.claims.get(ref.uid)
+        if before is not None and self._is_in_place(before):
+            return before.devices
+        for uid, error in records.broken.items():
+            if uid != ref.uid:
+                raise error
+        says("the API server is asked for it")
+        document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, GET_SECONDS)
+        claim = allocated(document, ref, self._places.driver)
+        shares = self._shares(claim)
+        says(f"it is being given {', '.join(result.device for result in claim.devices)}")
+        wanted = [(share.resource, list(listed)) for share, listed in shares.items()]
+        async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
+            given = self._given(claim, shares, grants)
+            record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
+            self._write(files_of(claim, given, self._places), record, anew=before is None)
+            self.held()
+        self._wake(Wakeup.GIVEN)
+        return record.devices
+
+    def _is_in_place(self, record: ClaimRecord) -> bool:
+        """Whether nothing of it is missing: after a boot the nodes may be others, and the runtime's files are gone."""
+        requests = [device.request for device in record.devices]
+        return record.boot == self._boot and all(map(os.path.exists, self._places.all_of(record.ref, requests)))
+
+    def _shares(self, claim: AllocatedClaim) -> dict[_Share, dict[str, AllocatedDevice]]:
+        """The devices of a claim by share and ID.
+
+        Raises:
+            UnknownDevice: one isn't published any more.
+        """
+        shares: dict[_Share, dict[str, AllocatedDevice]] = {}
+        for result in claim.devices:
+            listed = self._listed.get(result.device)
+            if listed is None:
+                raise UnknownDevice(
+                    f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
+                    "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next "
+                    "one gets another device.",
+                )
+            share = _Share(result.request, listed.published.resource)
+            shares.setdefault(share, {})[listed.published.id] = result
+        return shares
+
+    def _given(
+        self,
+        claim: AllocatedClaim,
+        shares: Mapping[_Share, Mapping[str, AllocatedDevice]],
+        grants: Sequence[Grant],
+    ) -> list[GivenDevice]:
+        """Every device with what its containers get, in the order of the results.
+
+        Raises:
+            MixedNodes: they can't be in one container.
+        """
+        found: dict[str, GivenDevice] = {}
+        for (share, results), grant in zip(shares.items(), grants, strict=True):
+            own = {node for nodes in grant.each.values() for node in nodes}
+            beside = tuple(node for node in grant.nodes if node not in own)
+            for key, result in results.items():
+                found[result.device] = GivenDevice(
+                    result,
+                    share.resource,
+                    key,
+                    (*grant.each.get(key, ()), *beside),
+                    grant.env if self._environment() else {},
+                    _attributes(self._listed[result.device]),
+                )
+        given = [found[result.device] for result in claim.devices]
+        _refuse_mixed(claim.ref, given)
+        return given
+
+    def _write(self, files: Mapping[str, bytes], record: ClaimRecord, *, anew: bool) -> None:
+        """All files and then the record, or nothing of it."""
+        try:
+            for path, data in files.items():
+                self._files.write(path, data)
+            self._checkpoint.put(record)
+        except ClaimFilesFailed:
+            if anew:
+                for path in files:
+                    with suppress(ClaimFilesFailed):  # what stays is removed by the next start, or written again
+                        self._files.remove(path)
+            raise
+
+    async def _unprepare(self, ref: ClaimRef, says: Says) -> None:
+        says("its files are being removed")
+        for path in self._left_of(ref):
+            self._files.remove(path)
+        for folder in _folders(self._places.metadata_folder(ref)):
+            with suppress(OSError):  # not empty: another claim of this name has it now
+                os.rmdir(folder)
+        records = self._checkpoint.read()
+        if ref.uid in records.claims or ref.uid in records.broken:
+            self._checkpoint.remove(ref.uid)
+            self.held()
+            self._wake(Wakeup.PODS)
+
+    def _left_of(self, ref: ClaimRef) -> Iterator[str]:
+        """The files of a claim that are there, whatever its record says. Another claim of its name has its own."""
+        yield self._places.of_claim(ref.uid)
+        start = self._places.metadata_cdi(ref.uid, "").removesuffix(".json").rpartition("/")[2]
+        for name in _names(self._places.cdi):
+            if name.startswith(start):
+                yield f"{self._places.cdi}/{name}"
+        for request in _names(self._places.metadata_folder(ref)):
+            path = self._places.metadata_file(ref, request)
+            with suppress(OSError), open(path, "rb") as file:
+                if f'"{ref.uid}"'.encode() in file.read():
+                    yield path
+
+    def tidy(self) -> None:
+        """Remove what a killed process has left: files of claims that have no record. Nobody may be preparing one."""
+        records = self.held()
+        known = records.claims.keys() | records.broken.keys()
+        start = f"{self._places.driver}_"
+        for name in _names(self._places.cdi):
+            uid = name.removeprefix(start).removeprefix("metadata_").partition("_")[0].removesuffix(".json")
+            if name.startswith(f".{start}") or (name.startswith(start) and uid not in known):
+                self._tidy(f"{self._places.cdi}/{name}")
+        for name in _names(self._places.records):
+            if name.startswith("."):
+                self._tidy(f"{self._places.records}/{name}")
+        if records.broken:
+            return  # whose metadata it is nobody knows
+        kept = {self._places.metadata_folder(record.ref) for record in records.claims.values()}
+        for name in _names(self._places.metadata):
+            folder = f"{self._places.metadata}/{name}"
+            if folder not in kept:
+                for below in _folders(folder):
+                    for file in _names(below):
+                        self._tidy(f"{below}/{file}")
+                    with suppress(OSError):
+                        os.rmdir(below)
+
+    def _tidy(self, path: str) -> None:
+        with suppress(ClaimFilesFailed):
+            if not os.path.isdir(path):
+                self._files.remove(path)
+
+
+def _container(request: str) -> str:
+    extended = _EXTENDED.fullmatch(request)
+    return extended[1] if extended else ""
+
+
+def _attributes(listed: ListedDevice) -> dict[str, int | bool | str]:
+    """What is published, and what only its user has to know."""
+    device = listed.device
+    more: dict[str, int | bool | str] = {} if device.functions else {"mdevUUID": device.id}
+    return {**more, **sibling_attributes(map(str, device.functions[1:])), **listed.published.attributes}
+
+
+def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
+    """See that no container would have nodes of both kinds (V2): readers take the one or the other."""
+    by_iommufd: dict[str, str] = {}
+    by_group: dict[str, str] = {}
+    for device in given:
+        where = _container(device.result.request)
+        for node in device.nodes:
+            if node == _IOMMUFD:
+                by_iommufd.setdefault(where, device.result.device)
+            elif _GROUP_NODE.fullmatch(node):
+                by_group.setdefault(where, f"{device.result.device} has {node}")
+    for where in by_iommufd.keys() & by_group.keys():
+        raise MixedNodes(
+            f"ResourceClaim {ref}: its devices can't go into one container: {by_iommufd[where]} has {_IOMMUFD}, "
+            f"{by_group[where]}",
+            "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "
+            "the claim's parameters.",
+        )
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """The folders in one, and that one after them."""
+    for name in _names(folder):
+        yield f"{folder}/{name}"
+    yield folder

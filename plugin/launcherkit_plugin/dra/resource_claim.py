@@ -1,0 +1,153 @@
+"""What a ResourceClaim says of this driver's devices: which are allocated to which request, and how they are wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcherkit.errors import shown
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.model.errors import BadResourceClaim
+
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that was made from a template: what the pod calls it."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9][-.A-Za-z0-9]{0,252}")
+_SOURCES = ("FromClass", "FromClaim")
+"""In the order in which they count: what the claim says comes after what its DeviceClass does."""
+
+
+class AllocatedDevice(NamedTuple):
+    """One result of an allocation."""
+
+    request: str
+    """The request of the claim; of a list of alternatives not the one that was chosen."""
+    pool: str
+    device: str
+    share_id: str = ""
+    configs: tuple[Mapping[str, Any], ...] = ()
+    """The opaque parameters for this driver, as they are; the later ones count more."""
+
+
+class AllocatedClaim(NamedTuple):
+    """A claim as far as it is this driver's."""
+
+    ref: ClaimRef
+    devices: tuple[AllocatedDevice, ...]
+    pod_claim: str = ""
+    """What the pod calls it, where it was made from a template."""
+    generation: int = 0
+
+
+def check_names(ref: ClaimRef) -> None:
+    """See that a claim's names can be parts of paths.
+
+    Raises:
+        BadResourceClaim: one can't be that of an object.
+    """
+    for key, value in (("namespace", ref.namespace), ("name", ref.name), ("uid", ref.uid)):
+        if not _NAME.fullmatch(value):
+            whose = ClaimRef(*(shown(each).strip("'") for each in ref))
+            raise _bad(whose, f"{key}: {shown(value)} is not the {key} of an object")
+
+
+def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> AllocatedClaim:
+    """The devices of a driver in a ResourceClaim of ``resource.k8s.io/v1``.
+
+    Args:
+        document: the object.
+        ref: as the kubelet names it.
+        driver: whose results count.
+
+    Raises:
+        BadResourceClaim: it is another claim, isn't allocated, has nothing of this driver, asks for admin access, or
+            isn't of a claim's shape.
+    """
+    metadata = _object(document.get("metadata"), "metadata", ref)
+    if metadata.get("uid") != ref.uid:
+        raise _bad(ref, f"its UID is {shown(metadata.get('uid'))}, not {ref.uid!r}: it was made again under this name")
+    status = _object(document.get("status") or {}, "status", ref)
+    if not status.get("allocation"):
+        raise _bad(ref, "it isn't allocated: there is no status.allocation")
+    allocation = _object(status["allocation"], "status.allocation", ref)
+    devices = _object(allocation.get("devices") or {}, "status.allocation.devices", ref)
+    path = "status.allocation.devices.results"
+    own = [
+        (result, f"{path}[{index}]")
+        for index, result in enumerate(_objects(devices.get("results"), path, ref))
+        if result.get("driver") == driver
+    ]
+    if not own:
+        raise _bad(ref, f"none of its devices is of the driver {driver}")
+    configs = list(_configs(devices.get("config"), ref, driver))
+    annotations = _object(metadata.get("annotations") or {}, "metadata.annotations", ref)
+    pod_claim = annotations.get(POD_CLAIM)
+    return AllocatedClaim(
+        ref,
+        tuple(_device(result, where, configs, ref) for result, where in own),
+        "" if pod_claim is None else _label(pod_claim, f"metadata.annotations[{POD_CLAIM}]", ref),
+        metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,
+    )
+
+
+def _device(
+    result: Mapping[str, Any], where: str, configs: Sequence[tuple[frozenset[str], Mapping[str, Any]]], ref: ClaimRef
+) -> AllocatedDevice:
+    if result.get("adminAccess"):
+        raise _bad(
+            ref,
+            f"{where}.adminAccess: VFIO lets one process open an IOMMU group, so nobody has it beside its user",
+        )
+    whole = result.get("request")
+    if not isinstance(whole, str):
+        raise _bad(ref, f"{where}.request: {shown(whole)} is not the name of a request")
+    request = _label(whole.partition("/")[0], f"{where}.request", ref)
+    pool, share = result.get("pool"), result.get("shareID")
+    if not isinstance(pool, str) or not pool:
+        raise _bad(ref, f"{where}.pool: {shown(pool)} is not the name of a pool")
+    of_it = tuple(parameters for requests, parameters in configs if not requests or requests & {request, whole})
+    device = _label(result.get("device"), f"{where}.device", ref)
+    return AllocatedDevice(request, pool, device, share if isinstance(share, str) else "", of_it)
+
+
+def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+    """Requests, none for all of them, with the parameters for this driver: first those of classes."""
+    path = "status.allocation.devices.config"
+    entries = list(enumerate(_objects(found or [], path, ref)))
+    for source in _SOURCES:
+        for index, entry in entries:
+            opaque = entry.get("opaque")
+            if entry.get("source") != source or not isinstance(opaque, dict) or opaque.get("driver") != driver:
+                continue
+            requests = entry.get("requests") or []
+            if not isinstance(requests, list) or not all(isinstance(name, str) for name in requests):
+                raise _bad(ref, f"{path}[{index}].requests: {shown(requests)} is not a list of names")
+            yield frozenset(requests), _object(opaque.get("parameters"), f"{path}[{index}].opaque.parameters", ref)
+
+
+def _objects(found: Any, path: str, ref: ClaimRef) -> list[Mapping[str, Any]]:
+    if not isinstance(found, list):
+        raise _bad(ref, f"{path}: {shown(found)} is not a list")
+    return [_object(each, f"{path}[{index}]", ref) for index, each in enumerate(found)]
+
+
+def _object(found: Any, path: str, ref: ClaimRef) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise _bad(ref, f"{path}: {shown(found)} is not an object")
+    return found
+
+
+def _label(found: Any, path: str, ref: ClaimRef) -> str:
+    if not isinstance(found, str) or not _LABEL.fullmatch(found):
+        raise _bad(ref, f"{path}: {shown(found)} is not a DNS label")
+    return found
+
+
+def _bad(ref: ClaimRef, why: str) -> BadResourceClaim:
+    return BadResourceClaim(
+        f"ResourceClaim {ref} can't be prepared: {why}",
+        "See what the claim says: kubectl get resourceclaim -n NAMESPACE NAME -o yaml. The kubelet tries again by "
+        "itself.",
+    )

@@ -1,0 +1,507 @@
+"""Claims are prepared and unprepared: what they get, what is refused, and what any interruption leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.dra.whole_files import files_failed
+from launcherkit_plugin.host.watch import Wakeup
+from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
+from launcherkit_plugin.model.errors import (
+    BadClaimRecord,
+    BadResourceClaim,
+    ClaimFilesFailed,
+    ClaimUnreadable,
+    DeviceTaken,
+    DeviceUnhealthy,
+    GroupSplit,
+    PrepareLate,
+    UnknownDevice,
+)
+from tests.plugin.dra.desk import AGAIN, CARDS, DRIVER, REF, ClaimDesk, Killed, dra_name
+from tests.plugin.resources import RULE, rebind
+from tests.support.provoked import provoked
+
+ONE, TWO, THREE = (f"{slot}.0" for slot in CARDS)
+CLAIM_FILE, RECORD = f"cdi/{DRIVER}_u-1.json", f"kubelet/plugins/{DRIVER}/claims/u-1.json"
+METADATA_CDI = f"cdi/{DRIVER}_metadata_u-1_gpu.json"
+METADATA = f"kubelet/plugins/{DRIVER}/dra-device-metadata/vms_gpu/gpu/metadata.json"
+ALL = sorted([CLAIM_FILE, METADATA_CDI, METADATA, RECORD])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> ClaimDesk:
+    desk = ClaimDesk(tmp_path)
+    desk.allocate()
+    return desk
+
+
+# What a claim gets
+
+
+def test_the_kubelet_is_told_each_device_and_by_which_names_a_runtime_finds_it(desk: ClaimDesk) -> None:
+    (device,) = desk.prepare()
+    assert (device.request, device.pool, device.device) == ("gpu", "node-1", "pci-0000-01-00-0")
+    assert device.cdi == (f"{DRIVER}/claim=u-1_pci-0000-01-00-0", f"{DRIVER}/metadata=u-1_gpu")
+    assert desk.files() == ALL
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
+    assert desk.woken == [Wakeup.GIVEN]
+
+
+def test_a_container_gets_the_nodes_of_the_group_and_the_variable(desk: ClaimDesk) -> None:
+    desk.prepare()
+    assert desk.cdi(f"{DRIVER}_u-1.json") == {
+        "cdiVersion": "0.5.0",
+        "kind": f"{DRIVER}/claim",
+        "devices": [
+            {
+                "name": "u-1_pci-0000-01-00-0",
+                "containerEdits": {
+                    "env": [f"PCI_RESOURCE_NVIDIA_COM_GPU={ONE}"],
+                    "deviceNodes": [
+                        {"path": "/dev/vfio/vfio", "permissions": "rwm"},
+                        {"path": "/dev/vfio/7", "permissions": "rwm"},
+                    ],
+                },
+            }
+        ],
+    }
+
+
+def test_variables_are_the_operators_choice(desk: ClaimDesk) -> None:
+    desk.environment = False
+    desk.prepare()
+    (device,) = desk.cdi(f"{DRIVER}_u-1.json")["devices"]
+    assert "env" not in device["containerEdits"]
+
+
+def test_metadata_is_a_stream_of_the_same_object_once_a_version_mounted_where_readers_look(desk: ClaimDesk) -> None:
+    desk.prepare()
+    (device,) = desk.cdi(f"{DRIVER}_metadata_u-1_gpu.json")["devices"]
+    (mount,) = device["containerEdits"]["mounts"]
+    folder = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/gpu/gpu"
+    assert device["name"] == "u-1_gpu"
+    assert mount == {
+        "hostPath": str(desk.folder / METADATA),
+        "containerPath": f"{folder}/{DRIVER}-metadata.json",
+        "options": ["ro", "bind"],
+    }
+    objects = [json.loads(line) for line in (desk.folder / METADATA).read_text().splitlines()]
+    versions = [each.pop("apiVersion") for each in objects]
+    assert versions == ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"]
+    assert objects[0] == objects[1]
+    assert objects[0] == {
+        "kind": "DeviceMetadata",
+        "metadata": {"name": "gpu", "namespace": "vms", "uid": "u-1", "generation": 3},
+        "requests": [
+            {
+                "name": "gpu",
+                "devices": [
+                    {
+                        "driver": DRIVER,
+                        "pool": "node-1",
+                        "name": "pci-0000-01-00-0",
+                        "attributes": {
+                            "functions": {"int": 2},
+                            "model": {"string": "A"},
+                            "siblings": {"string": "0000:01:00.1"},
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+    assert (desk.folder / METADATA).stat().st_mode & 0o777 == 0o644
+
+
+def test_metadata_of_a_claim_from_a_template_is_where_the_pod_names_it(desk: ClaimDesk) -> None:
+    desk.allocate(annotations={"resource.kubernetes.io/pod-claim-name": "card"})
+    desk.prepare()
+    (device,) = desk.cdi(f"{DRIVER}_metadata_u-1_gpu.json")["devices"]
+    path = device["containerEdits"]["mounts"][0]["containerPath"]
+    assert "/resourceclaimtemplates/card/gpu/" in path
+    assert json.loads((desk.folder / METADATA).read_text().splitlines()[0])["podClaimName"] == "card"
+
+
+def test_of_alternatives_the_request_itself_is_named(desk: ClaimDesk) -> None:
+    desk.allocate(results={"gpu/large": [ONE]})
+    assert desk.prepare()[0].request == "gpu"
+    assert desk.files() == ALL
+
+
+def test_the_variable_lists_the_cards_of_a_request_which_a_container_may_have_alone(desk: ClaimDesk) -> None:
+    desk.allocate(results={"b": [TWO], "a": [THREE, ONE]})
+    devices = desk.prepare()
+    assert [(each.request, len(each.cdi)) for each in devices] == [("b", 2), ("a", 2), ("a", 1)]
+    variables = {
+        device["name"]: device["containerEdits"]["env"] for device in desk.cdi(f"{DRIVER}_u-1.json")["devices"]
+    }
+    assert variables == {
+        f"u-1_{dra_name(card)}": [f"PCI_RESOURCE_NVIDIA_COM_GPU={listed}"]
+        for card, listed in {ONE: f"{THREE},{ONE}", TWO: TWO, THREE: f"{THREE},{ONE}"}.items()
+    }
+
+
+def test_of_extended_resources_each_container_gets_its_own_alone(desk: ClaimDesk) -> None:
+    desk.allocate(results={"container-0-request-0": [ONE], "container-1-request-0": [TWO]})
+    desk.prepare()
+    env = [device["containerEdits"]["env"] for device in desk.cdi(f"{DRIVER}_u-1.json")["devices"]]
+    assert env == [[f"PCI_RESOURCE_NVIDIA_COM_GPU={ONE}"], [f"PCI_RESOURCE_NVIDIA_COM_GPU={TWO}"]]
+
+
+def test_devices_of_other_drivers_in_the_claim_are_theirs(desk: ClaimDesk) -> None:
+    other = {"request": "nic", "driver": "dra.net", "pool": "p", "device": "eth1"}
+    desk.claims["vms/gpu"]["status"]["allocation"]["devices"]["results"].append(other)
+    assert [device.device for device in desk.prepare()] == [dra_name(ONE)]
+
+
+def test_two_cards_of_one_group_go_to_one_claim_together_and_never_to_two(desk: ClaimDesk) -> None:
+    desk.allocate(REF, CARDS[1])
+    desk.prepare()
+    other = ClaimRef("vms", "other", "u-9")
+    desk.allocate(other, CARDS[2])
+    with pytest.raises(GroupSplit, match=r"ResourceClaim vms/gpu has 0000:02:00\.0, which shares IOMMU group 8"):
+        desk.prepare(other)
+    desk.unprepare()
+    desk.prepare(other)
+    both = ClaimRef("vms", "both", "u-8")
+    desk.unprepare(other)
+    desk.allocate(both, CARDS[1], CARDS[2])
+    assert len(desk.prepare(both)) == 2
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda claim: claim["metadata"].update(uid="u-2"), "its UID is 'u-2', not 'u-1': it was made again"),
+        (lambda claim: claim["status"].pop("allocation"), "it isn't allocated: there is no status.allocation"),
+        (lambda claim: claim.pop("status"), "it isn't allocated"),
+        (lambda claim: _results(claim)[0].update(driver="gpu.x.io"), "none of its devices is of the driver"),
+        (lambda claim: _results(claim)[0].update(adminAccess=True), r"results\[0\].adminAccess: VFIO lets one process"),
+        (lambda claim: _results(claim)[0].update(device="../x"), r"results\[0\].device: '../x' is not a DNS label"),
+        (lambda claim: _results(claim)[0].update(request="../x"), r"results\[0\].request: '..' is not a DNS label"),
+        (lambda claim: _results(claim)[0].pop("pool"), r"results\[0\].pool: nothing is not the name of a pool"),
+    ],
+)
+def test_a_claim_that_is_not_this_drivers_to_prepare_is_refused(
+    desk: ClaimDesk, change: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    change(desk.claims["vms/gpu"])
+    with pytest.raises(BadResourceClaim, match=why):
+        desk.prepare()
+    assert (desk.files(), desk.held()) == ([], {})
+
+
+def _results(claim: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = claim["status"]["allocation"]["devices"]["results"]
+    return found
+
+
+@pytest.mark.parametrize("ref", [REF._replace(uid="../x"), REF._replace(namespace=""), REF._replace(name="a/b")])
+def test_names_that_are_no_names_reach_no_path(desk: ClaimDesk, ref: ClaimRef) -> None:
+    for call in (desk.prepare, desk.unprepare):
+        with pytest.raises(BadResourceClaim, match="is not the"):
+            call(ref)
+
+
+def test_a_device_that_is_not_published_any_more_is_refused(desk: ClaimDesk) -> None:
+    desk.allocate(REF, "0000:0f:00")
+    with pytest.raises(UnknownDevice, match="ResourceClaim vms/gpu: there is no device 'pci-0000-0f-00-0'"):
+        desk.prepare()
+
+
+def test_a_device_that_is_unhealthy_now_is_refused_with_the_reason(desk: ClaimDesk) -> None:
+    rebind(desk.tree, "0000:01:00.1", "snd_hda_intel")
+    with pytest.raises(DeviceUnhealthy, match=r"0000:01:00\.1.*snd_hda_intel"):
+        desk.prepare()
+    assert (desk.files(), desk.held()) == ([], {})
+
+
+def test_a_device_in_two_claims_is_refused_until_the_first_is_unprepared(desk: ClaimDesk) -> None:
+    desk.prepare()
+    other = ClaimRef("vms", "other", "u-9")
+    desk.allocate(other)
+    with pytest.raises(DeviceTaken, match="ResourceClaim vms/gpu has it"):
+        desk.prepare(other)
+    desk.unprepare()
+    desk.prepare(other)
+
+
+def test_a_device_that_a_pod_has_from_the_device_plugin_is_refused(desk: ClaimDesk) -> None:
+    desk.usage = Usage("pod-resources", {"nvidia.com/OLD": {ONE: Holder("vms/launcher")}})
+    desk.look()
+    with pytest.raises(DeviceTaken, match="pod vms/launcher has it"):
+        desk.prepare()
+
+
+def test_nodes_of_both_kinds_never_go_into_one_container(tmp_path: Path) -> None:
+    desk = ClaimDesk(tmp_path, {0x03: RULE._replace(dra=True), 0x02: RULE._replace(dra=True, name="x.io/NIC")})
+    desk.tree.function("0000:04:00.0", class_code=0x020000, driver="vfio-pci", group=9, vfio_dev="vfio4")
+    desk.tree.node("iommu")
+    (desk.tree.root / "dev/vfio/9").unlink()
+    desk.look()
+    desk.allocate(results={"nic": ["0000:04:00.0"]})
+    desk.prepare()
+    desk.unprepare()
+    desk.allocate(AGAIN, results={"gpu": [ONE], "nic": ["0000:04:00.0"]})
+    with shown("LK816"):
+        desk.prepare(AGAIN)
+    assert (desk.files(), desk.held()) == ([], {})
+
+
+# Again and again
+
+
+def test_what_is_prepared_is_not_prepared_again_and_needs_no_api_server(desk: ClaimDesk) -> None:
+    first = desk.prepare()
+    desk.claims.clear()
+    assert desk.prepare() == first
+    desk.restart()
+    assert desk.prepare() == first
+    assert desk.asked == 1
+
+
+@pytest.mark.parametrize("lost", [CLAIM_FILE, METADATA_CDI, METADATA])
+def test_what_is_missing_of_it_is_made_again(desk: ClaimDesk, lost: str) -> None:
+    first = desk.prepare()
+    (desk.folder / lost).unlink()
+    assert desk.prepare() == first
+    assert desk.files() == ALL
+
+
+def test_after_a_boot_all_is_made_again_with_the_nodes_of_now(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.boot = "boot-2"
+    desk.restart()
+    (desk.folder / CLAIM_FILE).write_text("of before")
+    desk.prepare()
+    assert desk.cdi(f"{DRIVER}_u-1.json")["devices"]
+
+
+def test_a_claim_is_unprepared_with_the_api_server_and_the_claim_gone(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.claims.clear()
+    desk.restart()
+    desk.unprepare()
+    desk.unprepare()
+    assert (desk.files(), desk.held()) == ([], {})
+    assert not list(Path(desk.places.metadata).iterdir())
+    assert desk.woken == [Wakeup.GIVEN, Wakeup.PODS]
+
+
+def test_a_claim_that_nobody_knows_is_unprepared_at_once(desk: ClaimDesk) -> None:
+    desk.unprepare()
+    assert desk.asked == 0
+
+
+def test_a_claim_that_was_made_again_under_its_name_is_another_one(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.allocate(AGAIN, CARDS[1])
+    desk.prepare(AGAIN)
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/gpu"}
+    desk.unprepare()
+    assert desk.held() == {TWO: "ResourceClaim vms/gpu"}
+    assert '"u-2"' in (desk.folder / METADATA).read_text()
+    desk.unprepare(AGAIN)
+    assert desk.files() == []
+
+
+# Interruptions
+
+
+def kill_at(desk: ClaimDesk, number: int) -> None:
+    """The process dies before its n-th change of a file."""
+    left = iter(range(number, -1, -1))
+
+    def step(_: str) -> None:
+        if next(left, 0) == 0:
+            raise Killed
+
+    desk.step = step
+
+
+def survives(desk: ClaimDesk, call: Callable[[], object]) -> bool:
+    """Whether a call ended before the process was killed; else another process is started."""
+    try:
+        call()
+    except Killed:
+        desk.step = str
+        desk.restart()
+        return False
+    desk.step = str
+    return True
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_prepare_that_is_killed_anywhere_is_undone_or_repeated(desk: ClaimDesk, number: int) -> None:
+    kill_at(desk, number)
+    done = survives(desk, desk.prepare)
+    assert done == (number == 4)
+    assert desk.files() == (ALL if done else [])
+    assert desk.prepare()
+    assert (desk.files(), desk.held()) == (ALL, {ONE: "ResourceClaim vms/gpu"})
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_an_unprepare_that_is_killed_anywhere_is_completed_by_the_next_or_by_a_prepare(
+    desk: ClaimDesk, number: int
+) -> None:
+    for again in (desk.unprepare, desk.prepare):
+        desk.prepare()
+        kill_at(desk, number)
+        done = survives(desk, desk.unprepare)
+        assert done == (number == 4)
+        assert desk.held() == ({} if done else {ONE: "ResourceClaim vms/gpu"})
+        again()
+        assert desk.files() == ([] if again == desk.unprepare else ALL)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_on_a_full_disk_nothing_is_prepared_and_nothing_is_left(desk: ClaimDesk, number: int) -> None:
+    left = iter(range(number, -1, -1))
+
+    def full(path: str) -> None:
+        if next(left, 1) == 0:
+            raise files_failed("can't be written", f"{path}: {os.strerror(errno.ENOSPC)}", path)
+
+    desk.step = full
+    with pytest.raises(ClaimFilesFailed, match="No space left"):
+        desk.prepare()
+    assert (desk.files(), desk.held()) == ([], {})
+    desk.step = str
+    desk.prepare()
+
+
+def test_a_full_file_system_is_named(tmp_path: Path) -> None:
+    desk = ClaimDesk(tmp_path)
+    desk.allocate()
+    (tmp_path / "cdi").write_text("in the way of the folder")
+    with pytest.raises(ClaimFilesFailed, match=r"_metadata_u-1_gpu.json: Not a directory"):
+        desk.prepare()
+    assert desk.held() == {}
+
+
+@pytest.mark.parametrize("content", ["", '{"version": 1, "boot": "', "[]", '{"version": 2}', '{"version": 1}'])
+def test_a_broken_record_is_told_and_takes_nothing_away(desk: ClaimDesk, content: str) -> None:
+    desk.prepare()
+    (desk.folder / RECORD).write_text(content)
+    desk.restart()
+    assert not desk.allocator.usage().known
+    other = ClaimRef("vms", "other", "u-9")
+    desk.allocate(other, CARDS[1])
+    with pytest.raises(BadClaimRecord, match=r"claims/u-1.json: the record of a prepared ResourceClaim can't be read"):
+        desk.prepare(other)
+    desk.prepare()
+    assert desk.allocator.usage().known
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
+    desk.prepare(other)
+
+
+def test_a_broken_record_goes_with_its_claim(desk: ClaimDesk) -> None:
+    desk.prepare()
+    (desk.folder / RECORD).write_text("")
+    desk.restart()
+    desk.unprepare()
+    assert desk.files() == []
+    assert desk.allocator.usage().known
+
+
+def test_where_the_api_server_is_away_nothing_is_prepared(desk: ClaimDesk) -> None:
+    desk.claims.clear()
+    with pytest.raises(ClaimUnreadable):
+        desk.prepare()
+    assert (desk.files(), desk.held()) == ([], {})
+
+
+# Time
+
+
+def test_a_call_that_takes_too_long_is_answered_and_goes_on(desk: ClaimDesk) -> None:
+    async def calls() -> None:
+        gate = asyncio.Event()
+        ask = desk.get_claim
+
+        async def slow(namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]:
+            await gate.wait()
+            return await ask(namespace, name, uid, seconds)
+
+        desk.get_claim = slow  # type: ignore[method-assign]
+        for call in (desk.preparer.prepare, desk.preparer.unprepare):
+            with shown("LK813", seconds="0.3 s"):
+                await call(REF)
+        other = ClaimRef("vms", "other", "u-9")
+        await desk.preparer.unprepare(other)  # nobody waits for another's claim
+        gate.set()
+        (device,) = await desk.preparer.prepare(REF)
+        assert device.device == dra_name(ONE)
+        assert desk.asked == 1
+
+    asyncio.run(calls())
+
+
+def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
+    other = ClaimDesk.__new__(ClaimDesk)
+    other.__dict__.update(desk.__dict__)
+    other.restart()
+
+    async def calls() -> None:
+        lock = vars(desk.turns)["_lock"]
+        async with lock:
+            with pytest.raises(PrepareLate, match="it waits for another process of this driver"):
+                await other.preparer.prepare(REF)
+        await desk.preparer.prepare(REF)
+        desk.allocate(AGAIN)
+        with pytest.raises(DeviceTaken):  # the other has been told by the record
+            await other.preparer.prepare(AGAIN)
+
+    asyncio.run(calls())
+
+
+# What the pages of these errors show
+
+
+@contextmanager
+def shown(code: str, **real: str) -> Iterator[None]:
+    """The block says what the page of an error shows, but for these words."""
+    with pytest.raises(LauncherkitError.codes()[code]) as caught:
+        yield
+    said = caught.value.message
+    for page, here in real.items():
+        said = said.replace(here, {"kubelet": "/var/lib/kubelet", "cdi": "/var/run/cdi", "seconds": "35 s"}[page])
+    assert [f"{code}: {said}"] == provoked("dra-node", code)
+
+
+def test_the_pages_show_what_is_said(desk: ClaimDesk) -> None:
+    claim = desk.claims["vms/gpu"]["metadata"]
+    with shown("LK811"):
+        claim["uid"] = "u-2"
+        desk.prepare()
+    claim["uid"] = "u-1"
+    with shown("LK815", cdi=desk.places.cdi):
+        desk.step = partial(_full, f"_metadata_{REF.uid}_gpu.json")
+        desk.prepare()
+    desk.step = str
+    desk.prepare()
+    (desk.folder / RECORD).write_text("")
+    with shown("LK814", kubelet=desk.places.kubelet_dir):
+        desk.allocate(AGAIN)
+        desk.prepare(AGAIN)
+
+
+def _full(name: str, path: str) -> None:
+    if path.endswith(name):
+        raise files_failed("can't be written", f"{path}: {os.strerror(errno.ENOSPC)}", path)
