@@ -83,6 +83,11 @@ class Api:
         with self._change:
             assert self._change.wait_for(condition, PATIENCE), f"never saw {what}; slices: {self._slices}"
 
+    def touch(self) -> None:
+        """Let whoever waits look again."""
+        with self._change:
+            self._change.notify_all()
+
     # Claims
 
     def create_claim(

@@ -110,6 +110,7 @@ class Cluster:
                 except Refused as refusal:
                     if "not found" not in str(refusal):
                         self.complaints.append(str(refusal))
+                self._api.touch()
             case "event":
                 with self._change:
                     self.events.append(value)
@@ -121,9 +122,12 @@ class Cluster:
         if self.away:
             return {"error": "the API server can't be reached"}
         try:
-            return {"object": self._api.claim(value["namespace"], value["name"])}
+            claim = self._api.claim(value["namespace"], value["name"])
         except Refused as refusal:
             return {"error": str(refusal)}
+        if claim["metadata"]["uid"] != value["uid"]:
+            return {"error": "it was deleted, and another one has its name"}
+        return {"object": claim}
 
     def _wiped(self) -> None:
         with self._change:

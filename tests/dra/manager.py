@@ -7,59 +7,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.dra.api import Api, Refused, results_of
-from tests.dra.plugins import CallFailed, Pace, Plugin, Registry
+from tests.dra.held import HeldClaim, NotPrepared, Pod, Prepared
+from tests.dra.plugins import CallFailed, Pace, Plugin
+from tests.dra.registry import Registry
 from tests.dra.runtime import QUALIFIED, Container, Runtime
 from tests.support.waiting import PATIENCE
 
 FAST = Pace().scaled(1 / 20)
 """For tests: a deadline of 2.25 s, repeats after 0.3 s, slices gone after 1.5 s."""
-
-
-class NotPrepared(Exception):
-    """Why a pod's containers can't be made; the event FailedPrepareDynamicResources has this text."""
-
-
-class Pod(NamedTuple):
-    """A pod with claims."""
-
-    name: str
-    claims: tuple[str, ...]
-    """The names of ResourceClaims."""
-    containers: Mapping[str, Sequence[tuple[str, str]]]
-    """For each container its claims, each with a request, or "" for all of them."""
-
-    @property
-    def uid(self) -> str:
-        return f"uid-{self.name}"
-
-
-class _Prepared(NamedTuple):
-    """A device that a driver has prepared."""
-
-    driver: str
-    requests: tuple[str, ...]
-    device: str
-    cdi: tuple[str, ...]
-
-
-class _Claim:
-    """What the kubelet knows of a claim."""
-
-    def __init__(self, claim: Mapping[str, Any]) -> None:
-        self.name = claim["metadata"]["name"]
-        self.namespace = claim["metadata"]["namespace"]
-        self.uid = claim["metadata"]["uid"]
-        self.drivers = sorted({result["driver"] for result in results_of(claim)})
-        self.allocated = {(one["driver"], one["pool"], one["device"]) for one in results_of(claim)}
-        self.pods: set[str] = set()
-        self.prepared = False
-        self.devices: list[_Prepared] = []
 
 
 class Manager:
@@ -82,7 +43,7 @@ class Manager:
         self._plugins: list[Plugin] = []
         self._lost: dict[str, float] = {}
         """Drivers without a connection, and when their slices go."""
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, HeldClaim] = {}
         self._pods: dict[str, Pod] = {}
         self.complaints: list[str] = []
         """What a driver has done that the real kubelet, or a runtime, would choke on."""
@@ -134,19 +95,24 @@ class Manager:
         with self._lock:
             return {plugin.driver: plugin.endpoint for plugin in self._plugins if plugin.connected}
 
+    def instances(self, driver: str) -> list[str]:
+        """The endpoints of all processes of a driver."""
+        with self._lock:
+            return [plugin.endpoint for plugin in self._plugins if plugin.driver == driver and plugin.connected]
+
     def version(self, driver: str) -> str:
         """Of the service that is called."""
         with self._lock:
-            return self._plugin(driver).version
+            return self.plugin(driver).version
 
     def health(self, driver: str) -> dict[str, tuple[int, str]]:
         """By device what the driver says of it."""
         with self._lock:
-            return dict(self._plugin(driver).health)
+            return dict(self.plugin(driver).health)
 
     def health_lists(self, driver: str) -> int:
         with self._lock:
-            return self._plugin(driver).health_lists
+            return self.plugin(driver).health_lists
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds, of this kubelet or of others."""
@@ -205,7 +171,7 @@ class Manager:
 
     def _prepare(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
-        batches: dict[str, list[_Claim]] = {}
+        batches: dict[str, list[HeldClaim]] = {}
         known = []
         for name in pod.claims:
             claim = self._known(pod, name)
@@ -228,7 +194,7 @@ class Manager:
         for claim in known:
             claim.prepared = True
 
-    def _known(self, pod: Pod, name: str) -> _Claim:
+    def _known(self, pod: Pod, name: str) -> HeldClaim:
         try:
             found = self.api.claim("default", name)
         except Refused as refusal:
@@ -238,11 +204,11 @@ class Manager:
         if all(one["uid"] != pod.uid for one in found["status"].get("reservedFor", ())):
             raise NotPrepared(f"pod {pod.name} is not allowed to use resource claim {name}")
         with self._lock:
-            claim = self._claims.setdefault(found["metadata"]["uid"], _Claim(found))
+            claim = self._claims.setdefault(found["metadata"]["uid"], HeldClaim(found))
             claim.pods.add(pod.uid)
         return claim
 
-    def _look_at(self, driver: str, claim: _Claim, devices: Sequence[Any]) -> Iterator[_Prepared]:
+    def _look_at(self, driver: str, claim: HeldClaim, devices: Sequence[Any]) -> Iterator[Prepared]:
         """Check what the real one doesn't: it would only show in a container that lacks something."""
         answered = {(driver, one.pool_name, one.device_name) for one in devices}
         if wanted := {key for key in claim.allocated if key[0] == driver} ^ answered:
@@ -252,7 +218,7 @@ class Manager:
                 self.complaints.append(f"{claim.name}: requests {list(one.request_names)}")
             if not one.cdi_device_ids or not all(QUALIFIED.fullmatch(name) for name in one.cdi_device_ids):
                 self.complaints.append(f"{claim.name}: CDI devices {list(one.cdi_device_ids)}")
-            yield _Prepared(driver, tuple(one.request_names), one.device_name, tuple(one.cdi_device_ids))
+            yield Prepared(driver, tuple(one.request_names), one.device_name, tuple(one.cdi_device_ids))
 
     def delete(self, pod: Pod) -> None:
         """End a pod; its claims are unprepared, again and again until they are."""
@@ -263,7 +229,7 @@ class Manager:
 
     def unprepare(self, pod: Pod) -> bool:
         """Unprepare once what no other pod has. False: the pod stays Terminating."""
-        batches: dict[str, list[_Claim]] = {}
+        batches: dict[str, list[HeldClaim]] = {}
         mine = [claim for claim in self._claims.values() if pod.uid in claim.pods]
         for claim in mine:
             if claim.pods == {pod.uid}:
@@ -289,15 +255,15 @@ class Manager:
             self._pods.pop(pod.uid, None)
         return True
 
-    def _call(self, driver: str, method: str, claims: Sequence[_Claim], seconds: float) -> dict[str, Any]:
+    def _call(self, driver: str, method: str, claims: Sequence[HeldClaim], seconds: float) -> dict[str, Any]:
         with self._lock:
-            plugin = self._plugin(driver)
+            plugin = self.plugin(driver)
         try:
             return plugin.call(method, [(claim.namespace, claim.name, claim.uid) for claim in claims], seconds)
         except CallFailed as problem:
             raise NotPrepared(f"{method}: {problem}") from problem
 
-    def _plugin(self, driver: str) -> Plugin:
+    def plugin(self, driver: str) -> Plugin:
         """The one that was registered last; of those that are connected, if there are any."""
         found = [plugin for plugin in self._plugins if plugin.driver == driver]
         if not found:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import random
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.dra import wire
-from tests.dra.api import Api, Refused
-from tests.dra.limits import wrong_in_slice
-from tests.dra.manager import FAST, Manager, NotPrepared, Pod, running_manager
+from tests.dra.api import Api
+from tests.dra.held import NotPrepared, Pod
+from tests.dra.manager import FAST, Manager, running_manager
 from tests.dra.reference import DRIVER, Reference, running_reference, slice_of
-from tests.dra.runtime import NotCreated, Runtime, wrong_in
-from tests.dra.scheduler import DeviceClass, Scheduler, Unschedulable, requested
+from tests.dra.runtime import Runtime
+from tests.dra.scheduler import DeviceClass, Scheduler, requested
 
 GPUS = ({"name": "gpu-0"}, {"name": "gpu-1"})
 
@@ -159,49 +156,6 @@ def test_slices_stay_where_a_driver_is_back_in_time(node: Node, driver: Referenc
     assert len(node.api.wiped) == wiped
 
 
-@pytest.mark.parametrize(
-    ("device", "wrong"),
-    [
-        ({"name": "Gpu"}, "names of devices"),
-        ({"name": "g", "attributes": {"a": {"string": "x" * 65}}}, "64 bytes"),
-        ({"name": "g", "attributes": {"a" * 33: {"int": 1}}}, "name"),
-        ({"name": "g", "attributes": {"a": {"ints": [1]}}}, "ints"),
-        ({"name": "g", "attributes": {"a": {"int": True}}}, "int"),
-        ({"name": "g", "attributes": {"a": {}}}, "exactly one value"),
-        ({"name": "g", "attributes": {f"a{n}": {"int": n} for n in range(33)}}, "33 attributes"),
-        ({"name": "g", "capacity": {"window64": {"value": "a lot"}}}, "capacity"),
-        ({"name": "g", "taints": [{"key": "k", "effect": "Never"}]}, "taint"),
-        ({"name": "g", "taints": [{"key": f"k{n}", "effect": "NoSchedule"} for n in range(17)]}, "17 taints"),
-        ({"name": "g", "consumesCounters": [{"counterSet": f"s{n}", "counters": {}} for n in range(3)]}, "consumes"),
-        ({"name": "g", "basic": {}}, "keys"),
-    ],
-)
-def test_what_the_api_refuses_of_a_device(device: dict[str, Any], wrong: str) -> None:
-    assert wrong in "; ".join(wrong_in_slice(slice_of(device)))
-    with pytest.raises(Refused):
-        Api().replace_slices(DRIVER, [slice_of(device)])
-
-
-def test_what_the_api_refuses_of_a_slice() -> None:
-    many = [{"name": f"g{n}"} for n in range(128)]
-    tainted = [{**device, "taints": [{"key": "k", "effect": "NoSchedule"}]} for device in many]
-    sets = [{"name": f"s{n}", "counters": {"c": {"value": "1"}}} for n in range(8)]
-    shared = {**slice_of(), "sharedCounters": sets}
-    del shared["devices"]
-    assert not list(wrong_in_slice(slice_of(*many)))
-    assert not list(wrong_in_slice(slice_of(*tainted[:64])))
-    assert not list(wrong_in_slice(shared))
-    for wrong in (
-        slice_of(*many, {"name": "one-more"}),
-        slice_of(*tainted[:65]),
-        slice_of(many[0], many[0]),
-        {**shared, "devices": []},
-        {**shared, "sharedCounters": [*sets, {"name": "s9", "counters": {"c": {"value": "1"}}}]},
-        {**shared, "sharedCounters": [{"name": "s", "counters": {f"c{n}": {"value": "1"} for n in range(33)}}]},
-    ):
-        assert list(wrong_in_slice(wrong))
-
-
 # Claims
 
 
@@ -306,155 +260,6 @@ def test_after_a_restart_of_the_kubelet_all_is_prepared_again(node: Node, driver
     kubelet.start()
     kubelet.run(pod)
     assert [method for method, _ in driver.calls] == ["NodePrepareResources"] * 2
-
-
-# The scheduler
-
-
-@pytest.fixture
-def scheduler() -> Scheduler:
-    return Scheduler(
-        Api(), {"gpu": DeviceClass(DRIVER), "big": DeviceClass(DRIVER, lambda device: "big" in device["name"])}
-    )
-
-
-def offer(scheduler: Scheduler, *devices: dict[str, Any], **counters: str) -> Callable[[str, int], list[str]]:
-    """Publish devices beside a counter set; gives what claims for so many get."""
-    api = scheduler._api
-    slices = [slice_of(*devices, count=2)]
-    shared = {key: value for key, value in slices[0].items() if key != "devices"}
-    sets = {name: {"value": value} for name, value in counters.items()} or {"none": {"value": "0"}}
-    api.replace_slices(DRIVER, [{**shared, "sharedCounters": [{"name": "set", "counters": sets}]}, *slices])
-
-    def claim(device_class: str, count: int) -> list[str]:
-        name = f"claim-{len(api.claims())}"
-        api.create_claim(name, [requested("gpu", device_class, count)])
-        found = scheduler.reserve(name, f"pod-of-{name}")
-        return [result["device"] for result in found["status"]["allocation"]["devices"]["results"]]
-
-    return claim
-
-
-def consuming(name: str, amount: int) -> dict[str, Any]:
-    return {"name": name, "consumesCounters": [{"counterSet": "set", "counters": {"group": {"value": str(amount)}}}]}
-
-
-def test_a_counter_that_is_used_up_keeps_the_other_device(scheduler: Scheduler) -> None:
-    claim = offer(scheduler, consuming("one", 1), consuming("two", 1), {"name": "three"}, group="1")
-    assert claim("gpu", 1) == ["one"]
-    assert claim("gpu", 1) == ["three"]
-    with pytest.raises(Unschedulable):
-        claim("gpu", 1)
-    scheduler.release("claim-0", "pod-of-claim-0")
-    assert claim("gpu", 1) == ["one"]
-
-
-def test_within_a_claim_counters_count_too(scheduler: Scheduler) -> None:
-    claim = offer(scheduler, consuming("one", 1), consuming("two", 1), consuming("big", 2), group="2")
-    with pytest.raises(Unschedulable):
-        claim("gpu", 3)
-    assert claim("gpu", 2) == ["one", "two"]
-    with pytest.raises(Unschedulable):
-        claim("big", 1)
-
-
-def test_a_tainted_device_is_not_given_unless_it_is_tolerated(scheduler: Scheduler) -> None:
-    taint = {"key": "launcherkit.io/busy", "effect": "NoSchedule"}
-    claim = offer(scheduler, {"name": "one", "taints": [taint]})
-    with pytest.raises(Unschedulable):
-        claim("gpu", 1)
-    tolerant = requested("gpu", "gpu", tolerations=[{"key": "launcherkit.io/busy", "operator": "Exists"}])
-    scheduler._api.create_claim("tolerant", [tolerant])
-    scheduler.reserve("tolerant", "vm")
-
-
-def test_the_first_that_is_available_is_given_under_its_whole_name(scheduler: Scheduler) -> None:
-    offer(scheduler, {"name": "small"})
-    exactly = {"deviceClassName": "big"}, {"deviceClassName": "gpu"}
-    alternatives = [{"name": name, **one} for name, one in zip(("first", "second"), exactly, strict=True)]
-    scheduler._api.create_claim("either", [{"name": "req", "firstAvailable": alternatives}])
-    (result,) = scheduler.reserve("either", "vm")["status"]["allocation"]["devices"]["results"]
-    assert (result["request"], result["device"]) == ("req/second", "small")
-
-
-def test_a_pool_that_is_not_whole_is_not_used(scheduler: Scheduler) -> None:
-    scheduler._api.replace_slices(DRIVER, [slice_of({"name": "one"}, count=2)])
-    scheduler._api.create_claim("one", [requested("gpu", "gpu")])
-    with pytest.raises(Unschedulable):
-        scheduler.reserve("one", "vm")
-
-
-def test_chance_changes_the_order_alone() -> None:
-    given = set()
-    for seed in range(20):
-        scheduler = Scheduler(Api(), {"gpu": DeviceClass(DRIVER)}, random.Random(seed))
-        given.add(offer(scheduler, *({"name": f"g{n}"} for n in range(4)))("gpu", 1)[0])
-    assert len(given) > 1
-
-
-# The runtime
-
-SPEC = {"cdiVersion": "0.5.0", "kind": "example.com/gpu"}
-
-
-def device(name: str, **edits: object) -> dict[str, object]:
-    return {"name": name, "containerEdits": edits}
-
-
-def write(folder: Path, name: str, *devices: object, **more: object) -> Runtime:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps({**SPEC, "devices": devices, **more}))
-    return Runtime(folder)
-
-
-def test_what_several_files_say_of_a_container_is_merged(tmp_path: Path) -> None:
-    (tmp_path / "node").touch()
-    node = {"path": "/dev/vfio/1", "hostPath": str(tmp_path / "node")}
-    mount = {"hostPath": str(tmp_path / "node"), "containerPath": "/etc/m", "options": ["ro", "bind"]}
-    write(tmp_path, "a.json", device("0", env=["A=1"], deviceNodes=[node]), containerEdits={"env": ["ALL=yes"]})
-    runtime = write(tmp_path, "b.json", device("x", env=["A=2", "B=3"], mounts=[mount]), kind="example.com/other")
-    container = runtime.create(["example.com/gpu=0", "example.com/other=x"])
-    assert container.env == {"A": "2", "B": "3", "ALL": "yes"}
-    assert container.nodes == {"/dev/vfio/1": str(tmp_path / "node")}
-    assert set(container.mounts) == {"/etc/m"}
-
-
-@pytest.mark.parametrize(
-    ("edits", "wrong"),
-    [
-        ({"env": ["A"]}, "env"),
-        ({"deviceNodes": [{"path": "dev/x"}]}, "node"),
-        ({"deviceNodes": [{"path": "/dev/x", "permissions": "rwx"}]}, "permissions"),
-        ({"mounts": [{"hostPath": "/x"}]}, "mount"),
-        ({"devices": []}, "edits"),
-        ({}, "edits nothing"),
-    ],
-)
-def test_a_file_that_is_invalid_fails_the_container(tmp_path: Path, edits: dict[str, object], wrong: str) -> None:
-    runtime = write(tmp_path, "a.json", device("0", **edits))
-    with pytest.raises(NotCreated, match=wrong):
-        runtime.create(["example.com/gpu=0"])
-
-
-def test_a_file_says_the_version_of_what_it_has() -> None:
-    named = device("0", env=["A=1"])
-    assert "0.5.0" not in wrong_in({**SPEC, "devices": [named]})
-    assert "is needed" in wrong_in({**SPEC, "cdiVersion": "0.4.0", "devices": [named]})
-    assert "cdiVersion" in wrong_in({**SPEC, "cdiVersion": "7", "devices": [named]})
-
-
-def test_a_device_without_a_file_or_with_two_fails_the_container(tmp_path: Path) -> None:
-    write(tmp_path, "a.json", device("0", env=["A=1"]))
-    runtime = write(tmp_path, "b.json", device("0", env=["A=1"]))
-    for name in ("0", "1"):
-        with pytest.raises(NotCreated, match=f"unresolvable CDI devices example.com/gpu={name}"):
-            runtime.create([f"example.com/gpu={name}"])
-
-
-def test_a_node_that_is_not_there_fails_the_container(tmp_path: Path) -> None:
-    runtime = write(tmp_path, "a.json", device("0", deviceNodes=[{"path": "/dev/vfio/4711"}]))
-    with pytest.raises(NotCreated, match="failed to stat"):
-        runtime.create(["example.com/gpu=0"])
 
 
 def test_the_pace_of_tests_is_that_of_the_kubelet_but_quicker() -> None:
