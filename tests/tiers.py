@@ -120,6 +120,9 @@ ENVIRONMENT = "DEV_VENV"
 EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"
 """How many examples the tests take that make them at random."""
 
+KILLS = "LAUNCHERKIT_TEST_KILLS"
+"""How often the tests of the kernel tier that kill a daemon at random moments do so."""
+
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(
     "kernel",

@@ -204,6 +204,11 @@ class Manager:
         if all(one["uid"] != pod.uid for one in found["status"].get("reservedFor", ())):
             raise NotPrepared(f"pod {pod.name} is not allowed to use resource claim {name}")
         with self._lock:
+            for other in self._claims.values():
+                if other.name == name and other.uid != found["metadata"]["uid"]:
+                    raise NotPrepared(
+                        f"old ResourceClaim with same name {name} and different UID {other.uid} still exists"
+                    )
             claim = self._claims.setdefault(found["metadata"]["uid"], HeldClaim(found))
             claim.pods.add(pod.uid)
         return claim

@@ -223,10 +223,14 @@ def test_a_claim_that_was_made_again_is_another_one(node: Node, driver: Referenc
     kubelet.run(old)
     node.api.delete_claim("one")
     node.api.create_claim("one", [requested("gpu", "gpu")])
-    kubelet.run(node.pod("new", "one"))
-    assert len(driver.calls) == 2
+    new = node.pod("new", "one")
+    with pytest.raises(NotPrepared, match="same name"):
+        kubelet.prepare(new)
     kubelet.delete(old)
-    assert len(kubelet.runtime.names()) == 1
+    kubelet.run(new)
+    assert [method for method, _ in driver.calls] == [
+        f"Node{what}Resources" for what in ("Prepare", "Unprepare", "Prepare")
+    ]
 
 
 def test_a_claim_that_is_not_allocated_or_not_the_pods_is_not_prepared(

@@ -20,6 +20,7 @@ from tests.kernel.driver.build import CannotBuild, build
 from tests.kernel.machine import ROOT, Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.vmlinux import vmlinux
+from tests.tiers import KILLS
 
 _REPORTS = "reports"
 _SECONDS = 500
@@ -72,7 +73,8 @@ class Inside:
                 kernel = fetch(cache)
                 vmlinux(kernel, cache)
                 build(kernel.headers, cache)  # in the machine it takes ten times as long
-            self._running = Machine(cache).start(command, self.folder)
+            handed_on = {name: os.environ[name] for name in (KILLS,) if name in os.environ}
+            self._running = Machine(cache).start(command, self.folder, env=handed_on)
         except (CannotFetch, OSError) as error:
             self._why_not = f"the machine with an IOMMU can't be made here: {error}"
 

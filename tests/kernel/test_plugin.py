@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from tests.kernel import sysfs
+from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import read_listing, slots_with
 from tests.kubelet.plugin import Plugin
@@ -63,33 +63,10 @@ def empty_pod() -> Iterator[Pod]:
         yield made
 
 
-# What the runtime does with Allocate's answer, and nothing else: of VFIO's nodes the container has these alone.
-_WITH_NODES = """
-for node in $NODES; do
-    printf '[ -e %s ] || mknod -m 666 %s c 0x%s 0x%s\\n' $node $node $(stat -c '%t %T' $node)
-done >/tmp/nodes
-mount -t tmpfs vfio /dev/vfio
-mkdir /dev/vfio/devices
-case $NODES in */dev/iommu*) ;; *) [ ! -e /dev/iommu ] || mount --bind /dev/null /dev/iommu ;; esac
-. /tmp/nodes
-exec "$@"
-"""
-_LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
-
-
 def run_guest(place: Pod, holding: Holding, kernel: Path, folder: Path) -> str:
-    """Be a container with these devices, whose entrypoint is `launcherkit run`; gives the guest's console."""
-    variables = folder / "env"
-    variables.write_text("".join(f"{name}={value}\n" for name, value in holding.answer.envs.items()))
-    settings = {"name": "vm", "type": "qemu", "memory_mib": "64", "vcpus": "1", "kernel": str(kernel)}
-    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    nodes = " ".join(device.container_path for device in holding.answer.devices)
-    process = place.start(
-        *("env", f"NODES={nodes}", "sh", "-ec", _WITH_NODES, "sh", sys.executable, "-c", _LAUNCHERKIT, "run"),
-        *("--template", "q35", *values, "--set", "cmdline=pci off", "--env-file", str(variables), "--console"),
-    )
-    assert process.ends() == 0, process.told
-    return process.printed
+    """Be a container with what the kubelet was answered; gives the guest's console."""
+    nodes = [device.container_path for device in holding.answer.devices]
+    return guest_in_container(place, holding.answer.envs, nodes, kernel, folder)
 
 
 def test_what_allocate_hands_over_is_all_that_a_guest_needs(

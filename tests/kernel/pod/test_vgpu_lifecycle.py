@@ -16,10 +16,11 @@ from tests.kernel.machine import Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.pod.run import binaries_of
 from tests.tiers import CLUSTER
+from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
 
-KILLS = int(os.environ.get("LAUNCHERKIT_TEST_KILLS", "20"))
+KILLS = int(os.environ.get(KILLS_VARIABLE, "20"))
 """Each takes an emulated machine five seconds: 50 of them, as before a release, are too many for every run of CI."""
 
 _SECONDS = 1500

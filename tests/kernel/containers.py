@@ -1,0 +1,44 @@
+"""Containers as a runtime makes them, as far as a guest's devices go: variables, and of VFIO's nodes those alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.libvirt.pod import Pod
+
+# What the runtime does with the kubelet's answer, and nothing else: of VFIO's nodes the container has these alone.
+_WITH_NODES = """
+for node in $NODES; do
+    printf '[ -e %s ] || mknod -m 666 %s c 0x%s 0x%s\\n' $node $node $(stat -c '%t %T' $node)
+done >/tmp/nodes
+mount -t tmpfs vfio /dev/vfio
+mkdir /dev/vfio/devices
+case $NODES in */dev/iommu*) ;; *) [ ! -e /dev/iommu ] || mount --bind /dev/null /dev/iommu ;; esac
+. /tmp/nodes
+exec "$@"
+"""
+_LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
+
+
+def guest_in_container(place: Pod, env: Mapping[str, str], nodes: Iterable[str], kernel: Path, folder: Path) -> str:
+    """Run a guest by `launcherkit run`, the entrypoint of a container with these devices; gives the guest's console.
+
+    Args:
+        env: the variables that the container was given.
+        nodes: paths of its device nodes.
+        kernel: of the guest, see `tests.libvirt.pod.build_kernel`.
+        folder: for its files.
+    """
+    variables = folder / "env"
+    variables.write_text("".join(f"{name}={value}\n" for name, value in env.items()))
+    settings = {"name": "vm", "type": "qemu", "memory_mib": "64", "vcpus": "1", "kernel": str(kernel)}
+    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    process = place.start(
+        *("env", f"NODES={' '.join(nodes)}", "sh", "-ec", _WITH_NODES, "sh"),
+        *(sys.executable, "-c", _LAUNCHERKIT, "run", "--template", "q35", *values),
+        *("--set", "cmdline=pci off", "--env-file", str(variables), "--console"),
+    )
+    assert process.ends() == 0, process.told
+    return process.printed
