@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import random
@@ -16,14 +17,24 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
+from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
+from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
+from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
 
@@ -162,6 +173,61 @@ def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card
             to_the_end(plugin, card, before, where)
 
 
+def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugin, card: sysfs.Card) -> None:
+    """On demand, from the host to a pod and back, over and over. The next daemon finds what the last one left."""
+    before = state(card)
+    ledger = str(plugin.folder / "ledger")
+    began = time.monotonic()
+    asyncio.run(change_hands(ledger, card.display, times=1))
+    longest = time.monotonic() - began
+    assert state(card) == before
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["launcherkit_plugin.daemon.wiring", "launcherkit_plugin.binding.reconciler"])
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    for round_ in range(int(os.environ.get(KILLS_VARIABLE, "20"))):
+        where = f"seed {seed}, round {round_}"
+        process = context.Process(target=change_hands_quietly, args=(ledger, card.display))
+        process.start()
+        time.sleep(chance.uniform(0, 1.5 * longest))
+        kill(process, children_too=False)
+        now = state(card)
+        record = plugin.on_record()
+        lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
+        assert not lost, f"{where}: {now}, on record {record}"
+    asyncio.run(change_hands(ledger, card.display, times=1))
+    assert state(card) == before, f"seed {seed}"
+    assert plugin.on_record() == {}
+
+
+async def change_hands(ledger: str, address: str, times: int) -> None:
+    """Be a daemon whose pods end as soon as they have their card."""
+    rule = PciRule((Selector(addresses=(address,)),), name="example.com/GPU", on_demand=OnDemand(60, 0))
+    host = node_host("/")
+    wiring = Wiring(host, "/", Reporter(lambda *_, **__: None), Guarded(), Stopped(), ledger=ledger)
+    setup = assemble(Config(pci=(rule,)), wiring)
+    nobody = Usage("pod-resources", {})
+
+    async def give_back() -> HostFacts:
+        facts = read_node(host, setup.wants, vgpu=False)
+        for reconciler in setup.reconcilers:
+            await asyncio.gather(*reconciler.reconcile(facts, nobody, time.monotonic()))
+        return read_node(host, setup.wants, vgpu=False)
+
+    for _ in range(times):
+        facts = await give_back()  # what an earlier one has left
+        (resource,) = setup.providers[0].resources(facts, nobody, time.monotonic())
+        await setup.providers[0].allocate(resource, [address])
+        assert sysfs.driver(address) == "vfio-pci"
+        await give_back()
+
+
+def change_hands_quietly(ledger: str, address: str) -> None:
+    """Runs in a process of its own, until it is killed."""
+    be_quiet()
+    asyncio.run(change_hands(ledger, address, times=1000))
+
+
 def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> None:
     """Once nobody is killed any more, all are bound, and then all are as they were."""
     plugin("bind", card.display)
@@ -175,11 +241,15 @@ def quietly(arguments: list[str]) -> None:
     """Runs in a process of its own."""
     from launcherkit.errors import LauncherkitError
 
+    be_quiet()
+    with suppress(LauncherkitError):
+        run(arguments, {})
+
+
+def be_quiet() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    with suppress(LauncherkitError):
-        run(arguments, {})
 
 
 def kill(process: BaseProcess, *, children_too: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -101,6 +102,28 @@ def test_what_allocate_hands_over_of_iommufd_is_all_that_a_guest_needs(
         assert nodes == ["/dev/vfio/vfio", "/dev/iommu", *map(sysfs.cdev, card)]
         listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
         assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+
+
+def test_a_card_that_is_bound_on_demand_changes_hands(serving: Serving, card: sysfs.Card) -> None:
+    """From the host's display to a pod and back; not while a process has the display open (K8)."""
+    (display,) = (path.name for path in (sysfs.DEVICES / card.display / "drm").glob("card*"))
+    rule = {"bind": "on-demand", "graceSeconds": 1, "select": [{"addresses": [card.display]}]}
+    with serving(**rule) as node:
+        node.kubelet.wait_for(GPU, {card.display: True})
+        with open(f"/dev/dri/{display}", "rb"):
+            with pytest.raises(NotAdmitted, match=rf"/dev/dri/{display} is open in \S+ \(PID {os.getpid()}\)"):
+                node.kubelet.admit("too-early", [("compute", GPU, 1)])
+            assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
+            node.kubelet.wait_for(GPU, {card.display: False})
+        node.kubelet.wait_for(GPU, {card.display: True})
+        (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
+        assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+        nodes = [device.host_path for device in holding.answer.devices]
+        assert nodes == ["/dev/vfio/vfio", f"/dev/vfio/{sysfs.group(card.display)}"]
+        node.kubelet.delete("pod")
+        sysfs.until(lambda: sysfs.driver(card.display) == "bochs-drm", "the display's driver")
+        sysfs.until(lambda: sysfs.driver(card.audio) == "snd_hda_intel", "the sound driver")
+        node.kubelet.wait_for(GPU, {card.display: True})
 
 
 def test_each_pod_has_a_card_of_its_own(serving: Serving, bound: Callable[..., None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import Collector, NotOnHost
@@ -11,7 +11,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.siblings import may_come_along
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
+from launcherkit.resolve.vfio import bound_to_vfio, group_node, is_bridge
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.model.config import PciRule
@@ -172,23 +172,34 @@ class Task(NamedTuple):
         return self.state[0][0]
 
 
-def wanted_functions(host: HostFacts, match: Callable[[PciFunction], PciRule | None]) -> frozenset[PciAddress]:
-    """The functions of rules with ``bind``, and those that come along with them from their slots (S1).
+def wanted_functions(
+    host: HostFacts,
+    match: Callable[[PciFunction], PciRule | None],
+    wants: Callable[[PciRule], bool] = lambda rule: rule.bind,
+) -> dict[PciAddress, PciRule]:
+    """The functions of rules with ``bind``, and those that come along with them from their slots (S1), with the rule.
 
     VFs of vGPU cards keep their own driver (G4).
+
+    Args:
+        host: facts.
+        match: the rule that a function falls under, if any.
+        wants: which rules count.
     """
-    found: set[PciAddress] = set()
+    found: dict[PciAddress, PciRule] = {}
     for address, function in host.functions.items():
         if is_bridge(function, host.details.get(address)):
             continue
         rule = match(function)
-        if rule is None or not rule.bind or _is_vgpu(address, host):
+        if rule is None or not wants(rule) or _is_vgpu(address, host):
             continue
-        found.add(address)
+        found[address] = rule
         if rule.siblings in ("slot", "reserve") and not function.is_vf:
             beside = host.slot_functions(address)
-            found.update(each.address for each in beside if may_come_along(each, host) and each.model != function.model)
-    return frozenset(found)
+            for each in beside:
+                if may_come_along(each, host) and each.model != function.model:
+                    found.setdefault(each.address, rule)
+    return found
 
 
 def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
@@ -206,13 +217,31 @@ def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
     ]
 
 
-def unwanted(records: Iterable[Record], wanted: frozenset[PciAddress]) -> list[Record]:
+def unwanted(records: Iterable[Record], wanted: Collection[PciAddress]) -> list[Record]:
     """What the configuration had bound, and no longer wants. What a command has bound is the operator's."""
     return [
         record
         for record in records
-        if record.by == "configuration" and wanted.isdisjoint(record.asked) and record.is_settled
+        if record.by == "configuration" and record.is_settled and not any(each in wanted for each in record.asked)
     ]
+
+
+def as_bound(host: HostFacts, addresses: Collection[PciAddress], driver: str) -> HostFacts:
+    """The host as it will be once functions are bound to a VFIO driver: they are awake, and their groups have nodes."""
+    if not addresses:
+        return host
+    functions = {address: host.functions[address]._replace(driver=driver) for address in addresses}
+    details = {
+        address: detail._replace(power_state=None)
+        for address in addresses
+        if (detail := host.details.get(address)) is not None
+    }
+    nodes = {node for function in functions.values() if (node := group_node(function.iommu_group)) is not None}
+    return host._replace(
+        functions={**host.functions, **functions},
+        details={**host.details, **details},
+        nodes=None if host.nodes is None else host.nodes | nodes,
+    )
 
 
 def _is_vgpu(address: PciAddress, host: HostFacts) -> bool:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
-from launcherkit_plugin.binding.binder import Binder, Changed
-from launcherkit_plugin.binding.group import VFIO_PCI, Task, check_free, plan_groups, tasks, unwanted, wanted_functions
-from launcherkit_plugin.binding.in_use import Holders, read_uses
-from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
+from launcherkit_plugin.binding.group import VFIO_PCI, Task, tasks, unwanted, wanted_functions
+from launcherkit_plugin.binding.group_work import Done, GroupWork
+from launcherkit_plugin.binding.in_use import holders_of
+from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.device import NO_USAGE, Problem, Usage
-from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
-from launcherkit_plugin.telemetry.metrics import Binding
+from launcherkit_plugin.model.device import Problem, Usage
+from launcherkit_plugin.model.idle import idle_since
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -36,58 +32,38 @@ LATE_SECONDS = 30.0
 `launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
 
 
-class _Done(NamedTuple):
-    """The result of one task or record."""
-
-    action: Binding
-    functions: tuple[PciAddress, ...]
-    changed: Sequence[Changed] = ()
-    error: LauncherkitError | None = None
-
-
 class BindingReconciler:
     """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.BindingProblems`.
 
     Args:
         match: the rule that a function falls under, if any.
-        host: facts are read from.
-        ledger: the records of what was bound.
+        work: binds groups, and gives them back.
         guarded: does it, group by group.
         reporter: takes what was done and what failed.
-        sysfs: makes what does the steps; each group has its own.
-        open_nodes: reads which processes have which nodes open.
-        proc: where the host's proc file system is mounted.
+        on_demand: binds what rules want bound on demand; None where none does.
     """
 
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        host: Host,
-        ledger: Ledger,
+        work: GroupWork,
         guarded: Guarded,
         reporter: Reporter,
-        *,
-        sysfs: Callable[[], Sysfs],
-        open_nodes: Callable[[], OpenNodes],
-        proc: str,
+        on_demand: OnDemandBinding | None = None,
     ) -> None:
         self._match = match
-        self._host = host
-        self._ledger = ledger
+        self._work = work
         self._guarded = guarded
         self._reporter = reporter
-        self._sysfs = sysfs
-        self._open_nodes = open_nodes
-        self._proc = proc
-        self._load = modprobe if os.path.realpath(sysfs().root) == "/" else no_modprobe
-        self._usage = NO_USAGE
+        self._on_demand = on_demand
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._problems: dict[PciAddress, Problem] = {}
+        self._idle: dict[str, float] = {}
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
         rule = None if function.is_bridge_by_class else self._match(function)
-        return rule is not None and rule.bind
+        return rule is not None and (rule.bind or rule.on_demand is not None)
 
     def problem(self, address: PciAddress) -> Problem | None:
         """What kept a function from being bound."""
@@ -95,26 +71,45 @@ class BindingReconciler:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `launcherkit_plugin.devices.provider.Reconciler`."""
-        self._usage = usage  # what is under way goes by the newest, too
+        self._work.usage = usage
         wanted = wanted_functions(host, self._match)
         try:
-            records = self._ledger.records()
+            records = self._work.ledger.records()
         except LauncherkitError as error:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
         self._reporter.well("ledger")
+        if self._on_demand is not None:
+            self._on_demand.keep(records)
         begun = []
         half_done = [record for record in records if not record.is_settled]
-        for record in (*half_done, *unwanted(records, wanted)):
-            if self._is_due(record.leader, _state_of(record, host), now):
+        for record in (*half_done, *self._needless(unwanted(records, wanted), host, usage, now)):
+            if not self._is_busy(record.leader, host) and self._is_due(record.leader, _state_of(record, host), now):
                 functions = tuple(entry.address for entry in record.entries)
-                begun += self._begin(record.leader, host, "giving back", functions, partial(self._restore, record))
+                begun += self._begin(record.leader, host, "giving back", functions, partial(self._work.restore, record))
         todo = tasks(wanted, host)
         self._forget(todo, records)
         for task in todo:
             if not self._is_busy(task.key, host) and self._is_due(task.key, task.state, now):
-                begun += self._begin(task.key, host, "binding", task.asked, partial(self._bind, task))
+                begun += self._begin(task.key, host, "binding", task.asked, partial(self._work.bind, task.asked))
         return begun
+
+    def _needless(self, records: Sequence[Record], host: HostFacts, usage: Usage, now: float) -> list[Record]:
+        """What nobody has had for as long as its rule says; what no rule wants may go at once."""
+        if self._on_demand is None:
+            return list(records)
+        if not usage.known:
+            return []
+        self._on_demand.look(host)
+        held = {record for record in records if _is_held(record, host, usage)}
+        for record in held:
+            self._on_demand.taken(record)
+        leaders = {str(record.leader): record for record in records if record not in held}
+        self._idle = idle_since(self._idle, leaders, (), now)
+        graces = {name: self._on_demand.grace(record) for name, record in leaders.items()}
+        return [
+            leaders[name] for name, grace in graces.items() if grace is not None and now - self._idle[name] >= grace
+        ]
 
     def _is_busy(self, leader: PciAddress, host: HostFacts) -> bool:
         return self._guarded.is_busy(_key(leader, host))
@@ -125,16 +120,13 @@ class BindingReconciler:
         host: HostFacts,
         verb: str,
         functions: Sequence[PciAddress],
-        work: Callable[[Binder], _Done],
+        work: Callable[[], Done],
     ) -> list[asyncio.Task[bool]]:
         what = f"{verb} {', '.join(map(str, functions))}"
-        begun = self._guarded.begin(_key(leader, host), what, lambda: work(self._binder()), LATE_SECONDS)
+        begun = self._guarded.begin(_key(leader, host), what, work, LATE_SECONDS)
         return [] if begun is None else [asyncio.create_task(self._end(begun))]
 
-    def _binder(self) -> Binder:
-        return Binder(self._sysfs(), self._ledger, Holders(self._host, lambda: self._usage, self._open_nodes))
-
-    async def _end(self, begun: asyncio.Future[_Done]) -> bool:
+    async def _end(self, begun: asyncio.Future[Done]) -> bool:
         done = await begun
         self._conclude(done)
         return bool(done.changed)
@@ -151,61 +143,17 @@ class BindingReconciler:
         open_still = {address for task in todo for address in task.asked}
         self._problems = {address: problem for address, problem in self._problems.items() if address in open_still}
 
-    # In a thread
-
-    def _bind(self, task: Task, binder: Binder) -> _Done:
-        try:
-            sysfs = self._sysfs()
-            facts = self._host.facts(task.asked)
-            changed: list[Changed] = []
-            for plan in plan_groups(task.asked, facts):
-                uses = read_uses(sysfs.root, self._proc, [member.address for member in plan.change])
-                check_free(plan, facts, uses, force=False)
-                require_driver(VFIO_PCI, sysfs, self._load)
-                change = [member.address for member in plan.change]
-                changed += binder.bind(plan.addresses, change, VFIO_PCI, asked=plan.asked, by="configuration")
-        except LauncherkitError as error:
-            return _Done("bind", task.asked, error=error)
-        return _Done("bind", task.asked, changed)
-
-    def _restore(self, record: Record, binder: Binder) -> _Done:
-        functions = tuple(entry.address for entry in record.entries)
-        try:
-            self._ledger.remove_void()
-            if record.is_settled:
-                return _Done("unbind", functions, binder.restore(record))
-            settled = binder.finish(record, wait=False)
-        except LauncherkitError as error:
-            return _Done("unbind", functions, error=error)
-        return _Done("unbind", functions, error=None if settled is None else settled.error)
-
-    # Back from it
-
-    def _conclude(self, done: _Done) -> None:
-        about = ", ".join(map(str, done.functions))
-        if done.error is None:
-            self._reporter.well(about)
-            for address in done.functions:
-                self._problems.pop(address, None)
-            if done.changed:
-                self._reporter.metrics.bound(done.action, "done")
-                self._report_done(done)
-            return
-        self._reporter.metrics.bound(done.action, "refused" if _is_refusal(done.error) else "failed")
-        if done.action == "bind":
+    def _conclude(self, done: Done) -> None:
+        done.report(self._reporter)
+        if done.action == "unbind":
+            if self._on_demand is not None:
+                self._on_demand.given_back(done)
+        elif done.error is not None:
             problem = Problem("failed", f"it can't be bound to {VFIO_PCI}: {done.error.message}")
             self._problems.update(dict.fromkeys(done.functions, problem))
-        self._reporter.problem(about, done.error, "BindingFailed" if done.action == "bind" else "GivingBackFailed")
-
-    def _report_done(self, done: _Done) -> None:
-        words = ", ".join(
-            f"{change.address} {change.before or 'no driver'} -> {change.after or 'no driver'}"
-            for change in done.changed
-        )
-        if done.action == "bind":
-            self._reporter.happened("DevicesBound", f"bound: {words}")
-        else:
-            self._reporter.happened("DevicesGivenBack", f"given back: {words}")
+        if done.error is None:
+            for address in done.functions:
+                self._problems.pop(address, None)
 
 
 def _key(leader: PciAddress, host: HostFacts) -> str:
@@ -218,6 +166,7 @@ def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | 
     return tuple((address, function.driver if function else None) for address, function in known)
 
 
-def _is_refusal(error: LauncherkitError) -> bool:
-    refusals = (BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver)
-    return all(isinstance(leaf, refusals) for leaf in error.leaves())
+def _is_held(record: Record, host: HostFacts, usage: Usage) -> bool:
+    """Whether a pod has any of it."""
+    addresses = [entry.address for entry in record.entries]
+    return next(holders_of(addresses, host, usage, OpenNodes({})), None) is not None

@@ -23,6 +23,7 @@ from launcherkit_plugin.model.config import (
     DraConfig,
     LayoutEntry,
     MdevRule,
+    OnDemand,
     PciRule,
     Reading,
     Selector,
@@ -154,7 +155,8 @@ def _config(document: Any) -> Config:
 
 def _pci_rule(document: Any) -> PciRule:
     select, exclude, *rest = document
-    return PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
+    rule = PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
+    return rule if rule.on_demand is None else rule._replace(on_demand=OnDemand(*rule.on_demand))
 
 
 def _selector(document: Any) -> Selector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,10 +27,12 @@ from launcherkit_plugin.model.config import (
     Auto,
     CdiConfig,
     DraConfig,
+    GiveBack,
     LayoutEntry,
     MdevRule,
     Mode,
     NodeChoice,
+    OnDemand,
     PciRule,
     Selector,
     VgpuVfRule,
@@ -93,7 +95,21 @@ class WrittenResource(Written):
         "slot", description="Which siblings come with a device; must match launcherkit's policy in the pod."
     )
     environment: WrittenEnvironment = Field(default_factory=lambda: WrittenEnvironment.model_validate({}))
-    bind: bool = Field(False, description="Bind them, with their IOMMU groups, to vfio-pci.")
+    bind: bool | Literal["on-demand"] = Field(
+        False,
+        description="Bind them, with their IOMMU groups, to vfio-pci; on-demand: when one is allocated.",
+    )
+    bind_seconds: Annotated[float, Field(ge=1, le=40, allow_inf_nan=False)] = Field(
+        30.0, alias="bindSeconds", description="On demand: the longest that an allocation waits for it."
+    )
+    grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
+        60.0,
+        alias="graceSeconds",
+        description="On demand: how long nobody must have them before they are given back.",
+    )
+    give_back: GiveBack = Field(
+        "always", alias="giveBack", description="On demand: whether they are given back to their drivers."
+    )
     when_bound: bool = Field(
         False,
         alias="whenBound",
@@ -110,7 +126,22 @@ class WrittenResource(Written):
             raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
         return self
 
+    @model_validator(mode="after")
+    def _on_demand(self) -> WrittenResource:
+        if self.bind != "on-demand":
+            fields = {"bind_seconds": "bindSeconds", "grace_seconds": "graceSeconds", "give_back": "giveBack"}
+            for field, key in fields.items():
+                if field in self.model_fields_set:
+                    raise ValueError(f"{key} is for `bind: on-demand`")
+            return self
+        if self.when_bound:
+            raise ValueError("with `bind: on-demand` they are bound when one is allocated: leave out whenBound")
+        if any(selector.drivers for selector in (*self.select, *self.exclude)):
+            raise ValueError("with `bind: on-demand` their driver changes: select them by something else than drivers")
+        return self
+
     def value(self) -> PciRule:
+        demand = OnDemand(self.bind_seconds, self.grace_seconds, self.give_back)
         return PciRule(
             tuple(selector.value() for selector in self.select),
             tuple(selector.value() for selector in self.exclude),
@@ -118,10 +149,11 @@ class WrittenResource(Written):
             self.siblings,
             self.environment.list_siblings,
             self.environment.prefix,
-            self.bind,
+            self.bind is True,
             self.companion,
             self.when_bound,
             self.dra,
+            on_demand=demand if self.bind == "on-demand" else None,
         )
 
 

@@ -294,7 +294,11 @@ class WakingAllocator:
         await asyncio.shield(asyncio.create_task(self._allocator.check(resource, ids)))
 
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
-        grants = await self._allocator.allocate(resource, containers)
+        try:
+            grants = await self._allocator.allocate(resource, containers)
+        except LauncherkitError:
+            self._wakeups.give(Wakeup.HOST)  # what was refused may have to be advertised otherwise
+            raise
         self._wakeups.give(Wakeup.GIVEN)
         return grants
 

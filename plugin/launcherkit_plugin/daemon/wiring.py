@@ -24,6 +24,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
+    from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
 
 REMOVAL_SECONDS = 2.0
@@ -74,7 +75,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     """The providers that a configuration asks for."""
     namer = Namer(config)
     match = compile_rules(config.pci)
-    binder = _binder(config, match, wiring)
+    binder, on_demand = _binder(config, match, wiring)
     pci = PciProvider(
         match,
         namer.function,
@@ -83,6 +84,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         nodes=config.nodes,
         granted=_granted(config, "pci", wiring),
         binder=binder,
+        on_demand=on_demand,
         guarded=wiring.guarded,
         may_match=compile_rules(whatever_driver(config.pci)),
         model_of=namer.text,
@@ -148,25 +150,31 @@ def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
     return GrantedNodes(file, cdi_only=config.cdi.only, annotate=config.cdi.annotations)
 
 
-def _binder(config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring) -> BindingReconciler | None:
-    """Where something is to be bound, or what an earlier configuration has bound is to be given back."""
-    binds = any(rule.bind for rule in config.pci)
+def _binder(
+    config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring
+) -> tuple[BindingReconciler | None, OnDemandBinding | None]:
+    """Where something is to be bound, now or on demand, or what an earlier configuration has bound is to be given
+    back."""
+    demands = any(rule.on_demand is not None for rule in config.pci)
+    binds = demands or any(rule.bind for rule in config.pci)
     if not binds and not _has_records(wiring.ledger):
-        return None
+        return None, None
+    from launcherkit_plugin.binding.group_work import GroupWork
     from launcherkit_plugin.binding.ledger import Ledger, boot_id
+    from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.host.drivers import Sysfs
 
-    return BindingReconciler(
-        match if binds else _no_rule,
+    work = GroupWork(
         wiring.host,
         Ledger(wiring.ledger, boot_id(wiring.proc)),
-        wiring.guarded,
-        wiring.reporter.anew(),
         sysfs=partial(Sysfs, wiring.root),
         open_nodes=partial(read_open_nodes, wiring.proc),
         proc=wiring.proc,
     )
+    reporter = wiring.reporter.anew()
+    on_demand = OnDemandBinding(match, work, wiring.guarded, reporter) if demands else None
+    return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
 
 
 def _has_records(ledger: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
@@ -28,8 +29,8 @@ from launcherkit_plugin.devices.nodes import (
     plan_of,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
-from launcherkit_plugin.host.guarded import Guarded, group_key
-from launcherkit_plugin.model.config import NodeChoice, PciRule
+from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
+from launcherkit_plugin.model.config import NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy
 
@@ -49,6 +50,24 @@ class BindingProblems(Protocol):
         ...
 
 
+class BindsOnDemand(Protocol):
+    """What binds functions for rules with ``on_demand`` when a pod gets one (K8)."""
+
+    def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
+        """The host as it would be with all of that bound; and what keeps functions from being bound or given back."""
+        ...
+
+    async def bind(self, resource: str, devices: Sequence[Device], seconds: float) -> None:
+        """Bind the groups of devices for a pod that is getting them.
+
+        Raises:
+            NotBoundOnDemand: one can't be; what was done is undone.
+            BindingTooSlow: it takes longer than ``seconds``; what comes to pass later is undone.
+            WorkHangs: something else is under way there.
+        """
+        ...
+
+
 class PciProvider:
     """Devices by rules: see `launcherkit_plugin.devices.provider.Provider`."""
 
@@ -62,6 +81,7 @@ class PciProvider:
         nodes: NodeChoice = "auto",
         granted: GrantedNodes | None = None,
         binder: BindingProblems | None = None,
+        on_demand: BindsOnDemand | None = None,
         guarded: Guarded | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
         model_of: Callable[[PciFunction], str] = lambda _: "",
@@ -76,6 +96,7 @@ class PciProvider:
             nodes: which device nodes containers get.
             granted: how containers get them.
             binder: binds functions before they are advertised.
+            on_demand: binds them when they are allocated.
             guarded: does what may hang.
             may_match: a rule that a function could fall under with another driver or NUMA node; ``match`` does where no
                 rule asks for these.
@@ -90,12 +111,17 @@ class PciProvider:
         self._nodes = nodes
         self._granted = granted or GrantedNodes()
         self._binder = binder
+        self._on_demand = on_demand
         self._guarded = guarded or Guarded()
         self._rules: dict[str, PciRule] = {}
         self._plans: dict[str, PciPlan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
         self._gone_since: dict[str, float] = {}
+        self._demands: dict[str, OnDemand] = {}
+        """Of devices that are bound when they are allocated."""
+        self._waiting: set[str] = set()
+        """Those of them that aren't bound."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
@@ -107,12 +133,18 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
         found: dict[str, dict[str, Device]] = {}
         plans: dict[str, PciPlan] = {}
+        self._waiting = set()
         named = self._named(host, usage)
+        then, problems = (host, {}) if self._on_demand is None else self._on_demand.foreseen(host)
+        self._demands = {str(function.address): rule.on_demand for function, rule, _ in named if rule.on_demand}
         for function, rule, name in named:
             self._rules[name] = rule
-            plan = plan_of(function.address, rule, host, self._root)
+            plan = plan_of(function.address, rule, then, self._root)
             plans[str(function.address)] = plan
-            found.setdefault(name, {})[str(function.address)] = self._device(function, rule, plan, host)
+            device = self._device(function, rule, plan, host, then)
+            if problem := next((problems[each] for each in plan.functions if each in problems), None):
+                device = device._replace(problem=problem)
+            found.setdefault(name, {})[str(function.address)] = device
         self._keep_unknown(found, plans, host)
         self._keep_gone(found, usage, now)
         self._plans, self._devices = plans, found
@@ -139,21 +171,29 @@ class PciProvider:
             named.append((function, rule, name))
         return named
 
-    def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Device:
+    def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, then: HostFacts) -> Device:
+        """A device by what there is, and by what there will be once it is bound on demand."""
         detail = host.details.get(function.address)
+        changed = (then.functions.get(each) is not host.functions.get(each) for each in plan.functions)
+        waits = then is not host and any(changed)
+        about = describe(function)
+        if waits:
+            self._waiting.add(str(function.address))
         groups = (host.functions[each].iommu_group for each in plan.functions if each in host.functions)
         return Device(
             str(function.address),
             function.numa_node,
-            self._problem(function, rule, plan, host),
+            self._problem(then.functions[function.address], rule, plan, then, has_nodes=not waits),
             frozenset(group for group in groups if group is not None),
             plan.functions,
             detail.parents if detail else (),
-            describe(function),
+            f"{about}, on {function.driver or 'no driver'} until it is allocated" if waits else about,
             model=self._model_of(function) if rule.dra else "",
         )
 
-    def _problem(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts) -> Problem | None:
+    def _problem(
+        self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, *, has_nodes: bool = True
+    ) -> Problem | None:
         """Why a device isn't available (K5): the first thing that has to be fixed."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
@@ -166,7 +206,7 @@ class PciProvider:
             return Problem("no-group", f"{what} has no IOMMU group: the IOMMU is off, in the firmware or the kernel")
         for error in check_viability(touched_groups(plan.functions, host), (), host):
             return Problem(_reason(error), error.message)
-        if self._chosen_nodes([plan]) is None:
+        if has_nodes and self._chosen_nodes([plan]) is None:
             return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
 
@@ -202,9 +242,14 @@ class PciProvider:
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
-        await self._guarded.quiet(_keys(resource, ids))  # one of them may be on its way back to another driver
+        demands = [self._demands[key] for key in ids if key in self._demands]
+        seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
+        await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
         if not all(plan is not None and is_still_so(plan.fingerprint) for plan in plans):
+            if demands and self._on_demand is not None:
+                unbound = [resource.devices[key] for key in ids if key in self._demands]
+                await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
             plans = list(await self._look_again(resource, ids))
         chosen = [plan for plan in plans if plan is not None]
         nodes = self._chosen_nodes(chosen, one_kind=resource.dra)
@@ -239,7 +284,10 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
         if self._granted.cdi is not None:
             well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
-            self._granted.cdi.replace({key: self._chosen_nodes([self._plans[key]]) or () for key in well})
+            nodes = {key: self._chosen_nodes([self._plans[key]]) or () for key in well if key not in self._waiting}
+            # What was bound on demand since that look has nodes by now, which Allocate has written.
+            held = {key for devices in usage.held.values() for key in devices if key in self._demands}
+            self._granted.cdi.replace(nodes, held)
         return ()
 
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:

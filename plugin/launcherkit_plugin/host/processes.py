@@ -1,10 +1,11 @@
-"""What the processes of the host have: VFIO's device nodes open, and which pods have any."""
+"""What the processes of the host have: device nodes open, and which pods have any."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
@@ -42,15 +43,24 @@ class OpenNodes(NamedTuple):
         return False if self.complete else None
 
 
-def read_open_nodes(proc: str = "/proc") -> OpenNodes:
-    """Look through all processes.
+def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
+    """Look through all processes, for VFIO's nodes and some others.
 
     It takes root to look into those of others, and the host's PID namespace (``hostPID``) to see them at all.
 
     Args:
         proc: where the host's proc file system is mounted.
+        devices: the other nodes, each with its major and minor number.
     """
     found: dict[str, list[HolderProcess]] = {}
+    named: dict[str, list[str]] = {}
+    for node in devices:
+        named.setdefault(os.path.basename(node), []).append(node)
+
+    def node_of(link: str, target: str) -> str | None:
+        name = target.removesuffix(" (deleted)").rpartition("/")[2]
+        return next((node for node in named.get(name, ()) if _is_device(link, devices[node])), None) or _node(target)
+
     unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
     try:
         processes = pids(proc)
@@ -58,7 +68,7 @@ def read_open_nodes(proc: str = "/proc") -> OpenNodes:
         return OpenNodes({}, f"{proc} can't be read: {problem.strerror}")
     for pid in processes:
         try:
-            nodes = _nodes_of(f"{proc}/{pid}/fd")
+            nodes = _nodes_of(f"{proc}/{pid}/fd", node_of)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
@@ -86,8 +96,8 @@ def pids(proc: str) -> list[int]:
     return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
 
 
-def _nodes_of(directory: str) -> set[str]:
-    """The VFIO nodes that a process has open.
+def _nodes_of(directory: str, node_of: Callable[[str, str], str | None]) -> set[str]:
+    """The nodes that a process has open, of those that are looked for.
 
     Raises:
         OSError: it can't be inspected.
@@ -98,7 +108,7 @@ def _nodes_of(directory: str) -> set[str]:
             target = os.readlink(f"{directory}/{entry}")
         except FileNotFoundError:
             continue  # closed meanwhile
-        node = _node(target)
+        node = node_of(f"{directory}/{entry}", target)
         if node is not None:
             nodes.add(node)
     return nodes
@@ -112,6 +122,21 @@ def _node(target: str) -> str | None:
     if directory.endswith("/vfio/devices") and name.startswith("vfio"):
         return f"/dev/vfio/devices/{name}"
     return None
+
+
+def _is_device(link: str, number: tuple[int, int]) -> bool:
+    """Whether an open file is a device. Its number tells: in a container its path may be another.
+
+    Asked of files of the right name alone: of one on a network that hangs this would never come back.
+    """
+    try:
+        status = os.stat(link)
+    except FileNotFoundError:
+        return False  # closed meanwhile
+    return stat.S_IFMT(status.st_mode) in (stat.S_IFCHR, stat.S_IFBLK) and number == (
+        os.major(status.st_rdev),
+        os.minor(status.st_rdev),
+    )
 
 
 def _name(proc: str, pid: int) -> str:

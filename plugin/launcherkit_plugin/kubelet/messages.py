@@ -13,9 +13,11 @@ from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.errors import (
     BadKubeletRequest,
+    BindingTooSlow,
     CdiNotWritten,
     DeviceUnhealthy,
     GroupSplit,
+    NotBoundOnDemand,
     UnknownDevice,
     WorkHangs,
 )
@@ -151,5 +153,7 @@ _STATUS: tuple[tuple[type[LauncherkitError], Status], ...] = (
     (DeviceUnhealthy, Status.FAILED_PRECONDITION),
     (GroupSplit, Status.FAILED_PRECONDITION),
     (WorkHangs, Status.UNAVAILABLE),
+    (BindingTooSlow, Status.UNAVAILABLE),
+    (NotBoundOnDemand, Status.FAILED_PRECONDITION),
     (CdiNotWritten, Status.UNAVAILABLE),
 )

@@ -18,6 +18,9 @@ character devices; ``both`` gives both where the node has iommufd, else those of
 Mode: TypeAlias = Literal["static", "dynamic"]
 """vGPU: what exists is advertised, or what could be made (G1)."""
 
+GiveBack: TypeAlias = Literal["always", "never"]
+"""Whether what was bound on demand is given back to its driver once nobody needs it."""
+
 AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
 
 
@@ -37,6 +40,16 @@ class Selector(NamedTuple):
     numa_nodes: frozenset[int] = frozenset()
     virtual: bool | None = None
     """True: VFs only. False: no VFs."""
+
+
+class OnDemand(NamedTuple):
+    """The functions stay with their drivers until a device is allocated, and are bound to vfio-pci then (K8)."""
+
+    bind_seconds: float = 30.0
+    """The longest that Allocate may wait for that; the kubelet gives up a claim after 45 s."""
+    grace_seconds: float = 60.0
+    """For how long nobody must hold them before they are given back."""
+    give_back: GiveBack = "always"
 
 
 class PciRule(NamedTuple):
@@ -61,6 +74,8 @@ class PciRule(NamedTuple):
     """What has never been bound to a VFIO driver isn't advertised: rules that nobody wrote (``auto``)."""
     dra: bool = False
     """The devices are published for Dynamic Resource Allocation, not advertised by the device plugin (D1)."""
+    on_demand: OnDemand | None = None
+    """Instead of ``bind``."""
 
 
 class MdevRule(NamedTuple):

@@ -255,6 +255,20 @@ class WorkHangs(LauncherkitError):
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
+class BindingTooSlow(LauncherkitError):
+    """Binding a group on demand takes longer than an Allocate may wait; the work goes on (K8, K9)."""
+
+    code = "LK751"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class NotBoundOnDemand(LauncherkitError):
+    """A group can't be bound for the pod that is getting it; it is as it was (K8)."""
+
+    code = "LK752"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 80x: what is published by DRA, and the parameters of claims
 
 

@@ -22,8 +22,9 @@ from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
+from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
-from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, due, elsewhere, idle_since, kept_devices
+from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere, kept_devices
 from launcherkit_plugin.vgpu.writer import Changes, with_room
 
 ALLOCATE_SECONDS = 10.0

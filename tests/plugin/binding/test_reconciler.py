@@ -13,6 +13,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.policy import Siblings
 from launcherkit.sources.host import Host
+from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
@@ -69,16 +70,15 @@ class Node:
         """The daemon ends, and another one starts."""
         self.guarded = Guarded()
         root = str(self.tree.root)
-        self.reconciler = BindingReconciler(
-            self._match,
+        work = GroupWork(
             self.host,
             self.ledger,
-            self.guarded,
-            Reporter(self._tell, self.metrics, self),
             sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
             open_nodes=lambda: self.open,
             proc=f"{root}/proc",
         )
+        reporter = Reporter(self._tell, self.metrics, self)
+        self.reconciler = BindingReconciler(self._match, work, self.guarded, reporter)
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         """As a `Recorder`."""

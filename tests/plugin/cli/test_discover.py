@@ -265,6 +265,26 @@ def test_vgpus_that_could_be_made_are_listed_and_none_is_made(tree: HostTree, di
     assert not (tree.root / "sys/bus/mdev/devices").exists()
 
 
+def test_a_card_that_is_bound_on_demand_is_healthy_with_its_driver(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44, numa=1, driver="nvidia")
+    tree.card("0000:01:00", group=12, numa=0)
+    tree.card("0000:41:00", group=30, numa=0, driver="nvidia")
+    tree.function("0000:00:1f.0", vendor=0x8086, class_code=0x060100, header_type=0, driver="lpc_ich", group=30)
+    outcome = discover(config="resources: [{name: a/GPU, select: [{vendors: [10de]}], bind: on-demand}]")
+    rows = [(row["DEVICE"], row["GROUPS"], row["HEALTH"], row["SIBLINGS"]) for row in outcome.rows]
+    assert rows == [
+        ("0000:01:00.0", "12", "Healthy", "0000:01:00.1"),
+        ("0000:41:00.0", "30", "Unhealthy", "0000:41:00.1"),
+        ("0000:e1:00.0", "44", "Healthy", "0000:e1:00.1"),
+    ]
+    assert [row["ABOUT"] for row in outcome.rows if row["HEALTH"] == "Healthy"] == [
+        "0000:01:00.0 display controller 10de:2204",
+        "0000:e1:00.0 display controller 10de:2204, on nvidia until it is allocated",
+    ]
+    assert "not-viable: 0000:00:1f.0 ISA bridge 8086:" in outcome.lines[2]
+    assert outcome.notes == []
+
+
 def test_looking_changes_nothing(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
     tree.card("0000:e1:00", group=44, driver="nvidia")
     before = sorted(map(str, tmp_path.rglob("*")))

@@ -24,6 +24,7 @@ from launcherkit_plugin.model.config import (
     DraConfig,
     LayoutEntry,
     MdevRule,
+    OnDemand,
     PciRule,
     Reading,
     Selector,
@@ -70,7 +71,16 @@ selectors = st.builds(
     st.none() | st.booleans(),
 )
 chosen = st.lists(selectors, max_size=2).map(tuple)
-rules = st.builds(PciRule, chosen, chosen, st.none() | st.text(), bind=st.booleans(), only_vfio=st.booleans())
+demands = st.builds(OnDemand, st.floats(1, 40), st.floats(0, 1e5), st.sampled_from(["always", "never"]))
+rules = st.builds(
+    PciRule,
+    chosen,
+    chosen,
+    st.none() | st.text(),
+    bind=st.booleans(),
+    only_vfio=st.booleans(),
+    on_demand=st.none() | demands,
+)
 vgpus = st.builds(
     VgpuConfig,
     st.lists(st.builds(MdevRule, names, st.none() | st.text(), st.sampled_from(["static", "dynamic"]), names)).map(

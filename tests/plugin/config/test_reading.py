@@ -15,6 +15,7 @@ from launcherkit_plugin.model.config import (
     DraConfig,
     LayoutEntry,
     MdevRule,
+    OnDemand,
     PciRule,
     Selector,
     VgpuConfig,
@@ -44,6 +45,7 @@ resources:
     companion: true
     whenBound: true
   - {select: [{drivers: [nvidia]}], dra: true}
+  - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never}
 vgpu:
   mediatedDevices:
     - {types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X, dra: true}
@@ -109,6 +111,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 only_vfio=True,
             ),
             PciRule((Selector(drivers=frozenset({"nvidia"})),), dra=True),
+            PciRule((Selector(virtual=True),), on_demand=OnDemand(5, 0, "never")),
         ),
         vgpu=VgpuConfig(
             (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
@@ -173,6 +176,11 @@ def test_an_id_is_hex_however_it_is_written(path: Path, spelling: str) -> None:
 def test_a_class_is_hex_and_keeps_its_zeros(path: Path, spelling: str, prefix: str) -> None:
     (rule,) = read(path, f"resources: [{{select: [{{classes: [{spelling}]}}]}}]").pci
     assert rule.select[0].classes == (prefix,)
+
+
+def test_binding_on_demand_has_defaults(path: Path) -> None:
+    (rule,) = read(path, "resources: [{select: [{vendors: [10de]}], bind: on-demand}]").pci
+    assert (rule.bind, rule.on_demand) == (False, OnDemand(30, 60, "always"))
 
 
 def test_auto_stands_behind_the_written_rules(path: Path) -> None:
@@ -253,6 +261,22 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{environment: {prefix: pci}, select: [{vendors: [10de]}]}]",
             "resources.0.environment.prefix: a prefix has upper case letters",
+        ),
+        (
+            "resources: [{graceSeconds: 5, bind: true, select: [{vendors: [10de]}]}]",
+            "resources.0: graceSeconds is for `bind: on-demand`",
+        ),
+        (
+            "resources: [{bind: on-demand, whenBound: true, select: [{vendors: [10de]}]}]",
+            "resources.0: with `bind: on-demand` they are bound when one is allocated: leave out whenBound",
+        ),
+        (
+            "resources: [{bind: on-demand, select: [{drivers: [nvidia]}]}]",
+            "resources.0: with `bind: on-demand` their driver changes",
+        ),
+        (
+            "resources: [{bind: on-demand, bindSeconds: 45, select: [{vendors: [10de]}]}]",
+            "resources.0.bindSeconds: Input",
         ),
         ("aliases: {'10de:22': A}", "aliases.10de:22.[key]: an ID is four hex digits"),
         ("aliases: {T4: nvidia.com/A}", "aliases.T4: a name consists of letters"),

@@ -375,6 +375,16 @@ def test_an_unhealthy_device_is_refused_with_the_reason(kubelet: Kubelet) -> Non
 # The configuration
 
 
+def test_after_a_refusal_there_is_a_new_look(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    with on_stage(kubelet, shelf):
+        kubelet.wait_for(NAME, {"a": True})
+        shelf.has = [resource("a", sick=["a"])]
+        with pytest.raises(NotAdmitted):
+            kubelet.call_allocate(NAME, ["b"])
+        kubelet.wait_for(NAME, {"a": False})
+
+
 def test_a_new_configuration_is_in_force_at_once(kubelet: Kubelet) -> None:
     with on_stage(kubelet, Shelf(resource("a"))) as stage:
         kubelet.wait_for(NAME)

@@ -46,6 +46,14 @@ def test_a_character_device_of_vfio_that_is_open_is_found(tmp_path: Path) -> Non
     assert set(read_open_nodes(str(tmp_path)).holders) == {"/dev/vfio/devices/vfio3"}
 
 
+def test_the_node_of_a_driver_is_found_by_its_number(tmp_path: Path) -> None:
+    Proc(tmp_path).process(812, "Xorg", "/dev/zero", "/no/such/null")
+    nodes = read_open_nodes(str(tmp_path), {"/dev/null": (1, 3), "/dev/dri/zero": (226, 1)})
+    assert {node: [str(each) for each in holders] for node, holders in nodes.holders.items()} == {
+        "/dev/null": ["systemd (PID 1)", "Xorg (PID 812)"]
+    }
+
+
 def test_files_that_only_look_alike_are_none(tmp_path: Path) -> None:
     Proc(tmp_path).process(5, "vi", "/srv/vfio/44.txt", "/dev/shm/novfio/44", "/dev/vfio/vfio", "/dev/vfio/x1")
     assert read_open_nodes(str(tmp_path)).holders == {}

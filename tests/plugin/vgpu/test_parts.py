@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
 from launcherkit_plugin.model.device import Holder, Usage
+from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
-from launcherkit_plugin.vgpu.lifecycle import Stopped, due, held_devices, idle_since
+from launcherkit_plugin.vgpu.lifecycle import Stopped, held_devices
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 

@@ -1,0 +1,162 @@
+"""What the daemon does to one IOMMU group, in a thread of `launcherkit_plugin.host.guarded.Guarded`, and its report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.host import Host
+from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
+from launcherkit_plugin.binding.driver_nodes import driver_nodes
+from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
+from launcherkit_plugin.binding.in_use import Holders, holders_of, read_uses
+from launcherkit_plugin.binding.ledger import Ledger, Record
+from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
+from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.model.device import NO_USAGE, Usage
+from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
+from launcherkit_plugin.telemetry.metrics import Binding
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+
+class Done(NamedTuple):
+    """The result for one group or record."""
+
+    action: Binding
+    functions: tuple[PciAddress, ...]
+    changed: Sequence[Changed] = ()
+    error: LauncherkitError | None = None
+
+    def report(self, reporter: Reporter) -> None:
+        """Log it, count it, and make an Event of it."""
+        about = ", ".join(map(str, self.functions))
+        if self.error is not None:
+            reporter.metrics.bound(self.action, "refused" if _is_refusal(self.error) else "failed")
+            reporter.problem(about, self.error, "BindingFailed" if self.action == "bind" else "GivingBackFailed")
+            return
+        reporter.well(about)
+        if not self.changed:
+            return
+        reporter.metrics.bound(self.action, "done")
+        words = ", ".join(
+            f"{change.address} {change.before or 'no driver'} -> {change.after or 'no driver'}"
+            for change in self.changed
+        )
+        if self.action == "bind":
+            reporter.happened("DevicesBound", f"bound: {words}")
+        else:
+            reporter.happened("DevicesGivenBack", f"given back: {words}")
+
+
+class GroupWork:
+    """Binds groups to vfio-pci, and gives them back. Its methods block.
+
+    Args:
+        host: facts are read from.
+        ledger: the records of what was bound.
+        sysfs: makes what does the steps; each group has its own.
+        open_nodes: reads which processes have which nodes open, of VFIO's and of those that it is given.
+        proc: where the host's proc file system is mounted.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        ledger: Ledger,
+        *,
+        sysfs: Callable[[], Sysfs],
+        open_nodes: Callable[..., OpenNodes],
+        proc: str,
+    ) -> None:
+        self.ledger = ledger
+        self.usage: Usage = NO_USAGE
+        """By the newest look: what is under way goes by it, too."""
+        self._host = host
+        self._sysfs = sysfs
+        self._open_nodes = open_nodes
+        self._proc = proc
+        self._load = modprobe if os.path.realpath(sysfs().root) == "/" else no_modprobe
+
+    def bind(self, asked: tuple[PciAddress, ...]) -> Done:
+        """Bind the group of some functions because the configuration says so."""
+        return self._bind(asked, self._holders())
+
+    def bind_for(self, asked: tuple[PciAddress, ...], resource: str, ids: Collection[str]) -> Done:
+        """Bind the group of some functions for a pod that is getting devices of a resource."""
+
+        def check(addresses: Sequence[PciAddress], *, sure: bool) -> None:  # noqa: ARG001  # it always is
+            self._check_unused(addresses, _of_others(self.usage, resource, ids))
+
+        return self._bind(asked, check)
+
+    def _bind(self, asked: tuple[PciAddress, ...], check: CheckFree) -> Done:
+        try:
+            sysfs = self._sysfs()
+            facts = self._host.facts(asked)
+            changed: list[Changed] = []
+            for plan in plan_groups(asked, facts):
+                uses = read_uses(sysfs.root, self._proc, [member.address for member in plan.change])
+                check_free(plan, facts, uses, force=False)
+                require_driver(VFIO_PCI, sysfs, self._load)
+                change = [member.address for member in plan.change]
+                binder = Binder(self._sysfs(), self.ledger, check)
+                changed += binder.bind(plan.addresses, change, VFIO_PCI, asked=plan.asked, by="configuration")
+        except LauncherkitError as error:
+            return Done("bind", asked, error=error)
+        return Done("bind", asked, changed)
+
+    def restore(self, record: Record) -> Done:
+        """Give back what is on record; what was left half done is brought to one of its two ends."""
+        functions = tuple(entry.address for entry in record.entries)
+        binder = Binder(self._sysfs(), self.ledger, self._holders())
+        try:
+            self.ledger.remove_void()
+            if record.is_settled:
+                return Done("unbind", functions, binder.restore(record))
+            settled = binder.finish(record, wait=False)
+        except LauncherkitError as error:
+            return Done("unbind", functions, error=error)
+        return Done("unbind", functions, error=None if settled is None else settled.error)
+
+    def _holders(self) -> Holders:
+        return Holders(self._host, lambda: self.usage, self._open_nodes)
+
+    def _check_unused(self, addresses: Sequence[PciAddress], others: Usage) -> None:
+        """Before functions are taken from their host drivers for a pod: what is unknown counts as in use (T2).
+
+        Raises:
+            DeviceHeld, HoldersUnknown: see `launcherkit_plugin.binding.binder.CheckFree`.
+        """
+        devices = driver_nodes(self._sysfs().root, self._proc, addresses)
+        nodes = self._open_nodes(devices)
+        of_driver = (f"{node} is open in {each}" for node in devices for each in nodes.holders.get(node, ()))
+        holder = next(holders_of(addresses, self._host.facts(addresses), others, nodes), None) or next(of_driver, None)
+        if holder is not None:
+            raise DeviceHeld(holder, "End that process or pod first: a device in use is never taken away.")
+        if not nodes.complete:
+            who = ", ".join(map(str, addresses))
+            raise HoldersUnknown(
+                f"it is unknown whether a process has {who} open: {nodes.unseen}",
+                "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
+            )
+
+
+def _of_others(usage: Usage, resource: str, ids: Collection[str]) -> Usage:
+    """What pods have besides these devices. Reservations are our own, and K3 has decided on them."""
+    held = {
+        name: {
+            device: holder
+            for device, holder in devices.items()
+            if holder.pod and not (name == resource and device in ids)
+        }
+        for name, devices in usage.kept.items()
+    }
+    return Usage(usage.source, held)
+
+
+def _is_refusal(error: LauncherkitError) -> bool:
+    refusals = (BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver)
+    return all(isinstance(leaf, refusals) for leaf in error.leaves())

@@ -1,0 +1,215 @@
+"""Binding on demand: functions stay with their drivers, and are bound when a pod gets one (K8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from time import monotonic
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit_plugin.binding.group import (
+    VFIO_PCI,
+    Task,
+    as_bound,
+    check_free,
+    plan_groups,
+    tasks,
+    wanted_functions,
+)
+from launcherkit_plugin.binding.group_work import Done, GroupWork
+from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.host.guarded import Guarded, group_key
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.model.device import Device, Problem
+from launcherkit_plugin.model.errors import BindingTooSlow, HoldersUnknown, NotBoundOnDemand
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""For how long a device that could not be bound is Unhealthy, so that the next pod gets another one; sooner available
+where a driver has changed meanwhile."""
+
+
+class OnDemandBinding:
+    """A `launcherkit_plugin.devices.pci.BindsOnDemand`.
+
+    Args:
+        match: the rule that a function falls under, if any.
+        work: binds groups.
+        guarded: does it, group by group.
+        reporter: takes what was done and what failed.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        match: Callable[[PciFunction], PciRule | None],
+        work: GroupWork,
+        guarded: Guarded,
+        reporter: Reporter,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._match = match
+        self._work = work
+        self._guarded = guarded
+        self._reporter = reporter
+        self._clock = clock
+        self._host = NO_FACTS
+        self._wanted: Mapping[PciAddress, PciRule] = {}
+        self._tasks: Mapping[PciAddress, Task] = {}
+        self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._ending: set[asyncio.Task[Done]] = set()
+        """Reports that outlast who waited for them."""
+        self._stuck: dict[PciAddress, Problem] = {}
+        self._failed: set[PciAddress] = set()
+        """What was bound in vain: an Allocate failed on another group of its card."""
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        rule = None if function.is_bridge_by_class else self._match(function)
+        return rule is not None and rule.on_demand is not None
+
+    def look(self, host: HostFacts) -> None:
+        """Take note of what rules want bound on demand."""
+        if host is not self._host:
+            self._host = host
+            self._wanted = wanted_functions(host, self._match, lambda rule: rule.on_demand is not None)
+
+    # What is advertised
+
+    def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
+        """See `launcherkit_plugin.devices.pci.BindsOnDemand`."""
+        self.look(host)
+        todo = tasks(self._wanted, host)
+        self._tasks = {address: task for task in todo for address in task.asked}
+        self._attempts.keep({task.key for task in todo})
+        problems = dict(self._stuck)
+        bound: list[PciAddress] = []
+        for task in todo:
+            problem = self._refusal(task, host)
+            if problem is None:
+                bound += [address for address, _ in task.state]
+            else:
+                problems.update(dict.fromkeys(task.asked, problem))
+        return as_bound(host, bound, VFIO_PCI), problems
+
+    def _refusal(self, task: Task, host: HostFacts) -> Problem | None:
+        """Why a group could not be bound now, as far as that can be told without a look at the host."""
+        if (hanging := self._guarded.hanging(_key(task.asked[0], host))) is not None:
+            return Problem("failed", hanging)
+        if self._attempts.rests(task.key, self._clock(), task.state):
+            return Problem("failed", self._attempts.why(task.key, self._clock()) or "")
+        try:
+            for plan in plan_groups(task.asked, host):
+                check_free(plan, host, {}, force=False)
+        except LauncherkitError as error:
+            function = host.functions[task.asked[0]]
+            return Problem("no-group" if function.iommu_group is None else "not-viable", error.message)
+        return None
+
+    # When a pod gets one
+
+    async def bind(self, resource: str, devices: Sequence[Device], seconds: float) -> None:
+        """See `launcherkit_plugin.devices.pci.BindsOnDemand`."""
+        deadline = self._clock() + seconds
+        ids = [device.id for device in devices]
+        functions = [function for device in devices for function in device.functions]
+        self._failed.difference_update(functions)
+        bound: list[PciAddress] = []
+        for key, asked in self._groups(functions).items():
+            done = await self._bind_group(key, asked, partial(self._work.bind_for, asked, resource, ids), deadline)
+            if done is not None and done.error is None:
+                bound += asked
+                continue
+            self._failed.update(bound, asked)
+            raise self._failure(resource, asked, seconds, done)
+
+    def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
+        """Functions by the key of their group's work."""
+        found: dict[str, list[PciAddress]] = {}
+        for address in dict.fromkeys(functions):
+            found.setdefault(_key(address, self._host), []).append(address)
+        return {key: tuple(addresses) for key, addresses in found.items()}
+
+    async def _bind_group(
+        self, key: str, asked: tuple[PciAddress, ...], work: Callable[[], Done], deadline: float
+    ) -> Done | None:
+        """None where it hasn't ended in time; it may come to pass later, and is given back then."""
+        await self._guarded.quiet([key], max(deadline - self._clock(), 0.0))
+        left = max(deadline - self._clock(), 0.0)
+        begun = self._guarded.begin(key, f"binding {', '.join(map(str, asked))}", work, left)
+        assert begun is not None
+        ending = asyncio.create_task(self._end(begun))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        done, _ = await asyncio.wait({ending}, timeout=left)
+        if not done:
+            self._guarded.give_up(key)
+            return None
+        return ending.result()
+
+    async def _end(self, begun: asyncio.Future[Done]) -> Done:
+        done = await begun
+        done.report(self._reporter)
+        task = self._tasks.get(done.functions[0])
+        if task is not None and done.error is None:
+            self._attempts.succeeded(task.key)
+        elif task is not None and done.error is not None:
+            why = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
+            self._attempts.failed(task.key, self._clock(), why, task.state)
+        return done
+
+    def _failure(
+        self, resource: str, asked: Sequence[PciAddress], seconds: float, done: Done | None
+    ) -> LauncherkitError:
+        who = ", ".join(map(str, asked))
+        if done is None or done.error is None:
+            return BindingTooSlow(
+                f"{resource}: binding {who} to {VFIO_PCI} has taken longer than {seconds:.0f} s",
+                "The driver is slow to let go of it: see `dmesg` on the node. It is given back once that has ended; "
+                "bindSeconds in the configuration allows for more.",
+            )
+        return NotBoundOnDemand(
+            f"{resource}: {who} can't be bound to {VFIO_PCI}: {done.error.message}", done.error.remedy
+        )
+
+    # When nobody needs it any more
+
+    def grace(self, record: Record) -> float | None:
+        """For how many seconds nobody must have had what is on record before it is given back; None: it stays."""
+        if self._failed & {entry.address for entry in record.entries}:
+            return 0.0
+        rules = (self._wanted.get(address) for address in record.asked)
+        demands = [rule.on_demand for rule in rules if rule is not None and rule.on_demand is not None]
+        if any(demand.give_back == "never" for demand in demands):
+            return None
+        return max((demand.grace_seconds for demand in demands), default=0.0)
+
+    def given_back(self, done: Done) -> None:
+        """Take note of what has become of that."""
+        self._failed.difference_update(done.functions)
+        for address in done.functions:
+            self._stuck.pop(address, None)
+        if done.error is not None and not isinstance(done.error, HoldersUnknown):
+            problem = Problem("failed", f"it can't be given back to its driver: {done.error.message}")
+            self._stuck.update(dict.fromkeys(done.functions, problem))
+
+    def keep(self, records: Iterable[Record]) -> None:
+        """Forget what is on record no more."""
+        left = {entry.address for record in records for entry in record.entries}
+        self._stuck = {address: problem for address, problem in self._stuck.items() if address in left}
+
+    def taken(self, record: Record) -> None:
+        """A pod has it: what kept it from being given back doesn't matter any more."""
+        for entry in record.entries:
+            self._stuck.pop(entry.address, None)
+
+
+def _key(address: PciAddress, host: HostFacts) -> str:
+    function = host.functions.get(address)
+    return group_key(address, None if function is None else function.iommu_group)

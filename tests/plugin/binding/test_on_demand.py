@@ -1,0 +1,419 @@
+"""Binding on demand: a card stays with its driver until a pod gets it, and goes back when nobody has it (K8)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.sources.host import Host
+from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.binding.driver_nodes import driver_nodes
+from launcherkit_plugin.binding.group_work import GroupWork
+from launcherkit_plugin.binding.ledger import Ledger
+from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS, OnDemandBinding
+from launcherkit_plugin.binding.reconciler import BindingReconciler
+from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
+from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.config import OnDemand, PciRule, Selector
+from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Problem, Usage
+from launcherkit_plugin.model.errors import BindingTooSlow, DeviceUnhealthy, GroupSplit, NotBoundOnDemand
+from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.telemetry.reporter import Level, Reporter
+from tests.support.hosttree import HostTree
+from tests.support.kernel import VFIO, FakeKernel, Killed
+from tests.support.pages import ROOT
+from tests.support.provoked import provoked
+
+NAME = "example.com/GPU"
+GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
+FREE, BOUND = ["nvidia", "snd_hda_intel"], [VFIO, VFIO]
+GRACE = 60.0
+NOBODY = Usage("pod-resources", {})
+POD = Usage("pod-resources", {NAME: {GPU: Holder("vms/launcher", "compute")}})
+XORG = (HolderProcess(812, "Xorg"),)
+
+
+class Node:
+    """A node with one card on its host drivers, and the daemon's parts that have to do with it."""
+
+    def __init__(self, root: Path, *, one_group: bool = True, rule: OnDemand | None = None) -> None:
+        self.tree = HostTree(root)
+        ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}}
+        self.kernel = FakeKernel(self.tree, ids)
+        self.tree.node("vfio/vfio")
+        self.tree.function(GPU, driver="nvidia", group=44)
+        group = 44 if one_group else 45
+        self.tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=group)
+        (root / "proc").mkdir()
+        self.host = Host.from_sysfs(root)
+        self.open: Mapping[str, tuple[HolderProcess, ...]] = {}
+        self.unseen = ""
+        self.usage = NOBODY
+        self.now = 1000.0
+        self.rule: PciRule | None = PciRule((Selector(),), name=NAME, on_demand=rule or OnDemand(30, GRACE))
+        self.log: list[str] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """The daemon ends, and another one starts."""
+        self.kernel.new_process()
+        self.guarded = Guarded()
+        root = str(self.tree.root)
+        self.ledger = Ledger(f"{root}/ledger", "boot")
+        work = GroupWork(
+            self.host,
+            self.ledger,
+            sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
+            open_nodes=lambda *_: OpenNodes(self.open, self.unseen),
+            proc=f"{root}/proc",
+        )
+        reporter = Reporter(self._tell, Metrics())
+        match = self._match
+        on_demand = OnDemandBinding(match, work, self.guarded, reporter, lambda: self.now)
+        self.reconciler = BindingReconciler(match, work, self.guarded, reporter, on_demand)
+        self.cdi = CdiFile(f"{root}/cdi", "pci")
+        self.provider = PciProvider(
+            match,
+            lambda _, rule: rule.name or "",
+            self.host,
+            root=root,
+            on_demand=on_demand,
+            guarded=self.guarded,
+            granted=GrantedNodes(self.cdi),
+        )
+        self.allocator = Allocator(Reservations(), lambda: self.now)
+
+    def _tell(self, level: Level, text: str, **fields: object) -> None:
+        self.log.append(text)
+
+    def _match(self, function: PciFunction) -> PciRule | None:
+        return self.rule if function.class_code >> 16 == 0x03 else None
+
+    def turn(self, seconds: float = 0.0) -> None:
+        """One turn of the daemon, so much later; waits until all is done that it has begun."""
+        self.now += seconds
+        asyncio.run(self._turn())
+
+    async def _turn(self) -> None:
+        usage = self.allocator.saw(self.usage, self.now)
+        await asyncio.gather(*self.reconciler.reconcile(self._look(), usage, self.now))
+        self.provider.reconcile(self._look(), usage, self.now)
+        facts = self._look()
+        found = self.provider.resources(facts, self.allocator.usage(), self.now)
+        self.allocator.advertise({each.name: Offer(each, self.provider) for each in found}, facts)
+        self.seen = {key: device for each in found for key, device in each.devices.items()}
+
+    def _look(self) -> HostFacts:
+        return read_node(self.host, self.provider.wants, vgpu=False)
+
+    def allocate(self) -> Grant:
+        (grant,) = asyncio.run(self.allocator.allocate(NAME, [[GPU]]))
+        return grant
+
+    def drivers(self) -> list[str | None]:
+        return [self.kernel.driver(address) for address in (GPU, AUDIO)]
+
+    @property
+    def problem(self) -> Problem | None:
+        return self.seen[GPU].problem
+
+    def reason(self) -> str | None:
+        return self.problem and self.problem.reason
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    made.turn()
+    return made
+
+
+def test_a_card_with_its_host_driver_is_advertised_and_stays_with_it(node: Node) -> None:
+    node.turn(1000)
+    assert node.problem is None
+    assert [str(function) for function in node.seen[GPU].functions] == [GPU, AUDIO]
+    assert node.seen[GPU].description == f"{GPU} display controller 10de:2204, on nvidia until it is allocated"
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+
+
+def test_a_pod_gets_the_whole_group_bound(node: Node) -> None:
+    grant = node.allocate()
+    assert node.drivers() == BOUND
+    assert grant.env == {"PCI_RESOURCE_EXAMPLE_COM_GPU": GPU}
+    assert grant.nodes == ("/dev/vfio/vfio", "/dev/vfio/44")
+    node.turn()
+    assert node.problem is None
+    assert node.seen[GPU].description == f"{GPU} display controller 10de:2204"
+
+
+def test_it_goes_back_when_nobody_has_had_it_for_the_grace_time(node: Node) -> None:
+    node.allocate()
+    node.usage = POD
+    for _ in range(3):
+        node.turn(GRACE)
+    assert node.drivers() == BOUND
+    node.usage = NOBODY
+    node.turn(1)
+    node.turn(GRACE - 1)
+    assert node.drivers() == BOUND
+    node.turn(1)
+    assert node.drivers() == FREE
+    assert node.problem is None
+    node.allocate()
+    assert node.drivers() == BOUND
+
+
+def test_it_stays_where_nobody_knows_what_pods_have(node: Node) -> None:
+    node.allocate()
+    node.usage = NO_USAGE
+    node.turn(GRACE)
+    node.turn(10 * GRACE)
+    assert node.drivers() == BOUND
+    assert not [line for line in node.log if "LK724" in line], "there is nothing to do about it yet"
+
+
+def test_a_rule_may_keep_it_bound(tmp_path: Path) -> None:
+    node = Node(tmp_path, rule=OnDemand(give_back="never"))
+    node.turn()
+    node.allocate()
+    node.turn(100)
+    node.turn(10 * GRACE)
+    assert node.drivers() == BOUND
+    node.rule = None
+    node.turn()
+    assert node.drivers() == FREE, "no rule wants it any more"
+
+
+def test_the_runtime_finds_its_nodes_as_soon_as_the_pod_may_start(node: Node) -> None:
+    node.allocate()
+    node.turn()
+    assert '"/dev/vfio/44"' in Path(node.cdi.path).read_text()
+
+
+def test_siblings_in_groups_of_their_own_are_bound_and_given_back_with_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, one_group=False)
+    node.turn()
+    assert node.seen[GPU].groups == {44, 45}
+    assert node.allocate().nodes == ("/dev/vfio/vfio", "/dev/vfio/44", "/dev/vfio/45")
+    assert node.drivers() == BOUND
+    node.turn(100)
+    node.turn(GRACE)
+    assert node.drivers() == FREE
+
+
+# Refused
+
+
+def refused(node: Node) -> str:
+    with pytest.raises(NotBoundOnDemand) as raised:
+        node.allocate()
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+    return raised.value.message
+
+
+def test_whoever_uses_the_card_is_named_and_keeps_it(node: Node) -> None:
+    with_display(node)
+    node.open = {"/dev/dri/card1": XORG}
+    message = refused(node)
+    assert message.endswith("can't be bound to vfio-pci: /dev/dri/card1 is open in Xorg (PID 812)")
+    assert [f"LK752: {message}"] == provoked("binding", "LK752")
+    assert f"error[LK752]: {message}" in (ROOT / "docs/errors/LK752.md").read_text()
+
+
+def test_what_could_not_be_bound_is_unhealthy_for_a_while(node: Node) -> None:
+    with_display(node)
+    node.open = {"/dev/dri/card1": XORG}
+    refused(node)
+    node.turn()
+    assert node.reason() == "failed"
+    with pytest.raises(DeviceUnhealthy, match="is open in Xorg"):
+        node.allocate()
+    node.open = {}
+    node.turn(FIRST_PAUSE_SECONDS)
+    assert node.reason() is None
+    node.allocate()
+    assert node.drivers() == BOUND
+
+
+def with_display(node: Node) -> None:
+    card = node.tree.path(GPU) / "drm/card1"
+    card.mkdir(parents=True)
+    (card / "dev").write_text("226:1\n")
+    (card / "uevent").write_text("MAJOR=226\nMINOR=1\nDEVNAME=dri/card1\nDEVTYPE=drm_minor\n")
+
+
+def test_where_not_all_processes_can_be_seen_nothing_is_taken(node: Node) -> None:
+    node.unseen = "/proc does not show all processes of the host"
+    assert "it is unknown whether a process has" in refused(node)
+
+
+def test_a_group_of_which_a_pod_has_a_part_by_another_plugin_is_not_taken(node: Node) -> None:
+    node.usage = Usage("pod-resources", {"other.com/audio": {AUDIO: Holder("media/player", "app")}})
+    node.turn()
+    with pytest.raises(GroupSplit, match=f"pod media/player has {AUDIO}"):
+        node.allocate()
+    assert node.drivers() == FREE
+
+
+def test_a_group_that_could_never_be_bound_is_unhealthy_from_the_start(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.tree.function("0000:00:1f.0", class_code=0x060100, header_type=0, driver="lpc_ich", group=44)
+    node.turn()
+    assert node.problem is not None
+    assert node.problem.reason == "not-viable"
+    assert "part of this host's chipset, on driver lpc_ich" in node.problem.text
+
+
+# Failed
+
+
+def test_what_the_kernel_refuses_is_put_back(node: Node) -> None:
+    node.kernel.probe_fails.add((VFIO, AUDIO))
+    assert f"{AUDIO} is bound to no driver after it was offered to vfio-pci" in refused(node)
+
+
+def test_where_a_later_group_fails_the_earlier_ones_go_back_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, one_group=False)
+    node.turn()
+    node.kernel.probe_fails.add((VFIO, AUDIO))
+    with pytest.raises(NotBoundOnDemand, match=AUDIO):
+        node.allocate()
+    node.turn()
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+
+
+def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_back(tmp_path: Path) -> None:
+    node = Node(tmp_path, rule=OnDemand(bind_seconds=0.2, grace_seconds=GRACE))
+    node.turn()
+    gate, write = threading.Event(), node.kernel.write
+
+    def slow(path: str, text: str, seconds: float = 1) -> None:
+        gate.wait(60)
+        write(path, text, seconds)
+
+    async def scene() -> None:
+        node.kernel.write = slow  # type: ignore[method-assign]
+        with pytest.raises(BindingTooSlow) as raised:
+            await node.allocator.allocate(NAME, [[GPU]])
+        assert f"LK751: {raised.value.message}".replace(" 0 s", " 30 s") == provoked("binding", "LK751")[0]
+        await node._turn()
+        assert node.problem is not None
+        assert "has not come back" in node.problem.text
+        gate.set()
+        while node.guarded.is_busy("IOMMU group 44"):
+            await asyncio.sleep(0.01)
+        assert node.drivers() == BOUND
+        await node._turn()
+
+    asyncio.run(scene())
+    assert node.drivers() == FREE
+
+
+def test_a_card_that_does_not_go_back_is_unhealthy_until_it_has(node: Node) -> None:
+    node.allocate()
+    node.turn(100)
+    node.kernel.probe_fails.add(("snd_hda_intel", AUDIO))
+    node.turn(GRACE)
+    node.turn()
+    assert node.problem is not None
+    assert node.problem.reason == "failed"
+    assert "it can't be given back to its driver: 0000:01:00.1 is bound to no driver" in node.problem.text
+    with pytest.raises(DeviceUnhealthy):
+        node.allocate()
+    node.kernel.probe_fails.clear()
+    node.turn(1000)
+    assert node.drivers() == FREE
+    node.turn()
+    assert node.problem is None
+
+
+def test_what_a_process_still_has_open_goes_back_later(node: Node) -> None:
+    node.allocate()
+    node.turn(100)
+    node.open = {"/dev/vfio/44": (HolderProcess(7, "qemu"),)}
+    node.turn(GRACE)
+    node.turn()
+    assert node.drivers() == BOUND
+    assert node.problem is not None
+    assert "/dev/vfio/44 is open in qemu (PID 7)" in node.problem.text
+    node.open = {}
+    node.turn(1000)
+    assert node.drivers() == FREE
+
+
+@pytest.mark.slow
+def test_whenever_it_is_killed_the_card_is_whole_and_goes_back(tmp_path: Path) -> None:
+    """At each moment of an Allocate and of giving back; the next daemon finds what the last one left."""
+    for at in range(1, 200):
+        node = Node(tmp_path / f"allocate-{at}")
+        node.turn()
+        node.kernel.new_process(die_at=at)
+        with suppress(Killed, LauncherkitError):
+            node.allocate()
+        if node.kernel.moments < at:
+            break
+        came_through(node)
+    assert at > 10
+    for at in range(1, 200):
+        node = Node(tmp_path / f"back-{at}")
+        node.turn()
+        node.allocate()
+        node.turn(100)
+        node.kernel.new_process(die_at=at)
+        with suppress(Killed, LauncherkitError):
+            node.turn(GRACE)
+        if node.kernel.moments < at:
+            break
+        came_through(node)
+    assert at > 10
+
+
+def came_through(node: Node) -> None:
+    node.restart()
+    node.turn()
+    assert node.drivers() in (FREE, BOUND)
+    node.allocate()
+    assert node.drivers() == BOUND
+    node.turn(100)
+    node.turn(GRACE)
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+
+
+# Whose nodes they are
+
+
+def test_the_nodes_of_a_driver_are_found_by_their_numbers(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function(GPU, driver="nvidia", group=44)
+    for folder, number, name in (
+        ("drm/card1", "226:1", "dri/card1"),
+        ("sound/card0/pcmC0D3p", "116:5", "snd/pcmC0D3p"),
+    ):
+        place = tree.path(GPU) / folder
+        place.mkdir(parents=True)
+        (place / "dev").write_text(f"{number}\n")
+        (place / "uevent").write_text(f"DEVNAME={name}\n")
+    information = tmp_path / f"proc/driver/nvidia/gpus/{GPU}/information"
+    information.parent.mkdir(parents=True)
+    information.write_text("Model: \t\t NVIDIA A40\nDevice Minor: \t 2\nGPU Excluded:\t No\n")
+    found = driver_nodes(str(tmp_path), f"{tmp_path}/proc", [PciAddress.parse(GPU)])
+    assert found == {"/dev/dri/card1": (226, 1), "/dev/snd/pcmC0D3p": (116, 5), "/dev/nvidia2": (195, 2)}
