@@ -63,6 +63,8 @@ class Allocation(NamedTuple):
     """The ``<R>`` of the variable's name, which stands for the resource (E1)."""
     kind: Kind
     entries: tuple[HostAddress, ...]
+    devices: tuple[HostAddress, ...] = ()
+    """Of a DRA claim: which of the entries are devices of their own; of a variable that is found out (C2)."""
 
 
 KIND_OF_PREFIX: dict[str, Kind] = {"MDEV_PCI_RESOURCE": "mdev", "PCI_RESOURCE": "pci", "USB_RESOURCE": "usb"}

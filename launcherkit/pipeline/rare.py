@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.domain.address_space import read_address_space
     from launcherkit.resolve.chosen import chosen
+    from launcherkit.resolve.claimed import claimed_devices, for_each_device
     from launcherkit.resolve.display import decide_displays
     from launcherkit.resolve.missing import check_requests, not_in_domain
     from launcherkit.resolve.notes import notes_about
@@ -20,7 +21,9 @@ __all__ = [
     "DraFiles",
     "check_requests",
     "chosen",
+    "claimed_devices",
     "decide_displays",
+    "for_each_device",
     "not_in_domain",
     "notes_about",
     "read_address_space",
@@ -30,7 +33,9 @@ _HOME = {
     "DraFiles": "launcherkit.sources.dra",
     "check_requests": "launcherkit.resolve.missing",
     "chosen": "launcherkit.resolve.chosen",
+    "claimed_devices": "launcherkit.resolve.claimed",
     "decide_displays": "launcherkit.resolve.display",
+    "for_each_device": "launcherkit.resolve.claimed",
     "not_in_domain": "launcherkit.resolve.missing",
     "notes_about": "launcherkit.resolve.notes",
     "read_address_space": "launcherkit.domain.address_space",

@@ -39,8 +39,8 @@ class DraSource(Protocol):
         """Whether there are any."""
         ...
 
-    def read(self, request: Request) -> Allocation:
-        """The device that answers a request by claim."""
+    def read(self, request: Request, askers: int = ...) -> Allocation:
+        """The devices that answer a request by claim, which so many entries of the VMI name."""
         ...
 
 
@@ -77,6 +77,8 @@ def resolve(
     """
     requests = () if vmi is None else vmi.requests
     allocations, notes = _allocations(environment, dra, vmi, domain)
+    if any(allocation.devices for allocation in allocations.values()):
+        requests = rare.for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
@@ -110,9 +112,12 @@ def _allocations(
     allocations = {key: reading.allocation for key, reading in readings.items()}
     errors.extend([error for reading in readings.values() for error in reading.errors])
     if files is not None:
+        askers: dict[str, list[Request]] = {}
         for request in by_claim:
+            askers.setdefault(request.key, []).append(request)
+        for key, asking in askers.items():
             with errors:
-                allocations[request.key] = files.read(request)
+                allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
     return allocations, tuple([note for reading in readings.values() for note in reading.notes])
 
@@ -149,7 +154,7 @@ def _claims(
         return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # What a claim names is for its request alone, whatever a variable holds (C5).
-    wanted = {request: allocations[request.key].entries[0] for request in requests if request.claim is not None}
+    wanted = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
     if there:
         asked = [
             Named(request.section, request.name, allocations[request.key].kind, request.claim is not None)

@@ -174,7 +174,9 @@ class _Pools:
                 for entry in allocation.entries
                 if entry in self._taken
             ]
-            primaries = self._primaries[allocation.variable] = deque(self._find(allocation.variable, free))
+            devices = [entry for entry in free if entry in allocation.devices]
+            primaries = deque(devices if allocation.devices else self._find(allocation.variable, free))
+            self._primaries[allocation.variable] = primaries
         while primaries and primaries[0] in self._claimed:
             primaries.popleft()
         if wanted is not None and wanted not in self._claimed and wanted in primaries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -25,8 +26,14 @@ _MDEV, _MDEV_TOO, _PCI = "mdevUUID", "mDevUUID", "resource.kubernetes.io/pciBusI
 """KubeVirt reads the first; its enhancement proposal has the second spelling too, so drivers may."""
 _REMEDY = (
     "See what the DRA driver wrote: kubectl exec POD -c compute -- find {root} -name '*-metadata.json'. It must "
-    "publish device metadata with " + _PCI + " or " + _MDEV + ", and the request must be for one device."
+    "publish device metadata with "
+    + _PCI
+    + " or "
+    + _MDEV
+    + "; as many gpus and hostDevices of the VMI as the request has "
+    "devices can name it, or one for all."
 )
+_SIBLINGS = re.compile("siblings[0-9]*")
 
 
 _ATTRIBUTES: tuple[tuple[str, Kind, Callable[[str], HostAddress]], ...] = (
@@ -50,20 +57,34 @@ class DraFiles:
         """Whether this container got anything by DRA; a sidecar did not (Q2)."""
         return os.path.isdir(self.root)
 
-    def read(self, request: Request) -> Allocation:
-        """The one device that answers a request by claim.
+    def read(self, request: Request, askers: int = 1) -> Allocation:
+        """The devices that answer a request by claim, with what comes along as the driver says.
+
+        Args:
+            request: has a claim.
+            askers: how many entries of the VMI name the same request of the claim. One gets all devices.
 
         Raises:
-            BadClaim: there is not exactly one file with exactly one device, or it says nothing that can be attached.
+            BadClaim: there is not exactly one file with a device for each, or it says nothing that can be attached.
         """
         claim = request.claim
         if claim is None:
             raise ValueError(f"{request.path} has no claim")
         path = self._one_file(request, claim)
-        devices = list(_devices(self._document(request, path), claim))
-        if len(devices) != 1:
-            self._fail(request, f"{path} has {len(devices)} devices for the request {claim.request!r}, not one")
-        return Allocation(path, str(claim), *self._address(request, path, devices[0]))
+        found = [self._device(request, path, device) for device in _devices(self._document(request, path), claim)]
+        if not found or 1 < askers < len(found):
+            devices = f"{len(found)} device{'' if len(found) == 1 else 's'}"
+            wanted = f", and {askers} entries of the VMI name it" if askers > 1 else ""
+            self._fail(request, f"{path} has {devices} for the request {claim.request!r}{wanted}")
+        kinds = [kind for kind, _ in found]
+        if len(set(kinds)) > 1:
+            self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request!r}")
+        addresses = tuple(entries[0] for _, entries in found)
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                self._fail(request, f"{path} has {address} twice for the request {claim.request!r}")
+        entries = tuple(dict.fromkeys(entry for _, entries in found for entry in entries))
+        return Allocation(path, str(claim), kinds[0], entries, addresses)
 
     def _one_file(self, request: Request, claim: DeviceClaim) -> str:
         folder = os.path.join(self.root, _FOLDERS[claim.kind], claim.name, claim.request)
@@ -95,24 +116,47 @@ class DraFiles:
         what = f"has the apiVersion {found}" if versions else "holds no object"
         return self._fail(request, f"{path} {what}; known are {' and '.join(_VERSIONS)}")
 
-    def _address(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress]]:
-        """The UUID of an mdev before the PCI address, which is that of its parent then (E5)."""
+    def _device(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress, ...]]:
+        """The UUID of an mdev before the PCI address, which is that of its parent then; a function with its siblings
+        (E5).
+        """
         attributes = device.get("attributes") if isinstance(device, dict) else None
         found = attributes if isinstance(attributes, dict) else {}
         for name, kind, parse in _ATTRIBUTES:
             value = next((value for key, value in found.items() if key == name or key.endswith("/" + name)), None)
             if value is None:
                 continue
-            text = value.get("string") if isinstance(value, dict) else value
-            try:
-                return kind, (parse(text if isinstance(text, str) else ""),)
-            except ValueError as problem:
-                self._fail(request, f"{path}, attribute {name}: {shown(text)}: {problem}")
+            address = self._parsed(request, path, name, value, parse)
+            return kind, (address, *(self._siblings(request, path, found) if kind == "pci" else ()))
         names = ", ".join(map(shown, found)) or "none"
         return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
 
+    def _siblings(self, request: Request, path: str, attributes: dict[str, Any]) -> Iterator[HostAddress]:
+        """What the driver has given with a function: ``siblings``, and ``siblings2`` and so on where that is full."""
+        for name in sorted(filter(_SIBLINGS.fullmatch, attributes)):
+            for text in _text(attributes[name]).split(","):
+                yield self._parsed(request, path, name, text, PciAddress.parse)
+
+    def _parsed(
+        self, request: Request, path: str, name: str, value: Any, parse: Callable[[str], HostAddress]
+    ) -> HostAddress:
+        try:
+            return parse(_text(value))
+        except ValueError as problem:
+            self._fail(request, f"{path}, attribute {name}: {shown(_raw(value))}: {problem}")
+
     def _fail(self, request: Request, what: str) -> NoReturn:
         raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root), key=request.path)
+
+
+def _raw(value: Any) -> Any:
+    """An attribute's value, with its type or without."""
+    return value.get("string") if isinstance(value, dict) else value
+
+
+def _text(value: Any) -> str:
+    text = _raw(value)
+    return text if isinstance(text, str) else ""
 
 
 def _objects(text: str) -> Iterator[Any]:

@@ -160,3 +160,52 @@ def test_metadata_of_others_is_nothing_to_a_vm_without_claims(tmp_path: Path) ->
     asked = vmi([], deviceName="nvidia.com/GPU")
     with_files = translate(there, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path)))
     assert with_files == translate(there, env={}, host=Host.none(), vmi=asked)
+
+
+# Several devices, and what comes along
+
+
+def several(*devices: dict[str, str]) -> dict[str, Any]:
+    listed = [{"attributes": {name: {"string": value} for name, value in device.items()}} for device in devices]
+    return {**metadata({}), "requests": [{"name": "gpu", "devices": listed}]}
+
+
+def test_siblings_come_after_their_device_and_are_none_themselves(tmp_path: Path) -> None:
+    first = {PCI: "0000:e1:00.0", "siblings": "0000:e1:00.1,0000:e1:00.2", "siblings2": "0000:e1:00.3"}
+    put(tmp_path, several(first, {PCI: "0000:01:00.0"}))
+    allocation = DraFiles(str(tmp_path)).read(Request("gpus", 0, "gpu1", None, None, CLAIM))
+    listed = ["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3", "0000:01:00.0"]
+    assert list(map(str, allocation.entries)) == listed
+    assert list(map(str, allocation.devices)) == ["0000:e1:00.0", "0000:01:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ([{PCI: "0000:e1:00.0"}, {PCI: "0000:e1:00.0"}], "has 0000:e1:00.0 twice for the request 'gpu'"),
+        ([{PCI: "0000:e1:00.0"}, {MDEV: UUID}], "has PCI functions and mediated devices for the request 'gpu'"),
+        ([{PCI: "0000:e1:00.0", "siblings": "0000:e1:00.1,audio"}], "attribute siblings: 'audio': not of the form"),
+    ],
+)
+def test_devices_that_make_no_sense_are_named(tmp_path: Path, devices: list[dict[str, str]], message: str) -> None:
+    put(tmp_path, several(*devices))
+    with pytest.raises(BadClaim) as raised:
+        read(tmp_path)
+    assert message in raised.value.message
+
+
+def test_an_attribute_of_another_domain_says_nothing_of_siblings(tmp_path: Path) -> None:
+    put(tmp_path, several({PCI: "0000:e1:00.0", "example.com/siblings": "audio"}))
+    assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
+
+
+def test_all_vgpus_of_one_entry_are_shown_as_it_says(tmp_path: Path) -> None:
+    other = UUID.replace("4b", "5c")
+    put(tmp_path, several({MDEV: UUID}, {MDEV: other}))
+    options = {"display": {"enabled": False}}
+    gpus = [{"name": "g", "claimName": "c", "requestName": "gpu", "virtualGPUOptions": options}]
+    claims = [{"name": "c", "resourceClaimName": "gpu-claim"}]
+    vmi = {"spec": {"resourceClaims": claims, "domain": {"devices": {"gpus": gpus}}}}
+    done = translate(DOMAIN, vmi=json.dumps(vmi), env={}, dra=DraFiles(str(tmp_path)), host=Host.none())
+    assert b"display='on'" not in done.domain_xml
+    assert [b"ua-dra-gpu-g'" in done.domain_xml, b"ua-dra-gpu-g-2'" in done.domain_xml] == [True, True]
