@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.claim_files import ClaimPlaces, GivenDevice, files_of, prepared, sibling_attributes
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.inventory import DraDevice
+from launcherkit_plugin.dra.leftovers import files_left, remove_empty, strays
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder
-from launcherkit_plugin.model.errors import ClaimFilesFailed, MixedNodes, UnknownDevice
+from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed, MixedNodes, UnknownDevice
 
-GET_SECONDS = 10.0
-"""For how long the API server may take to tell what the claim is."""
+GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
+"""For how long the API server may take to tell what the claim is, and to tell it again of one that is prepared."""
 _EXTENDED = re.compile(r"(container-\d+)-request-\d+")
 """Requests of a claim that the scheduler has made for extended resources: each container gets its own alone."""
 _IOMMUFD = "/dev/iommu"
@@ -134,14 +136,22 @@ class Preparer:
     async def _prepare(self, ref: ClaimRef, says: Says) -> tuple[PreparedDevice, ...]:
         records = self.held()
         before = records.claims.get(ref.uid)
-        if before is not None and self._is_in_place(before):
-            return before.devices
-        for uid, error in records.broken.items():
-            if uid != ref.uid:
-                raise error
+        in_place = before is not None and self._is_in_place(before)
         says("the API server is asked for it")
-        document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, GET_SECONDS)
-        claim = allocated(document, ref, self._places.driver)
+        try:
+            seconds = AGAIN_SECONDS if in_place else GET_SECONDS
+            document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, seconds)
+            claim = allocated(document, ref, self._places.driver)
+        except LauncherkitError:
+            if before is not None and in_place:
+                return before.devices
+            raise
+        if before is not None and not _is_as_allocated(before, claim):
+            await self._unprepare(ref, says)  # the kubelet has forgotten to: it was allocated again since
+            before = None
+        elif before is not None and in_place:
+            return before.devices
+        _refuse_beside(records, ref)
         shares = self._shares(claim)
         says(f"it is being given {', '.join(result.device for result in claim.devices)}")
         wanted = [(share.resource, list(listed)) for share, listed in shares.items()]
@@ -220,58 +230,45 @@ class Preparer:
 
     async def _unprepare(self, ref: ClaimRef, says: Says) -> None:
         says("its files are being removed")
-        for path in self._left_of(ref):
+        for path in files_left(self._places, ref):
             self._files.remove(path)
-        for folder in _folders(self._places.metadata_folder(ref)):
-            with suppress(OSError):  # not empty: another claim of this name has it now
-                os.rmdir(folder)
+        remove_empty(self._places.metadata_folder(ref))
         records = self._checkpoint.read()
         if ref.uid in records.claims or ref.uid in records.broken:
             self._checkpoint.remove(ref.uid)
             self.held()
             self._wake(Wakeup.PODS)
 
-    def _left_of(self, ref: ClaimRef) -> Iterator[str]:
-        """The files of a claim that are there, whatever its record says. Another claim of its name has its own."""
-        yield self._places.of_claim(ref.uid)
-        start = self._places.metadata_cdi(ref.uid, "").removesuffix(".json").rpartition("/")[2]
-        for name in _names(self._places.cdi):
-            if name.startswith(start):
-                yield f"{self._places.cdi}/{name}"
-        for request in _names(self._places.metadata_folder(ref)):
-            path = self._places.metadata_file(ref, request)
-            with suppress(OSError), open(path, "rb") as file:
-                if f'"{ref.uid}"'.encode() in file.read():
-                    yield path
-
     def tidy(self) -> None:
         """Remove what a killed process has left: files of claims that have no record. Nobody may be preparing one."""
-        records = self.held()
-        known = records.claims.keys() | records.broken.keys()
-        start = f"{self._places.driver}_"
-        for name in _names(self._places.cdi):
-            uid = name.removeprefix(start).removeprefix("metadata_").partition("_")[0].removesuffix(".json")
-            if name.startswith(f".{start}") or (name.startswith(start) and uid not in known):
-                self._tidy(f"{self._places.cdi}/{name}")
-        for name in _names(self._places.records):
-            if name.startswith("."):
-                self._tidy(f"{self._places.records}/{name}")
-        if records.broken:
-            return  # whose metadata it is nobody knows
-        kept = {self._places.metadata_folder(record.ref) for record in records.claims.values()}
-        for name in _names(self._places.metadata):
-            folder = f"{self._places.metadata}/{name}"
-            if folder not in kept:
-                for below in _folders(folder):
-                    for file in _names(below):
-                        self._tidy(f"{below}/{file}")
-                    with suppress(OSError):
-                        os.rmdir(below)
-
-    def _tidy(self, path: str) -> None:
-        with suppress(ClaimFilesFailed):
-            if not os.path.isdir(path):
+        for path in strays(self._places, self.held()):
+            with suppress(ClaimFilesFailed):  # the next start tries again
                 self._files.remove(path)
+
+
+def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
+    """Whether what was prepared is what the claim has now."""
+    return {(one.request, one.pool, one.device, one.share_id) for one in record.devices} == {
+        (one.request, one.pool, one.device, one.share_id) for one in claim.devices
+    }
+
+
+def _refuse_beside(records: Records, ref: ClaimRef) -> None:
+    """See that nothing is unknown, and that no other claim has the files of this one's name.
+
+    Raises:
+        BadClaimRecord: of another claim, which may have the same devices.
+        BadResourceClaim: one of that name, deleted since, is still prepared.
+    """
+    for uid, error in records.broken.items():
+        if uid != ref.uid:
+            raise error
+    for record in records.claims.values():
+        if (record.ref.namespace, record.ref.name) == (ref.namespace, ref.name) and record.ref.uid != ref.uid:
+            raise BadResourceClaim(
+                f"ResourceClaim {ref} can't be prepared: one of that name, with the UID {record.ref.uid!r}, still is",
+                "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
+            )
 
 
 def _container(request: str) -> str:
@@ -304,17 +301,3 @@ def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
             "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "
             "the claim's parameters.",
         )
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _folders(folder: str) -> Iterator[str]:
-    """The folders in one, and that one after them."""
-    for name in _names(folder):
-        yield f"{folder}/{name}"
-    yield folder

@@ -1,4 +1,4 @@
-"""One piece of work at a time for each ResourceClaim, answered before the kubelet gives up; one driver at a time."""
+"""One piece of work at a time for ResourceClaims of one name, answered before the kubelet gives up."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Work:
 
 
 class Turns:
-    """The work on claims of this process.
+    """The work on claims of this process, by their names: claims of one name share files.
 
     What takes too long is answered with an error and goes on; whoever asks for the same claim then waits for its end.
     """
@@ -100,15 +100,16 @@ class Turns:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
-        while (before := self._under_way.get(ref.uid)) is not None:
+        name = str(ref)
+        while (before := self._under_way.get(name)) is not None:
             assert before.task is not None
             await asyncio.wait({before.task}, timeout=deadline - loop.time())
             if not before.task.done():
                 raise self._late(ref, before)
         mine = _Work("it waits for another process of this driver")
-        self._under_way[ref.uid] = mine
+        self._under_way[name] = mine
         mine.task = task = asyncio.create_task(self._locked(mine, work))
-        task.add_done_callback(lambda done: self._ended(ref.uid, done))
+        task.add_done_callback(lambda done: self._ended(name, done))
         await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not task.done():
             raise self._late(ref, mine)
@@ -121,8 +122,8 @@ class Turns:
         async with self._lock:
             return await work(says)
 
-    def _ended(self, uid: str, task: asyncio.Task[Any]) -> None:
-        del self._under_way[uid]
+    def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
+        del self._under_way[name]
         if not task.cancelled():
             task.exception()  # whoever waited for it may have gone
 

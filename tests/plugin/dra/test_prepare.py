@@ -257,9 +257,9 @@ def test_nodes_of_both_kinds_never_go_into_one_container(tmp_path: Path) -> None
     desk.allocate(results={"nic": ["0000:04:00.0"]})
     desk.prepare()
     desk.unprepare()
-    desk.allocate(AGAIN, results={"gpu": [ONE], "nic": ["0000:04:00.0"]})
+    desk.allocate(results={"gpu": [ONE], "nic": ["0000:04:00.0"]})
     with shown("LK816"):
-        desk.prepare(AGAIN)
+        desk.prepare()
     assert (desk.files(), desk.held()) == ([], {})
 
 
@@ -268,11 +268,21 @@ def test_nodes_of_both_kinds_never_go_into_one_container(tmp_path: Path) -> None
 
 def test_what_is_prepared_is_not_prepared_again_and_needs_no_api_server(desk: ClaimDesk) -> None:
     first = desk.prepare()
+    assert desk.prepare() == first
     desk.claims.clear()
     assert desk.prepare() == first
     desk.restart()
     assert desk.prepare() == first
-    assert desk.asked == 1
+    assert desk.woken == [Wakeup.GIVEN]
+
+
+def test_a_claim_that_was_allocated_again_gets_its_new_devices_and_keeps_none_of_the_old(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.allocate(REF, CARDS[1])
+    (device,) = desk.prepare()
+    assert device.device == dra_name(TWO)
+    assert desk.held() == {TWO: "ResourceClaim vms/gpu"}
+    assert dra_name(ONE) not in (desk.folder / CLAIM_FILE).read_text()
 
 
 @pytest.mark.parametrize("lost", [CLAIM_FILE, METADATA_CDI, METADATA])
@@ -308,13 +318,17 @@ def test_a_claim_that_nobody_knows_is_unprepared_at_once(desk: ClaimDesk) -> Non
     assert desk.asked == 0
 
 
-def test_a_claim_that_was_made_again_under_its_name_is_another_one(desk: ClaimDesk) -> None:
-    desk.prepare()
+def test_a_claim_that_was_made_again_under_its_name_waits_for_the_end_of_the_first(desk: ClaimDesk) -> None:
+    first = desk.prepare()
     desk.allocate(AGAIN, CARDS[1])
-    desk.prepare(AGAIN)
-    assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/gpu"}
+    with pytest.raises(BadResourceClaim, match="one of that name, with the UID 'u-1', still is"):
+        desk.prepare(AGAIN)
+    assert desk.files() == ALL
+    assert desk.prepare() == first  # its pod runs on
+    desk.unprepare(AGAIN)
     desk.unprepare()
-    assert desk.held() == {TWO: "ResourceClaim vms/gpu"}
+    desk.prepare(AGAIN)
+    desk.unprepare()
     assert '"u-2"' in (desk.folder / METADATA).read_text()
     desk.unprepare(AGAIN)
     assert desk.files() == []
@@ -448,7 +462,7 @@ def test_a_call_that_takes_too_long_is_answered_and_goes_on(desk: ClaimDesk) -> 
         gate.set()
         (device,) = await desk.preparer.prepare(REF)
         assert device.device == dra_name(ONE)
-        assert desk.asked == 1
+        assert desk.woken == [Wakeup.GIVEN]  # prepared once
 
     asyncio.run(calls())
 
@@ -464,9 +478,10 @@ def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
             with pytest.raises(PrepareLate, match="it waits for another process of this driver"):
                 await other.preparer.prepare(REF)
         await desk.preparer.prepare(REF)
-        desk.allocate(AGAIN)
+        third = ClaimRef("vms", "third", "u-9")
+        desk.allocate(third)
         with pytest.raises(DeviceTaken):  # the other has been told by the record
-            await other.preparer.prepare(AGAIN)
+            await other.preparer.prepare(third)
 
     asyncio.run(calls())
 
@@ -497,9 +512,10 @@ def test_the_pages_show_what_is_said(desk: ClaimDesk) -> None:
     desk.step = str
     desk.prepare()
     (desk.folder / RECORD).write_text("")
+    other = ClaimRef("vms", "other", "u-9")
+    desk.allocate(other)
     with shown("LK814", kubelet=desk.places.kubelet_dir):
-        desk.allocate(AGAIN)
-        desk.prepare(AGAIN)
+        desk.prepare(other)
 
 
 def _full(name: str, path: str) -> None:
