@@ -17,10 +17,11 @@ from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cli import cluster, probe, serve
+from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
 from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
-from launcherkit_plugin.cluster.publisher import NODES_PATH
-from launcherkit_plugin.model.config import CdiConfig
+from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
+from launcherkit_plugin.model.config import CdiConfig, DraConfig
 from launcherkit_plugin.telemetry.node_features import FOLDER
 
 PLUGIN = DEPLOY / "plugin"
@@ -94,7 +95,7 @@ def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
     changed = read(patch)
     assert [changed[key] for key in ("apiVersion", "kind")] == [base[key] for key in ("apiVersion", "kind")]
     assert changed["metadata"].items() <= base["metadata"].items()
-    added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends") else set()
+    added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends", "dra") else set()
     assert {each["name"] for each in pod(patch)["containers"]} <= {"plugin"} | added
 
 
@@ -219,7 +220,7 @@ def test_the_page_has_every_right() -> None:
     for component, right, *_ in rows("component | right"):
         verbs, _, what = right.replace(", ", ",").partition(" ")
         resource, _, namespace = what.partition(" in the namespace ")
-        group = "kubevirt.io" if resource == "kubevirts" else ""
+        group = "kubevirt.io" if resource == "kubevirts" else "resource.k8s.io" if "resource" in resource else ""
         told |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
     components = [name for name, folder in COMPONENTS.items() if (folder / "rbac.yaml").exists()]
     assert told == {(name, right) for name in components for right in rights(name)}
@@ -295,6 +296,16 @@ def test_over_the_network_the_metrics_can_be_reached_and_nothing_else() -> None:
     assert (policy["policyTypes"], [each["port"] for each in rule["ports"]]) == (["Ingress"], [port["name"]])
 
 
+def test_the_manifests_of_dra_are_of_the_driver_that_the_configuration_has_by_default() -> None:
+    driver = DraConfig().driver
+    found = {outside for outside, writes in mounts(COMPONENTS["dra"] / "daemonset.yaml").values() if writes}
+    kubelet = options(BASE / "daemonset.yaml").kubelet_dir
+    assert found == {f"{kubelet}/plugins_registry", f"{kubelet}/plugins/{driver}", CdiConfig().folder}
+    for name in ("rbac", "policy", "deviceclasses"):
+        text = (COMPONENTS["dra"] / f"{name}.yaml").read_text()
+        assert set(re.findall(r"pci\.[a-z.]+", text)) == {driver}
+
+
 def test_cdi_files_are_written_where_the_configuration_has_them_by_default() -> None:
     assert mounts(COMPONENTS["cdi"] / "daemonset.yaml") == {CdiConfig().folder: (CdiConfig().folder, True)}
 
@@ -366,6 +377,13 @@ def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
     asked |= {(NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
     assert rights("cluster") == {(*of_path(path), verb) for path, verb in asked}
     assert rights("pod-ends") == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
+    claims = of_path(CLAIMS_PATH.format("a"))[2]
+    assert rights("dra") == {
+        *((*of_path(SLICES_PATH), verb) for verb in ("list", "watch", "create", "update", "delete")),
+        ("", "resource.k8s.io", claims, "get"),
+        ("", "resource.k8s.io", f"{claims}/status", "patch"),
+        ("", "resource.k8s.io", f"{claims}/driver", "associated-node:patch"),
+    }
 
 
 def of_path(path: str) -> tuple[str, str, str]:
@@ -375,7 +393,7 @@ def of_path(path: str) -> tuple[str, str, str]:
     return found[2] or "", found[1] or "", found[3]
 
 
-@pytest.mark.parametrize("name", ["cluster", "pod-ends"])
+@pytest.mark.parametrize("name", ["cluster", "pod-ends", "dra"])
 def test_the_rights_are_given_to_the_pods_account(name: str) -> None:
     documents = list(yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text()))
     account = read(BASE / "serviceaccount.yaml")["metadata"]
