@@ -120,6 +120,9 @@ ENVIRONMENT = "DEV_VENV"
 EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"
 """How many examples the tests take that make them at random."""
 
+IDLE = "LAUNCHERKIT_TEST_IDLE"
+"""For how many seconds a test of the tier api looks on to see that nothing is written."""
+
 KILLS = "LAUNCHERKIT_TEST_KILLS"
 """How often the tests of the kernel tier that kill a daemon at random moments do so."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from launcherkit.doctor.devices import check_functions, check_groups, check_resizable
+from launcherkit.doctor.dra_node import check_dra_node
 from launcherkit.doctor.facts import Patient
 from launcherkit.doctor.finding import CHECKS, Finding
 from launcherkit.doctor.iommu import check_iommu, check_modules
@@ -22,6 +23,7 @@ _EXAMINERS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     check_nodes,
     check_memlock,
     check_window,
+    check_dra_node,
     check_versions,
 )
 

@@ -69,6 +69,29 @@ class Resizable:
 
 
 @dataclass(frozen=True, slots=True)
+class KubeletNode:
+    """What a node of Kubernetes has for a DRA driver."""
+
+    kubelet: Version | None
+    containerd: Version | None
+    """None too where another runtime is there."""
+    cdi_enabled: bool | None
+    """What containerd's configuration says; None where it says nothing."""
+    registry: bool
+    """The folder where the kubelet looks for drivers."""
+    drivers: frozenset[str]
+    """The names of those that have a socket there, with the UID of their pod where they say it."""
+    cluster_sockets: int
+    """Sockets of daemons for the process that speaks to the cluster, in the folders of the node's pods."""
+    cdi_writable: bool
+    """CDI files can be made: their file system, or that where their folder would be, is not read-only."""
+
+    def has_driver(self, driver: str) -> bool:
+        """Whether one of that name has a socket."""
+        return any(name == driver or name.startswith(f"{driver}-") for name in self.drivers)
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """What only a look at the machine itself tells; a snapshot has nothing of it."""
 
@@ -79,6 +102,8 @@ class Gathered:
     libvirt: Version | None
     qemu: Version | None
     kernel: Version | None = None
+    node: KubeletNode | None = None
+    """None where no kubelet has a folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ CHECKS = {
     "guest-window": "the large BARs fit into the guest's 64-bit PCI window",
     "libvirt-version": "libvirt is new enough for what the domain uses",
     "qemu-version": "QEMU is new enough for what the domain uses",
+    "dra-kubelet": "the node's kubelet knows DRA, and has the folder where drivers register",
+    "dra-cdi": "the node's runtime takes devices from CDI files, and these can be written",
+    "dra-driver": "the node's DRA driver is registered, and beside what speaks to the cluster for it",
     "known-problems": "nothing is known to be broken in the versions of KubeVirt, libvirt, QEMU and Linux",
 }
 """Every check by name, in the order of the report, and what it looks at."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.compatibility import Version
-from launcherkit.doctor.facts import Gathered, Machine, Node, Process, Resizable
+from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.identity import DEVICES
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd", "mdev")
 _DAEMONS = ("virtqemud", "libvirtd")
+_KUBELET, _CDI = "var/lib/kubelet", "var/run/cdi"
+_CONTAINERD = "etc/containerd/config.toml"
 _IPC_LOCK, _SYS_RESOURCE = 14, 24  # linux/capability.h
 _SECONDS = 10
 """How long a program may take to say its version."""
@@ -48,6 +50,7 @@ def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
             libvirt=ask_version(_DAEMONS, env) if here else None,
             qemu=ask_version((f"qemu-system-{os.uname().machine}", "qemu-kvm"), env) if here else None,
             kernel=read_kernel(tree),
+            node=read_node(tree, root, env if here else None),
         )
 
 
@@ -79,6 +82,36 @@ def read_kernel(tree: Tree) -> Version | None:
     """The version of Linux, without what the distribution adds to it."""
     found = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
     return tuple(map(int, found[1].split(b"."))) if found else None
+
+
+def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:
+    """What is here for a DRA driver; programs are asked for their versions where ``env`` is given."""
+    if not tree.exists(_KUBELET):
+        return None
+    enabled = re.search(rb"^\s*enable_cdi\s*=\s*(true|false)", tree.read(_CONTAINERD, LARGE) or b"", re.MULTILINE)
+    sockets = tree.names(f"{_KUBELET}/plugins_registry")
+    pods = tree.names(f"{_KUBELET}/pods")
+    socket = f"{_KUBELET}/pods/{{}}/volumes/kubernetes.io~empty-dir/cluster-socket/daemon.sock"
+    return KubeletNode(
+        kubelet=None if env is None else ask_version(("kubelet",), env),
+        containerd=None if env is None else ask_version(("containerd",), env),
+        cdi_enabled=enabled[1] == b"true" if enabled else None,
+        registry=tree.exists(f"{_KUBELET}/plugins_registry"),
+        drivers=frozenset(name.removesuffix("-reg.sock") for name in sockets if name.endswith("-reg.sock")),
+        cluster_sockets=sum(tree.exists(socket.format(pod)) for pod in pods),
+        cdi_writable=_can_be_written(root, _CDI),
+    )
+
+
+def _can_be_written(root: str, folder: str) -> bool:
+    """Whether a folder, or the nearest one above it that there is, is on a file system that can be written to."""
+    path = os.path.join(root, folder)
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    try:
+        return not os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
 
 
 def read_process(tree: Tree) -> Process | None:
@@ -159,7 +192,10 @@ def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | No
             )
         except (OSError, subprocess.SubprocessError):
             continue
-        found = re.search(rb"(?:version |\(libvirt\) )(\d{1,3}(?:\.\d{1,3}){1,3})", done.stdout)
+        found = re.search(
+            rb"(?:version |\(libvirt\) |Kubernetes v|containerd/containerd(?:/v2)? v?)(\d{1,3}(?:\.\d{1,3}){1,3})",
+            done.stdout,
+        )
         if found:
             return tuple(map(int, found[1].split(b".")))
     return None

@@ -111,7 +111,7 @@ class ApiServer:
         thread.start()
         try:
             path = folder / "kubeconfig"
-            path.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.server_address[1]}")))
+            path.write_text(yaml.safe_dump(kubeconfig_of(f"http://127.0.0.1:{server.server_address[1]}")))
             yield path
         finally:
             with self.lock:
@@ -122,7 +122,8 @@ class ApiServer:
             thread.join()
 
 
-def _kubeconfig(url: str) -> dict[str, Any]:
+def kubeconfig_of(url: str) -> dict[str, Any]:
+    """A kubeconfig file with this server's token."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

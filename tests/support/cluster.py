@@ -7,9 +7,12 @@ ends with the last test of that tier.
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +79,17 @@ class Cluster:
         """What the program says of itself: ``KUBECONFIG``, ``CLUSTER_KUBELET_DIR`` and more."""
         lines = self._done(_CALL_SECONDS, "env").splitlines()
         return dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+
+    @contextmanager
+    def served_to(self, *as_whom: str) -> Iterator[str]:
+        """The API at an address of this machine, where whoever asks is the one that kubectl's arguments say."""
+        command = [str(self._program), "kubectl", "proxy", "--port=0", *as_whom]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as proxy:
+            try:
+                assert proxy.stdout is not None
+                yield f"http://{proxy.stdout.readline().split()[-1]}"
+            finally:
+                os.killpg(proxy.pid, signal.SIGTERM)
 
     def restart_kubelet(self) -> None:
         """End the kubelet and start it again; containers live on."""

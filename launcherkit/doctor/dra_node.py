@@ -1,0 +1,76 @@
+"""Can a DRA driver work on this node? Where none is registered nothing fails: what it would lack is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcherkit.compatibility import compatibility, dotted
+from launcherkit.doctor.facts import SNAPSHOT, KubeletNode, Patient
+from launcherkit.doctor.finding import Finding
+
+DRIVER = "pci.launcherkit.io"
+_CDI_BY_DEFAULT = (2, 0)
+_INSTALL = "Install the component `dra` of deploy/plugin; see docs/how-to/dra.md."
+
+
+def check_dra_node(patient: Patient) -> Iterator[Finding]:
+    """Kubelet, CDI and driver of a node; a VM asks for none of them by itself."""
+    if patient.subject.of_vm:
+        return
+    node = patient.gathered.node if patient.gathered is not None else None
+    if node is None:
+        why = SNAPSHOT if patient.gathered is None else "no kubelet has its folder here, /var/lib/kubelet"
+        for check in ("dra-kubelet", "dra-cdi", "dra-driver"):
+            yield Finding(check, "", "skipped", why)
+        return
+    yield _judged("dra-kubelet", node, *_kubelet(node))
+    yield _judged("dra-cdi", node, *_cdi(node))
+    yield _driver(node)
+
+
+def _judged(check: str, node: KubeletNode, good: bool, seen: str, remedy: str) -> Finding:
+    """What a driver lacks fails where there is one."""
+    if good:
+        return Finding(check, "", "ok", seen)
+    if node.has_driver(DRIVER):
+        return Finding(check, "", "fail", seen, remedy)
+    return Finding(check, "", "skipped", f"{seen}; a DRA driver would need that, and none of launcherkit's is here")
+
+
+def _kubelet(node: KubeletNode) -> tuple[bool, str, str]:
+    since = compatibility().since("dra")
+    if node.kubelet is not None and node.kubelet < since:
+        return False, f"kubelet {dotted(node.kubelet)}; DRA needs {dotted(since)}", "Stay with the device plugin."
+    if not node.registry:
+        seen = "no folder /var/lib/kubelet/plugins_registry"
+        return False, seen, "The kubelet makes it when it starts: see whether it runs, and its --root-dir."
+    version = (
+        "a kubelet that doesn't tell its version here" if node.kubelet is None else f"kubelet {dotted(node.kubelet)}"
+    )
+    return True, f"{version}, and /var/lib/kubelet/plugins_registry", ""
+
+
+def _cdi(node: KubeletNode) -> tuple[bool, str, str]:
+    if not node.cdi_writable:
+        return False, "/var/run/cdi is on a file system that is read-only", "Make /var/run a file system in memory."
+    if node.containerd is None:
+        return True, "CDI files can be written; no containerd tells its version here", ""
+    seen, since = f"containerd {dotted(node.containerd)}", compatibility().since("cdi")
+    if node.containerd < since:
+        return False, f"{seen}; CDI needs {dotted(since)}", f"Use containerd {dotted(since)} or later."
+    enabled = node.containerd >= _CDI_BY_DEFAULT if node.cdi_enabled is None else node.cdi_enabled
+    if enabled:
+        return True, f"{seen} with CDI; its files can be written", ""
+    remedy = "Set enable_cdi = true in the section of the CRI plugin in /etc/containerd/config.toml, and restart it."
+    return False, f"{seen} without CDI", remedy
+
+
+def _driver(node: KubeletNode) -> Finding:
+    name = "dra-driver"
+    if not node.has_driver(DRIVER):
+        others = f", but {', '.join(sorted(node.drivers))}" if node.drivers else ""
+        return Finding(name, "", "skipped", f"no socket of {DRIVER} in plugins_registry{others}. {_INSTALL}")
+    if not node.cluster_sockets:
+        seen = f"{DRIVER} has its socket, but no pod of this node has that of the cluster's container"
+        return Finding(name, "", "warn", seen, "Add the component `cluster`: it publishes the slices and reads claims.")
+    return Finding(name, "", "ok", f"{DRIVER} has its socket, and beside it the cluster's container has one")

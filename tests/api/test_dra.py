@@ -1,0 +1,248 @@
+"""The component `dra` on the API of today: what its container writes, and what it can't without each of its rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcherkit_plugin.model.errors import ClaimUnreadable
+from tests.api.applying import apply
+from tests.api.dra import AS_PLUGIN, DRIVER, NODE, claim, server
+from tests.plugin.cluster.test_cluster import Daemon, daemon
+from tests.support.apiserver import kubeconfig_of
+from tests.support.cluster import Cluster
+from tests.support.clusterprocess import ClusterProcess
+from tests.support.waiting import until
+from tests.test_deploy_plugin import COMPONENTS, rights
+from tests.tiers import IDLE
+
+__all__ = ["claim", "server"]
+
+pytestmark = pytest.mark.api
+
+IDLE_SECONDS = float(os.environ.get(IDLE, "5"))
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Of the daemon's socket."""
+    with tempfile.TemporaryDirectory(prefix="lk-") as folder:
+        yield Path(folder) / "daemon.sock"
+
+
+@contextmanager
+def container(server: Cluster, path: Path) -> Iterator[ClusterProcess]:
+    """The process that speaks to the cluster, with the rights of the plugin's account on the node."""
+    with server.served_to(*AS_PLUGIN) as url:
+        kubeconfig = kubeconfig_of(url)
+        kubeconfig["users"] = [{"name": "u", "user": {}}]
+        file = path.with_name("kubeconfig")
+        file.write_text(yaml.safe_dump(kubeconfig))
+        with ClusterProcess(path, NODE, file) as process:
+            yield process
+
+
+Scenario = Callable[[Daemon], Awaitable[None]]
+
+
+def beside(server: Cluster, path: Path, scenario: Scenario) -> str:
+    """Run a scenario with a daemon beside the process; what that process said."""
+    with container(server, path) as process:
+        daemon(path, scenario)
+        return process.told()
+
+
+def specs(*names: str) -> list[dict[str, Any]]:
+    return [{"devices": [{"name": name}]} for name in names]
+
+
+def slices(server: Cluster) -> list[dict[str, Any]]:
+    """Those of the node, in their order."""
+    found: list[dict[str, Any]] = server.get("resourceslices", f"--field-selector=spec.nodeName={NODE}")["items"]
+    return sorted(found, key=lambda item: int(item["metadata"]["name"].partition("-")[0], 16))
+
+
+def names(server: Cluster) -> list[str]:
+    return [device["name"] for item in slices(server) for device in item["spec"].get("devices", [])]
+
+
+async def shown(server: Cluster, wanted: list[str]) -> None:
+    await asyncio.to_thread(until, lambda: names(server) == wanted, f"{wanted}", lambda: names(server))
+
+
+# What it publishes
+
+
+def largest() -> list[dict[str, Any]]:
+    """A pool at the limits of the API: 32 attributes, 16 taints, 2 counter sets of 32 counters, 64 devices a slice."""
+    counters = {f"counter-{number}": {"value": "1"} for number in range(32)}
+    sets = [{"name": f"card-{number}", "counters": counters} for number in range(8)]
+    use = [{"counterSet": f"card-{number}", "counters": counters} for number in range(2)]
+    device = {
+        "attributes": {f"attribute_{number:02}_{'x' * 19}": {"string": "v" * 64} for number in range(31)},
+        "capacity": {"window64": {"value": "131072Mi"}},
+        "consumesCounters": use,
+        "taints": [{"key": f"launcherkit.io/t{number}", "effect": "NoSchedule"} for number in range(16)],
+    }
+    devices = [{"name": f"pci-0000-e1-{number:02x}-0", **device} for number in range(64)]
+    return [{"sharedCounters": sets}, {"devices": devices}]
+
+
+def test_a_pool_at_the_limits_of_the_api_is_taken_and_never_written_again(server: Cluster, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.publish_slices(DRIVER, largest())
+        await shown(server, [device["name"] for device in largest()[1]["devices"]])
+        await asyncio.sleep(2)  # the changes come back by the watch
+        it.socket.publish_slices(DRIVER, [*largest()])
+        await asyncio.sleep(2)
+        assert [item["metadata"]["generation"] for item in slices(server)] == [1, 1]
+        it.socket.publish_slices(DRIVER, [])
+        await shown(server, [])
+
+    told = beside(server, path, scenario)
+    assert [line for line in told.splitlines() if "ResourceSlices" in line] == [
+        f"info: {DRIVER}: 2 ResourceSlices, generation 1",
+        f"info: {DRIVER}: 0 ResourceSlices, generation 1",
+    ]
+
+
+def test_slices_that_are_wiped_are_there_again_and_changes_reach_all(server: Cluster, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.publish_slices(DRIVER, specs("a", "b"))
+        await shown(server, ["a", "b"])
+        server.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={NODE}")
+        await shown(server, ["a", "b"])
+        it.socket.publish_slices(DRIVER, specs("a", "c"))
+        await shown(server, ["a", "c"])
+
+    beside(server, path, scenario)
+    pool = {"name": NODE, "generation": 2, "resourceSliceCount": 2}
+    assert [item["spec"]["pool"] for item in slices(server)] == [pool, pool]
+    (owner,) = slices(server)[0]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", server.get("node", NODE)["metadata"]["uid"])
+
+
+def requests(server: Cluster) -> dict[str, float]:
+    """How many requests for slices that write the server has counted, by verb."""
+    counted: dict[str, float] = {}
+    for line in server.kubectl("get", "--raw=/metrics").splitlines():
+        if line.startswith("apiserver_request_total{") and 'resource="resourceslices"' in line:
+            verb = line.partition('verb="')[2].partition('"')[0]
+            if verb not in ("GET", "LIST", "WATCH"):
+                counted[verb] = counted.get(verb, 0.0) + float(line.split()[-1])
+    return counted
+
+
+def test_while_nothing_changes_nothing_is_written(server: Cluster, path: Path) -> None:
+    async def scenario(it: Daemon) -> None:
+        it.socket.publish_slices(DRIVER, largest())
+        await shown(server, [device["name"] for device in largest()[1]["devices"]])
+        await asyncio.sleep(2)
+        before = requests(server)
+        assert before["POST"] > 0
+        await asyncio.sleep(IDLE_SECONDS)
+        assert requests(server) == before
+
+    beside(server, path, scenario)
+
+
+def test_a_claim_is_read_and_its_status_written_beside_what_others_say(
+    server: Cluster, path: Path, claim: dict[str, Any]
+) -> None:
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Bound",
+        "message": "bound to vfio-pci",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    device = {"driver": DRIVER, "pool": NODE, "device": "pci-0000-e1-00-0", "conditions": [condition]}
+
+    async def scenario(it: Daemon) -> None:
+        uid = claim["metadata"]["uid"]
+        found = await it.socket.get_claim("default", "gpu", uid, 60)
+        assert found["status"]["allocation"] == claim["status"]["allocation"]
+        with pytest.raises(ClaimUnreadable, match="another one has its name"):
+            await it.socket.get_claim("default", "gpu", "another", 60)
+        it.socket.claim_status("default", "gpu", uid, [device])
+        await asyncio.to_thread(until, lambda: server.get("resourceclaim", "gpu")["status"].get("devices"), "a status")
+
+    beside(server, path, scenario)
+    assert server.get("resourceclaim", "gpu")["status"] == {**claim["status"], "devices": [device]}
+
+
+# Right by right
+
+
+def needed() -> list[tuple[str, str]]:
+    """Resource and verb of each right that DRA takes."""
+    found = {(resource, verb) for _, _, resource, verb in rights("dra")} | {("nodes", "list")}
+    return sorted(found - {("resourceclaims/driver", "associated-node:patch")})  # not asked for by every server
+
+
+@pytest.mark.parametrize(("resource", "verb"), needed())
+def test_what_is_missing_without_a_right_is_told(
+    server: Cluster, path: Path, claim: dict[str, Any], resource: str, verb: str
+) -> None:
+    with without(server, resource, verb), container(server, path) as process:
+        told = daemon(path, lambda it: use_all(it, claim, lambda: refused(process, it.lines)))
+        (line,) = set(refused(process, told.lines))
+        assert f'cannot {verb} resource "{resource}"' in line
+
+
+def test_with_all_rights_nothing_is_refused(server: Cluster, path: Path, claim: dict[str, Any]) -> None:
+    with container(server, path) as process:
+        rounds = count()
+        told = daemon(path, lambda it: use_all(it, claim, lambda: next(rounds) == 12))
+        assert refused(process, told.lines) == []
+
+
+def refused(process: ClusterProcess, lines: list[str]) -> list[str]:
+    """What the server has refused: the rest of each line from ``cannot`` on."""
+    found = [line for line in [*process.told().splitlines(), *lines] if " cannot " in line]
+    return sorted({f"cannot {line.partition(' cannot ')[2].partition(' in ')[0]}" for line in found})
+
+
+async def use_all(it: Daemon, claim: dict[str, Any], enough: Callable[[], Any]) -> None:
+    """Make, change and take away slices, read a claim and write its status, until it is enough."""
+    metadata = claim["metadata"]
+    for number in range(120):
+        it.socket.publish_slices(DRIVER, specs(f"device-{number}") if number % 6 > 1 else [])
+        it.socket.claim_status("default", metadata["name"], metadata["uid"], [])
+        try:
+            await it.socket.get_claim("default", metadata["name"], metadata["uid"], 60)
+        except ClaimUnreadable as unreadable:
+            it.lines.append(unreadable.message)
+        if enough():
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"nothing was refused: {it.lines}")
+
+
+@contextmanager
+def without(server: Cluster, resource: str, verb: str) -> Iterator[None]:
+    """The plugin's roles without one right."""
+    roles = [
+        document
+        for name in ("cluster", "dra")
+        for document in yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text())
+        if document["kind"] == "ClusterRole"
+    ]
+    less = json.loads(json.dumps(roles))
+    for rule in (rule for role in less for rule in role["rules"] if resource in rule["resources"]):
+        rule["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
+    try:
+        apply(server, less)
+        yield
+    finally:
+        apply(server, roles)
