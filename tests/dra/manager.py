@@ -128,6 +128,11 @@ class Manager:
 
     # Pods
 
+    def pods(self) -> list[Pod]:
+        """Those that run, or are to."""
+        with self._lock:
+            return list(self._pods.values())
+
     def run(self, pod: Pod, *, patience: float = PATIENCE) -> dict[str, Container]:
         """Start a pod: its claims are prepared, again and again until they are, and its containers made.
 

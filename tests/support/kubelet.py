@@ -67,6 +67,8 @@ class Kubelet:
         """Takes registrations, and does nothing with them."""
         self.complaints: list[str] = []
         """What a plugin has done that the real kubelet would choke on."""
+        self.asked_for_pods = 0
+        """How often the plugin has asked who has what."""
         self.last_lists: dict[str, dict[str, bool]] = {}
         """The last list of devices that came for a resource, over all restarts."""
 
@@ -287,6 +289,9 @@ class Kubelet:
 
     def _list(self, _: object, context: grpc.ServicerContext) -> podresources.ListPodResourcesResponse:
         answer = podresources.ListPodResourcesResponse()
+        with self._change:
+            self.asked_for_pods += 1
+            self._change.notify_all()
         for pod in dict.fromkeys(holding.pod for holding in self.holdings):
             entry = answer.pod_resources.add(name=pod, namespace="default")
             for holding in self.holdings:
