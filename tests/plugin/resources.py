@@ -92,11 +92,10 @@ def rebind(tree: HostTree, address: str, driver: str | None) -> None:
     """Give a function another driver, or none, as the kernel shows it."""
     directory = tree.path(address)
     lines = [line for line in (directory / "uevent").read_text().splitlines() if not line.startswith("DRIVER=")]
-    (directory / "driver").unlink(missing_ok=True)
     if driver:
         tree.driver(driver)
-        tree.link(str((directory / "driver").relative_to(tree.root)), tree.root / "sys/bus/pci/drivers" / driver)
         lines.insert(0, f"DRIVER={driver}")
+    tree.bind(address, driver)
     (directory / "uevent").write_text("\n".join(lines) + "\n")
 
 

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,27 @@ import pytest
 
 
 class FaultyOs:
-    """The module ``os`` for one module that reads files: below some path every call fails."""
+    """The module ``os`` for one module that reads files, or another such: below some path every call fails."""
 
-    def __init__(self, path: Path, errno: int) -> None:
+    def __init__(self, path: Path, errno: int, beneath: Any = os) -> None:
+        self._os = beneath
         self._path = str(path)
         self._errno = errno
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+        return getattr(self._os, name)
 
     def open(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
         self._check(path, dir_fd)
-        return os.open(path, flags, dir_fd=dir_fd)
+        return self._os.open(path, flags, dir_fd=dir_fd)
 
     def readlink(self, path: str, *, dir_fd: int | None = None) -> str:
         self._check(path, dir_fd)
-        return os.readlink(path, dir_fd=dir_fd)
+        return self._os.readlink(path, dir_fd=dir_fd)
 
     def listdir(self, path: str) -> list[str]:
         self._check(path, None)
-        return os.listdir(path)
+        return self._os.listdir(path)
 
     def _check(self, path: str, dir_fd: int | None) -> None:
         folder = os.readlink(f"/proc/self/fd/{dir_fd}") if dir_fd is not None and dir_fd >= 0 else os.getcwd()
@@ -49,7 +51,7 @@ def failing(path: Path, errno: int, *modules: str) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in modules or ("launcherkit.sources.tree", "launcherkit_plugin.devices.nodes"):
-            patch.setattr(f"{module}.os", FaultyOs(path, errno))
+            patch.setattr(f"{module}.os", FaultyOs(path, errno, import_module(module).os))
         yield
 
 

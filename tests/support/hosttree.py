@@ -70,7 +70,7 @@ class HostTree:
         self.link(f"sys/bus/pci/devices/{address}", directory)
         if driver:
             self.driver(driver, module)
-            self.link(str((directory / "driver").relative_to(self.root)), self.root / "sys/bus/pci/drivers" / driver)
+            self.bind(address, driver)
         if group is not None:
             self._join(group, address, directory)
             if driver == "vfio-pci" and (self.root / "dev").is_dir():
@@ -119,6 +119,17 @@ class HostTree:
         target.mkdir(parents=True, exist_ok=True)
         if not (directory / "module").is_symlink():
             self.link(str((directory / "module").relative_to(self.root)), target)
+
+    def bind(self, address: str, driver: str | None) -> None:
+        """Let a function have this driver, which is there, and no other: links in both directions."""
+        directory, drivers = self.path(address), self.root / "sys/bus/pci/drivers"
+        link = directory / "driver"
+        if link.is_symlink():
+            (link.parent / link.readlink() / address).unlink(missing_ok=True)
+            link.unlink()
+        if driver is not None:
+            self.link(str(link.relative_to(self.root.resolve())), drivers / driver)
+            self.link(f"sys/bus/pci/drivers/{driver}/{address}", directory)
 
     def mdev_type(self, parent: str, type_id: str, **files: str) -> Path:
         """Let a PCI function offer a type of mdev; ``files`` are ``name``, ``device_api`` and so on."""

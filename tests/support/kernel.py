@@ -182,13 +182,10 @@ class FakeKernel:
 
     def _set_driver(self, address: str, driver: str | None) -> None:
         device, root = self._device(address), self.tree.root
-        link = device / "driver"
         control = device / "power/control"
         if control.exists() and VFIO in (driver, self.driver(address)):  # vfio_pci_core_register_device, and unregister
             control.write_text("auto\n" if driver == VFIO else "on\n")
-        link.unlink(missing_ok=True)
-        if driver is not None:
-            self.tree.link(str((device.resolve() / "driver").relative_to(root)), root / "sys/bus/pci/drivers" / driver)
+        self.tree.bind(address, driver)
         rest = [line for line in (device / "uevent").read_text().splitlines() if not line.startswith("DRIVER=")]
         (device / "uevent").write_text("\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
         group = self._group(address)

@@ -64,9 +64,11 @@ class Allocator:
             offers: by resource name.
             host: by which that was found.
         """
-        self._offers, self._host = offers, host
-        self._resources = {name: offer.resource for name, offer in offers.items()}
-        self._footprints = footprints_of(self._resources.values())
+        if offers is not self._offers:
+            self._offers = offers
+            self._resources = {name: offer.resource for name, offer in offers.items()}
+            self._footprints = footprints_of(self._resources.values())
+        self._host = host
         overlaid = with_group_members(self._members(), self._resources.values(), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
@@ -123,6 +125,10 @@ class Allocator:
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
         """What prepared ResourceClaims have from now on: see `Reservations.claimed`."""
         self._reservations.claimed(by, held, known=known)
+
+    def makes(self, resource: str) -> bool:
+        """Whether devices of a resource are made when they are given away."""
+        return resource in self._resources and self._resources[resource].made_at_start
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See once more, before its container starts, that devices can be had.

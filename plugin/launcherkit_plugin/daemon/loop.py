@@ -222,6 +222,9 @@ class Daemon:
         return offered
 
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
+        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
+        if facts is self._facts and listed == self._reported:
+            return  # something was given away, which has made no difference to others
         for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
                 continue  # at the start healthy devices are not news
@@ -229,7 +232,6 @@ class Daemon:
         if listed != self._reported:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
-        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
         try:
             self._publish(facts, list(listed.values()), self._setup.dra)
             self._reporter.well("labels")
@@ -285,9 +287,10 @@ class WakingAllocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
 
-        If the caller hangs up meanwhile, what has begun is completed before anything else is done.
+        If the caller hangs up while something is being made, that is completed before anything else is done.
         """
-        return await asyncio.shield(asyncio.create_task(self._allocate(resource, containers)))
+        work = self._allocate(resource, containers)
+        return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.makes(resource) else work)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.allocation.allocator.Allocator.check`; it may make vGPUs again, so the same holds."""

@@ -154,7 +154,8 @@ class GrantedNodes:
 
         Args:
             variable: that lists them.
-            nodes: of each, by ID in the order of the request.
+            nodes: of each, by ID in the order of the request; they aren't used where the next two are given and there
+                is no CDI file.
             listed: what the variable lists, if not the IDs.
             together: the nodes of all, if not those of each.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -263,16 +263,16 @@ class PciProvider:
                 "nodes of their groups, others only VFIO's character devices",
                 "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
             )
-        listed = (
-            dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
-            if self._rules[resource.name].list_siblings
-            else ids
-        )
+        listed: Iterable[str] = ids
+        if self._rules[resource.name].list_siblings:
+            listed = dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
+        each: dict[str, tuple[str, ...]] = {}
         if resource.dra:
             each = {key: _of_one(plan, nodes) for key, plan in zip(ids, chosen, strict=True)}
             grant = claimed_nodes(resource.variable, each, listed, nodes)
         else:
-            each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
+            if self._granted.cdi is not None:
+                each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
             grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
         return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
@@ -330,13 +330,11 @@ def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
     return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
 
 
-def _keys(resource: Resource, ids: Iterable[str]) -> list[str]:
+def _keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
     """Of work that would change what these devices are bound to."""
-    return [
-        group_key(PciAddress.parse(key), group)
-        for key in ids
-        for group in sorted(resource.devices[key].groups) or (None,)
-    ]
+    for key in ids:
+        for group in sorted(resource.devices[key].groups) or (None,):
+            yield group_key(PciAddress.parse(key), group)
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:

@@ -145,6 +145,8 @@ class Guarded:
         Raises:
             WorkHangs: something still is after so many seconds, or is late.
         """
+        if not self._under_way:
+            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         wanted = tuple(keys)

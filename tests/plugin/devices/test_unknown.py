@@ -64,6 +64,7 @@ def test_a_card_that_was_never_read_whole_is_not_healthy(tree: HostTree, number:
 def test_what_can_not_be_read_is_not_given_away(tree: HostTree, node: Node, number: int) -> None:
     with (
         failing(tree.root / "sys/bus/pci/devices" / AUDIO, number),
+        failing(tree.root / "sys/bus/pci/drivers/vfio-pci" / AUDIO, number),
         pytest.raises(DeviceUnhealthy, match=f"{AUDIO}.* can't be read"),
     ):
         node.grant(CARD)
