@@ -85,6 +85,7 @@ class NumaNode(NamedTuple):
         "among the members of their groups where those can be listed."
     ),
     numa="The host's NUMA nodes; empty where they were not asked for, or the host has none (P4).",
+    events="How many uevents the kernel had sent before all was read; None where nobody counts them.",
 )
 class HostFacts(NamedTuple):
     """Frozen facts about a host, or about as much of it as was asked for."""
@@ -100,6 +101,7 @@ class HostFacts(NamedTuple):
     recorded: bool = False
     unknown: Mapping[PciAddress, str] = {}
     numa: Mapping[int, NumaNode] = {}
+    events: bytes | None = None
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 _DRIVERS = "sys/bus/pci/drivers"
-_EVENTS = "sys/kernel/uevent_seqnum"
-"""How many uevents the kernel has sent: one after each new device, binding, unbinding and removal."""
+EVENTS = "sys/kernel/uevent_seqnum"
+"""How many uevents the kernel has sent: one for each new device, and after each binding, unbinding and removal."""
 
 
 def scan_identity(tree: Tree) -> HostFacts:
@@ -57,7 +57,7 @@ class _Remembered(NamedTuple):
     bound: frozenset[str]
     """The names of those that VFIO drivers had."""
     events: bytes | None
-    """What `_EVENTS` held before the look; None where a part of it must be tried again."""
+    """What `EVENTS` held before the look; None where a part of it must be tried again."""
 
 
 class IdentityMemory:
@@ -82,9 +82,9 @@ class IdentityMemory:
         """
         if not isinstance(tree, DiskTree):
             return scan_identity(tree)
-        last, events = self._last, tree.read(_EVENTS)
+        last, events = self._last, tree.read(EVENTS)
         if events is not None and events == last.events:
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
         inodes, bound = tree.inodes(DEVICES), _bound_to_vfio(tree)
         kept, changed = last.inodes, last.bound ^ bound
         if changed:
@@ -92,7 +92,7 @@ class IdentityMemory:
         unknown: dict[PciAddress, str] = {}
         if inodes == kept:
             self._last = last._replace(events=events)
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None)
+            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
         reader, functions = IdentityReader(numa=self._numa), {}
         with tree.below(DEVICES) as devices:
             for name in sorted(inodes):
@@ -110,10 +110,11 @@ class IdentityMemory:
         groups = _groups(functions.values())
         unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
         sure = {name: inode for name, inode in inodes.items() if name not in unsure}
-        self._last = _Remembered(sure, functions, groups, bound, None if unsure else events)
+        events = None if unsure else events
+        self._last = _Remembered(sure, functions, groups, bound, events)
         if unknown:
             groups = _with_unknown(groups, unknown, tree)
-        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
+        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
 
 
 def _bound_to_vfio(tree: Tree) -> frozenset[str]:

@@ -24,15 +24,15 @@ class FaultyOs:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._os, name)
 
-    def open(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
+    def open(self, path: str, flags: int, *, dir_fd: int | None = None) -> Any:
         self._check(path, dir_fd)
         return self._os.open(path, flags, dir_fd=dir_fd)
 
-    def readlink(self, path: str, *, dir_fd: int | None = None) -> str:
+    def readlink(self, path: str, *, dir_fd: int | None = None) -> Any:
         self._check(path, dir_fd)
         return self._os.readlink(path, dir_fd=dir_fd)
 
-    def listdir(self, path: str) -> list[str]:
+    def listdir(self, path: str) -> Any:
         self._check(path, None)
         return self._os.listdir(path)
 

@@ -11,6 +11,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.sources.sysfs import EVENTS
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 
@@ -128,6 +129,8 @@ class Fingerprint(NamedTuple):
     """Links to drivers, of functions that have none."""
     members: tuple[tuple[str, frozenset[str]], ...]
     """Directories with their entries: of IOMMU groups, and those that name VFIO's character devices."""
+    events: bytes | None
+    """See `HostFacts`. While the kernel has sent no uevent there is no other device, and so no other entry."""
 
 
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
@@ -152,15 +155,35 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
                 if (detail := host.details.get(each.address)) is not None and detail.vfio_dev is not None
             ),
         ),
+        host.events,
     )
 
 
-def is_still_so(fingerprint: Fingerprint) -> bool:
-    """Whether a new look would see the same."""
+def uevents(root: str) -> bytes | None:
+    """How many uevents the kernel has sent, as a number in text; None where that isn't known."""
+    try:
+        file = os.open(f"{root}/{EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, 32)
+        finally:
+            os.close(file)
+    except OSError:
+        return None
+
+
+def is_still_so(fingerprint: Fingerprint, events: bytes | None = None) -> bool:
+    """Whether a new look would see the same. A driver's links come and go before the uevent that says so: they are
+    looked at each time.
+
+    Args:
+        fingerprint: of an earlier look.
+        events: `uevents`, read just now.
+    """
     try:
         for path in fingerprint.bound:
             os.readlink(path)
-        if any(entries != set(os.listdir(path)) for path, entries in fingerprint.members):
+        same = events is not None and events == fingerprint.events
+        if not same and any(entries != set(os.listdir(path)) for path, entries in fingerprint.members):
             return False
     except OSError:
         return False

@@ -27,6 +27,7 @@ from launcherkit_plugin.devices.nodes import (
     is_still_so,
     missing_node,
     plan_of,
+    uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
@@ -246,7 +247,8 @@ class PciProvider:
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
         await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
-        if not all(plan is not None and is_still_so(plan.fingerprint) for plan in plans):
+        events = uevents(self._root)
+        if not all(plan is not None and is_still_so(plan.fingerprint, events) for plan in plans):
             if demands and self._on_demand is not None:
                 unbound = [resource.devices[key] for key in ids if key in self._demands]
                 await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))

@@ -16,7 +16,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.tree import PAGE, DiskTree
-from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so
+from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, uevents
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_node, with_stalled
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
@@ -169,6 +169,26 @@ def test_a_sight_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> Non
     assert is_still_so(sight)
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=44)
     assert not is_still_so(sight)
+
+
+def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    (tmp_path / "sys/kernel/uevent_seqnum").write_text("2711\n")
+    facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
+    seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
+    tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, group=44)
+    assert is_still_so(seen, uevents(str(tree.root))), "it has been added, and the kernel hasn't said so yet"
+    (tmp_path / "sys/kernel/uevent_seqnum").write_text("2712\n")
+    assert not is_still_so(seen, uevents(str(tree.root)))
+
+
+def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    (tmp_path / "sys/kernel/uevent_seqnum").write_text("2711\n")
+    facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
+    seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
+    rebind(tree, "0000:e1:00.1", "snd_hda_intel")
+    assert not is_still_so(seen, uevents(str(tree.root)))
 
 
 SICK, WELL = PciAddress.parse("0000:01:00.0"), PciAddress.parse("0000:02:00.0")
