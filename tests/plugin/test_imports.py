@@ -49,7 +49,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "google": {"kubelet", "nodehook", "dra"},  # google.protobuf
     "prometheus_client": {"telemetry"},
     "pydantic": {"config"},
-    "yaml": {"config"},
+    "yaml": {"config", "cli"},
     "kubernetes": {"cluster"},
     "urllib3": {"cluster"},
 }

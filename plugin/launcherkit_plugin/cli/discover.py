@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,13 +17,13 @@ from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.render.columns import columns, counted, visible
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit_plugin.cli.options import add_option, text_from
+from launcherkit_plugin.cli.options import add_option, add_switch, text_from
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
-from launcherkit_plugin.devices.selectors import compile_rules, with_auto
+from launcherkit_plugin.devices.selectors import compile_rules, with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import AUTO, Config, PciRule
+from launcherkit_plugin.model.config import AUTO, Config, DraConfig, PciRule
 from launcherkit_plugin.model.device import Device, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -32,7 +33,9 @@ _NARROW = 6
 """How many of them a table that isn't wide has, before the last."""
 
 
-OUTPUTS = ("table", "wide", "json")
+OUTPUTS = ("table", "wide", "json", "yaml")
+NODE = "NODE_NAME"
+"""The variable with the node's name, as in the manifests."""
 
 DESCRIPTION = """\
 Show what `launcherkit-plugin serve` would advertise with the same configuration: one line for each device, with its
@@ -43,6 +46,7 @@ examples:
   launcherkit-plugin discover                             whatever is bound to a VFIO driver
   launcherkit-plugin discover --config plugin.yaml -o wide
   launcherkit-plugin discover --auto nvidia -o json
+  launcherkit-plugin discover --dra --node node1          the ResourceSlices, as kubectl would show them
   launcherkit-plugin discover --host host.json            a snapshot by `launcherkit snapshot`, or a *.umockdev"""
 
 NOBODY = Usage("pod-resources", {})
@@ -67,8 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "recording",
         "/",
     )
-    output = text_from("--output", env) or OUTPUTS[0]
-    parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help="format")
+    about = "show the ResourceSlices of the devices for DRA; of all devices where the configuration has no rule for it"
+    add_switch(parser, env, "--dra", about)
+    about = f"the node in the ResourceSlices (default: the variable {NODE}, else this machine's name)"
+    parser.add_argument("--node", metavar="NAME", default=env.get(NODE), help=about)
+    output = text_from("--output", env)
+    about = "format (default: table; yaml with --dra)"
+    parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help=about)
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -77,6 +87,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: the configuration is wrong, the host can't be read, or two resources have one name.
     """
+    if args.output not in (None, *(OUTPUTS[2:] if args.dra else OUTPUTS[:3])):
+        args.usage_error(f"--output is {'json or yaml with' if args.dra else 'table, wide or json without'} --dra")
     # Looking leaves no CDI files behind.
     config = _config(args, env)._replace(cdi=None)
     host = node_host(args.host)
@@ -88,10 +100,13 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     left = left_out(facts, compile_rules(config.pci), resources)
-    if args.output == "json":
+    if args.dra:
+        text = _slices(config, resources, facts, args)
+    elif args.output == "json":
         text = json.dumps(document(args.host, resources, left), indent=2) + "\n"
     else:
         text = table(resources, wide=args.output == "wide")
+    if args.dra or args.output != "json":
         for note in notes(facts, left, resources):
             tell("note", note, env)
     write_stdout(text.encode("utf-8", "backslashreplace"))
@@ -101,14 +116,31 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 def _config(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
     if args.config is None:
-        return with_auto(Config(auto=args.auto or "all"))
-    from launcherkit_plugin.config.reading import read_config
+        config = with_auto(Config(auto=args.auto or "all"))
+    else:
+        from launcherkit_plugin.config.reading import read_config
 
-    reading = read_config(args.config, args.auto)
-    tell_notes(reading.notes, env)
-    if reading.cluster:
-        tell("note", "KubeVirt's settings in the cluster are not read here", env)
-    return reading.config
+        reading = read_config(args.config, args.auto)
+        tell_notes(reading.notes, env)
+        if reading.cluster:
+            tell("note", "KubeVirt's settings in the cluster are not read here", env)
+        config = reading.config
+    return with_dra(config, every=True) if args.dra and config.dra is None else config
+
+
+def _slices(config: Config, resources: Iterable[Resource], facts: HostFacts, args: argparse.Namespace) -> str:
+    from launcherkit_plugin.dra.inventory import inventory
+    from launcherkit_plugin.dra.slices import slice_list, slices
+
+    dra = config.dra or DraConfig()
+    specs = slices(inventory(resources, facts, evict=dra.evict), dra.driver)
+    listed = slice_list(specs, args.node or os.uname().nodename)
+    if args.output == "json":
+        return json.dumps(listed, indent=2) + "\n"
+    import yaml
+
+    text: str = yaml.safe_dump(listed, sort_keys=False)
+    return text
 
 
 class LeftOut(NamedTuple):
@@ -210,7 +242,7 @@ def _row(resource: Resource, device: Device) -> tuple[str, ...]:
         "Healthy" if device.healthy else "Unhealthy",
         _or_dash(",".join(map(str, device.functions[1:]))),
         resource.variable,
-        resource.socket,
+        _or_dash("" if resource.dra else resource.socket),
         visible(about),
     )
 
@@ -229,6 +261,7 @@ def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) 
                 "variable": resource.variable,
                 "socket": resource.socket,
                 "companion": resource.companion,
+                "dra": resource.dra,
                 "devices": [_device_document(device) for device in resource.devices.values()],
             }
             for resource in resources

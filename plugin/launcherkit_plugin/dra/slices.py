@@ -28,6 +28,21 @@ def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
     ]
 
 
+def slice_list(specs: Sequence[Mapping[str, Any]], node: str) -> dict[str, Any]:
+    """The slices of a new pool as kubectl shows objects; the API server completes their names."""
+    pool = {"name": node, "generation": 1, "resourceSliceCount": len(specs)}
+    items = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"generateName": f"{index:x}-{spec['driver']}-{node}-"},
+            "spec": {"driver": spec["driver"], "nodeName": node, "pool": pool.copy(), **spec},
+        }
+        for index, spec in enumerate(specs)
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
 def _totals(devices: Iterable[DraDevice]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for device in devices:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from launcherkit.process.edge import guarded
 from launcherkit.sources.host import Host
@@ -202,6 +203,7 @@ def test_json_has_all_of_it(tree: HostTree, discover: Discover) -> None:
                 "variable": "PCI_RESOURCE_NVIDIA_COM_CARD",
                 "socket": "kubevirt-CARD.sock",
                 "companion": False,
+                "dra": False,
                 "devices": [
                     {
                         "id": "0000:e1:00.0",
@@ -322,3 +324,45 @@ def test_variables_stand_in_for_options(tree: HostTree, capfd: pytest.CaptureFix
 
 def test_the_program_is_called_by_its_name() -> None:
     assert PROGRAM.name == "launcherkit-plugin"
+
+
+# What DRA publishes
+
+
+def test_dra_shows_the_slices_of_what_is_for_it(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.card("0000:01:00", group=12)
+    rules = '[{name: a/A, select: [{addresses: ["e1:*"]}], dra: true}, {name: a/B, select: [{addresses: ["01:*"]}]}]'
+    config = f"resources: {rules}\ndra: {{driver: gpu.example.com}}"
+    done = discover("--dra", "--node", "node1", "-o", "json", config=config)
+    (item,) = done.document["items"]
+    assert (done.code, item["kind"], item["apiVersion"]) == (0, "ResourceSlice", "resource.k8s.io/v1")
+    assert item["metadata"] == {"generateName": "0-gpu.example.com-node1-"}
+    assert item["spec"]["driver"] == "gpu.example.com"
+    assert item["spec"]["nodeName"] == "node1"
+    assert item["spec"]["pool"] == {"name": "node1", "generation": 1, "resourceSliceCount": 1}
+    assert [device["name"] for device in item["spec"]["devices"]] == ["pci-0000-e1-00-0"]
+
+
+def test_dra_shows_all_devices_where_no_rule_is_for_it_and_yaml(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.card("0000:01:00", group=44)
+    done = discover("--dra", "--node", "node1")
+    listed = yaml.safe_load("\n".join(done.lines))
+    counters, devices = (item["spec"] for item in listed["items"])
+    assert counters["sharedCounters"] == [{"name": "group-0000-01-00-0", "counters": {"group": {"value": "1"}}}]
+    assert [device["name"] for device in devices["devices"]] == ["pci-0000-01-00-0", "pci-0000-e1-00-0"]
+
+
+def test_the_other_forms_say_what_is_for_dra(tree: HostTree, discover: Discover) -> None:
+    tree.card("0000:e1:00", group=44)
+    config = "resources: [{name: a/A, select: [{vendors: [10de]}], dra: true}]"
+    assert discover("-o", "json", config=config).document["resources"][0]["dra"] is True
+    assert discover("-o", "wide", config=config).rows[0]["SOCKET"] == "-"
+
+
+@pytest.mark.parametrize("arguments", [("--dra", "-o", "table"), ("-o", "yaml")])
+def test_a_form_that_there_is_not_is_wrong_usage(discover: Discover, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        discover(*arguments)
+    assert ended.value.code == 2
