@@ -93,11 +93,9 @@ class RememberingHost:
         self._host = host
         self.told: HostFacts | None = None
 
-    def facts(
-        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
-    ) -> HostFacts:
-        """As the host's own; raises what it raises."""
-        self.told = self._host.facts(addresses, mdevs, topology=topology)
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
+        """As the host's own, but always with the topology, which is shown; raises what it raises."""
+        self.told = self._host.facts(addresses, mdevs, topology=True)
         return self.told
 
 

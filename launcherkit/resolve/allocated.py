@@ -27,7 +27,8 @@ def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> b
         own.add(group_node(group_of(address, host)))
         if isinstance(address, PciAddress):
             slots.add(address.slot)
-    for function in host.functions.values():
-        if function.address.slot in slots:
-            own |= {group_node(function.iommu_group), cdev_node(host.details.get(function.address))}
+    for address, function in host.functions.items():
+        if address.slot in slots:
+            own.add(group_node(function.iommu_group))
+            own.add(cdev_node(host.details.get(address)))
     return host.nodes <= own

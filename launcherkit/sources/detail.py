@@ -18,15 +18,21 @@ _HEADER = 0x0C
 """Where in config space four bytes are that hold the header type. They are all ones only where no device answers, and
 four bytes are one read from the device itself, which can be slow."""
 
+_AUDIO = 0x0403
+"""HD audio, of which most cards have one function. Its registers are kilobytes; a window has 1 GiB to spare (P5)."""
+
 
 class DetailReader:
     """Reads details of PCI functions for one look at the host."""
 
-    __slots__ = ("_cdevs", "_drivers", "_identities", "_modules")
+    __slots__ = ("_cdevs", "_drivers", "_identities", "_modules", "_small_bars")
 
-    def __init__(self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True) -> None:
-        """Without ``cdevs`` the names of VFIO character devices are not read."""
+    def __init__(
+        self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True, small_bars: bool = True
+    ) -> None:
+        """Without ``cdevs`` no names of VFIO character devices are read, without ``small_bars`` no BARs of HD audio."""
         self._cdevs = cdevs
+        self._small_bars = small_bars
         self._drivers = drivers
         self._identities = identities
         self._modules: dict[str, str | None] = {}
@@ -48,7 +54,7 @@ class DetailReader:
             virtfns=virtfns,
             sriov_numvfs=numvfs,
             sriov_totalvfs=totalvfs,
-            resources=() if function.is_bridge_by_class else _bars(directory.read("resource") or b""),
+            resources=_bars(directory.read("resource") or b"") if self._has_bars(function) else (),
             has_rom=False,
             reset_methods=(),
             power_state=power_state,
@@ -67,6 +73,9 @@ class DetailReader:
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
         )
+
+    def _has_bars(self, function: PciFunction) -> bool:
+        return not function.is_bridge_by_class and (self._small_bars or function.class_code >> 8 != _AUDIO)
 
     def _sriov(self, directory: Tree) -> tuple[tuple[PciAddress, ...], int | None, int | None]:
         numvfs = number(directory.read("sriov_numvfs", 32))
@@ -138,10 +147,10 @@ def _bars(table: bytes) -> tuple[Bar, ...]:
     """Lines ``start end flags``; those of zeros, which stand for nothing, are left out."""
     bars = []
     for index, line in enumerate(table.splitlines()):
-        if line.startswith(_NOTHING):
+        if line == _NOTHING:
             continue
         try:
-            start, end, flags = (int(part, 16) for part in line.split())
+            start, end, flags = [int(part, 16) for part in line.split()]
         except ValueError:
             continue
         if 0 < (start | end | flags) < 1 << 64:

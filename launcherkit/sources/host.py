@@ -113,9 +113,9 @@ class Host:
         physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
         Functions and mdevs that are not there are left out, and those that can't be read are among ``unknown``. What no
         rule decides by is not read: numa_node is None unless ``numa`` or ``topology`` is said, of the details revision,
-        driver_override, has_rom and reset_methods stay empty, and so does vfio_dev where there is a
-        ``dev/`` without ``iommu``; `scan` reads them. With ``topology`` the details have parents, and the host's NUMA
-        nodes are read (P4).
+        driver_override, has_rom and reset_methods stay empty, and so do the resources of HD audio, and vfio_dev where
+        there is a ``dev/`` without ``iommu``; `scan` reads them. With ``topology`` the details have parents and all
+        resources, and the host's NUMA nodes are read (P4).
         From a snapshot or a recording it is all that it holds, and ``recorded`` is set.
         """
         if self._root is None:

@@ -210,7 +210,7 @@ def read_needed(
     with tree.below(DEVICES) as devices, tree.below(_DRIVERS) as drivers:
         named = list(dict.fromkeys(addresses))
         identities = IdentityReader(named, numa=numa or topology)
-        facts = _NeedReader(tree, devices, drivers, identities).facts(named, mdevs)
+        facts = _NeedReader(tree, devices, drivers, identities, small_bars=topology).facts(named, mdevs)
         if not topology:
             return facts
         from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
@@ -225,7 +225,9 @@ def read_needed(
 class _NeedReader:
     """Reads what rules need to know about some functions, and nothing else."""
 
-    def __init__(self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader) -> None:
+    def __init__(
+        self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader, *, small_bars: bool
+    ) -> None:
         self._tree = tree
         self._devices = devices
         self._has_dev = tree.exists("dev")
@@ -233,7 +235,7 @@ class _NeedReader:
         self._identities = identities
         # Without /dev/iommu no one can open a function's own device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
-        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs)
+        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, small_bars=small_bars)
         self._taken: dict[str, PciFunction | None] = {}
         self._functions: dict[PciAddress, PciFunction] = {}
         self._details: dict[PciAddress, PciDetail] = {}

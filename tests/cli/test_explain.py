@@ -344,7 +344,7 @@ def test_the_list_has_every_code_with_its_title() -> None:
     result = run("explain", "--list")
     assert (result.returncode, result.stderr) == (0, b"")
     rows = dict(line.split("\t") for line in result.stdout.decode().splitlines())
-    assert list(rows) == list(LauncherkitError.codes())
+    assert list(rows) == all_codes()
     assert rows["LK204"] == "the IOMMU group is not viable"
 
 
@@ -383,6 +383,12 @@ def test_it_shows_the_bars_and_what_is_written_for_the_window() -> None:
     assert "host   pci0000:3a, node 0, BARs of 16 MiB + 128 GiB + 32 MiB\n" in words
     assert "guest  pcie-root, root port 4, slot 00.0\n" in words
     assert "written for it: <pcihole64> of 256 GiB and <maxphysaddr mode='passthrough'>\n" in words
+
+
+def test_from_sysfs_it_knows_where_a_function_is_though_the_guest_has_no_cells(case: Case) -> None:
+    words = case.words(**{VARIABLE: "0000:e1:00.0"})
+    assert "no NUMA node" not in words
+    assert words.count("host   pci0000:00, node 0, BARs of 16 MiB") == 2
 
 
 def test_a_function_that_is_reserved_is_not_shown_to_the_guest(case: Case) -> None:

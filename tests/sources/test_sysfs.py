@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,10 +232,12 @@ class TestByNeed:
         }
         assert needed.groups == scanned.groups
         assert needed.nodes == scanned.nodes
+        unread: dict[str, Any] = {"revision": None, "driver_override": None, "has_rom": False, "reset_methods": ()}
         for address, detail in scanned.details.items():
-            assert needed.details[address] == detail._replace(
-                revision=None, driver_override=None, parents=(), has_rom=False, reset_methods=()
-            )
+            bars = () if address == AUDIO else detail.resources
+            assert needed.details[address] == detail._replace(**unread, parents=(), resources=bars)
+        with_topology = host.facts(scanned.functions, topology=True)
+        assert with_topology.details == {at: each._replace(**unread) for at, each in scanned.details.items()}
 
     def test_many_slots_give_the_same_as_few(self, tree: HostTree) -> None:
         for bus in range(40):
