@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import hypothesis
 import pytest
 
-from tests.tiers import BASE, TIERS, Tier
+from tests.tiers import BASE, EXAMPLES, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
 ONE_TIER = "--tier"
 BASE_ALONE = "--base"
-hypothesis.settings.register_profile("tests", deadline=None)  # no test asserts how long something took
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,  # no test asserts how long something took
+    max_examples=int(os.environ.get(EXAMPLES, "100")),
+)
 hypothesis.settings.load_profile("tests")
 
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")

@@ -32,6 +32,10 @@ def _sources() -> Iterator[Path]:
 
 
 def _functions(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+            if not isinstance(node, ast.expr):  # which has no function in it, and is most of a tree
+                todo.append(node)

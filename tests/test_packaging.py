@@ -151,6 +151,7 @@ def test_only_links_to_files_are_made_absolute_and_no_code_is_touched() -> None:
     )
 
 
+@pytest.mark.slow
 @every_distribution
 def test_a_wheel_has_the_same_bytes_wherever_and_whenever_it_is_built(
     wheels: dict[str, Path], sdists: dict[str, Path], name: str, tmp_path: Path
@@ -165,6 +166,7 @@ def test_a_wheel_has_the_same_bytes_wherever_and_whenever_it_is_built(
     assert again.read_bytes() == wheels[name].read_bytes()
 
 
+@pytest.mark.slow
 def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: dict[str, Path]) -> None:
     folder = sdists["launcherkit"]
     for path in (
@@ -214,6 +216,7 @@ def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:
     assert {re.split(r"[^\w-]", line)[0].lower() for line in always} == {"jinja2", "lxml", "pydantic", "pyyaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "shown"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -294,7 +294,6 @@ junk_xml = st.one_of(
 )
 
 
-@settings(max_examples=300)
 @given(junk_xml, junk_env, junk_vmi, hosts() | st.just(NO_FACTS), policies)
 def test_junk_is_refused_in_an_orderly_way(
     document: bytes, env: dict[str, str], vmi: Any, facts: HostFacts, policy: Policy

@@ -80,6 +80,7 @@ def resident(process: ServerProcess) -> float:
     return process.resident_peak()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [hostile.resets, hostile.pings, hostile.settings])
 def test_a_flood_of_frames_costs_no_memory_and_honest_calls_are_answered(
     served: Served, chunks: Callable[[str], Iterator[bytes]]
@@ -93,6 +94,7 @@ def test_a_flood_of_frames_costs_no_memory_and_honest_calls_are_answered(
     served.ask()
 
 
+@pytest.mark.slow
 def test_pings_whose_answers_nobody_reads_cost_no_memory(served: Served) -> None:
     before = resident(served.process)
     with hostile.flood(served.path, partial(hostile.pings, ""), reads=False) as flood:
@@ -102,6 +104,7 @@ def test_pings_whose_answers_nobody_reads_cost_no_memory(served: Served) -> None
     assert resident(served.process) - before < GROWTH_MB
 
 
+@pytest.mark.slow
 def test_requests_that_never_end_are_held_up_to_a_limit_and_honest_ones_get_through() -> None:
     """A hundred megabytes in all."""
     define = "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain"
@@ -151,6 +154,7 @@ def test_of_endless_calls_there_are_a_few_and_the_kubelets_is_among_them() -> No
         served.ask()
 
 
+@pytest.mark.slow
 def test_without_file_descriptors_it_says_so_once_and_comes_back() -> None:
     with sidecar() as served, ExitStack() as opened:
         pid = served.process.process.pid

@@ -13,7 +13,7 @@ from grpclib.client import Channel
 from grpclib.server import Stream
 
 from launcherkit.adapters.proto import hooks_info_pb2 as wire
-from launcherkit.rpc import calls, connection
+from launcherkit.rpc import calls, connection, frames
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.methods import Servicer, call
 from launcherkit.rpc.server import BoundedServer
@@ -158,6 +158,7 @@ def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path, monkeypatch: pytest
 
 def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(frames, "A_SECOND", 100_000.0)  # what it answers is to fill the socket soon
 
     async def scenario() -> None:
         async with serving(tmp_path) as path:

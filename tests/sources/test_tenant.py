@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
@@ -79,14 +79,12 @@ def resolved(operator: Policy, annotation: str) -> Policy | None:
         return None
 
 
-@settings(max_examples=500)
 @given(policies, hostile_annotations)
 def test_whatever_a_tenant_writes_is_an_error_or_within_the_operators_policy(operator: Policy, annotation: str) -> None:
     result = resolved(operator, annotation)
     assert result is None or is_within(result, operator)
 
 
-@settings(max_examples=300)
 @given(policies, st.sampled_from(SIBLINGS), hostile_annotations)
 def test_under_a_narrower_policy_an_annotation_never_gets_more(
     second: Policy, siblings: Siblings, annotation: str
@@ -189,7 +187,6 @@ def attached(policy: Policy, facts: HostFacts, listed: list[PciAddress], count: 
     return {function.source for device in done.plan.devices for function in device.functions}
 
 
-@settings(max_examples=300)
 @given(hosts(), st.booleans(), policies, st.sampled_from(SIBLINGS), st.data())
 def test_a_policy_within_another_attaches_nothing_that_the_other_would_not(
     facts: HostFacts, known: bool, second: Policy, siblings: Siblings, data: st.DataObject

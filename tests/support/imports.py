@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ class Package:
         """Every module by its name below the package: '' is the package itself."""
         self._known = set(self.modules)
 
+    @cache  # noqa: B019  # there are two packages, for as long as tests run
     def source_of(self, module: str) -> ast.Module:
         path = self._folder.joinpath(*filter(None, module.split(".")))
         return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
@@ -37,11 +39,16 @@ class Package:
 
     def own_targets(self, module: str) -> dict[str, str]:
         """What a module imports of this package: the names, with the modules that have them."""
-        found = {name: self.own(name) for name in imported_by(self.source_of(module))}
+        found = {name: self.own(name) for name in self.imported_by(module)}
         return {name: target for name, target in found.items() if target is not None}
 
     def packages_imported_by(self, module: str) -> set[str]:
-        return {name.partition(".")[0] for name in imported_by(self.source_of(module))}
+        return {name.partition(".")[0] for name in self.imported_by(module)}
+
+    @cache  # noqa: B019
+    def imported_by(self, module: str) -> list[str]:
+        """The full names of what a module imports."""
+        return list(imported_by(self.source_of(module)))
 
     def cycle(self, at_once: bool = True) -> str | None:
         """Modules that need each other to be imported, or without ``at_once`` to be run."""
@@ -73,7 +80,7 @@ class Rules(NamedTuple):
 
     def broken_by(self, module: str, source: ast.AST | None = None) -> list[str]:
         """The imports of a module, or of another source in its place, that an arrow is missing for."""
-        names = list(imported_by(self.package.source_of(module) if source is None else source))
+        names = self.package.imported_by(module) if source is None else list(imported_by(source))
         return [name for name in names if not self._is_allowed(module, name)]
 
     def _is_allowed(self, module: str, name: str) -> bool:

@@ -37,5 +37,5 @@ def until(
         if time.monotonic() > nudged + NUDGE_SECONDS:
             nudge()
             nudged = time.monotonic()
-        time.sleep(0.1)
+        time.sleep(0.02)
     return found

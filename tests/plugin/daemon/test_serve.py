@@ -199,6 +199,7 @@ def test_a_kubelet_that_starts_later_is_found(node: Node) -> None:
             kubelet.wait_for(GPU, BOTH)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_has_all_devices_and_gives_none_twice(node: Node, kubelet: Kubelet) -> None:
     for _ in range(5):
         with node.serving() as process:
@@ -214,6 +215,7 @@ def test_killed_and_started_again_it_has_all_devices_and_gives_none_twice(node: 
             kubelet.admit("vm3", [("compute", GPU, 1)])
 
 
+@pytest.mark.slow
 def test_it_serves_while_the_kubelet_is_restarted_again_and_again(node: Node, kubelet: Kubelet) -> None:
     with node.serving():
         kubelet.wait_for(GPU, BOTH)
