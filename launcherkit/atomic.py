@@ -34,16 +34,10 @@ def _reason(path: str) -> str:
     )
 
 
-def write_atomically(path: str, data: bytes, mode: int = 0o644, *, durable: bool = True) -> None:
+def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
     """Put ``data`` at ``path`` by way of a file beside it, so that a reader sees the old file or the new one.
 
     What can't be replaced, such as ``/dev/stdout`` or a pipe, is written to as it is.
-
-    Args:
-        path: of the file.
-        data: all of it.
-        mode: of the file.
-        durable: it is on disk when this returns; else a machine that dies at once may leave an empty file.
 
     Raises:
         UnwritableFile: names the file and the reason.
@@ -53,21 +47,20 @@ def write_atomically(path: str, data: bytes, mode: int = 0o644, *, durable: bool
             with open(path, "wb") as file:
                 file.write(data)
         else:
-            _replace(os.path.realpath(path), data, mode, durable=durable)
+            _replace(os.path.realpath(path), data, mode)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UnwritableFile(f"{path}: {reason}", _REMEDY, file=path) from None
 
 
-def _replace(path: str, data: bytes, mode: int, *, durable: bool) -> None:
+def _replace(path: str, data: bytes, mode: int) -> None:
     handle, beside = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:100]}.", dir=os.path.dirname(path))
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             os.fchmod(handle, mode)
-            if durable:
-                file.flush()
-                os.fsync(handle)
+            file.flush()
+            os.fsync(handle)
         os.rename(beside, path)
     except BaseException:
         os.unlink(beside)

@@ -123,7 +123,7 @@ def _edits(device: GivenDevice, dev_root: str) -> dict[str, Any]:
 
 def _cdi(kind: str, devices: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
     named = [{"name": name, "containerEdits": edits} for name, edits in devices]
-    return (json.dumps({"cdiVersion": VERSION, "kind": kind, "devices": named}, indent=1) + "\n").encode()
+    return (json.dumps({"cdiVersion": VERSION, "kind": kind, "devices": named}) + "\n").encode()
 
 
 def _name_of(ref: ClaimRef, result: AllocatedDevice) -> str:

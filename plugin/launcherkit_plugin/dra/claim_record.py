@@ -1,7 +1,8 @@
 """What was prepared for each ResourceClaim, on disk: the driver's own checkpoint.
 
 A file for each claim, so that a claim can be unprepared on a full disk, and one that is broken says nothing of others.
-It is replaced by rename, and written last: what has no record was not prepared.
+It is replaced by rename, and written last: what has no record was not prepared. Nobody waits until it is on disk: where
+the machine dies, so do the pods, and the kubelet prepares or unprepares each of their claims after the boot.
 """
 
 from __future__ import annotations
@@ -88,8 +89,7 @@ class Checkpoint:
                 if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
                     uid = entry.name.removesuffix(_SUFFIX)
                     with suppress(FileNotFoundError):  # removed just now
-                        stat = entry.stat(follow_symlinks=False)
-                        identity = stat.st_ino, stat.st_ctime_ns
+                        identity = _identity(entry.stat(follow_symlinks=False))
                         before = self._seen.get(uid)
                         seen[uid] = before if before and before[0] == identity else (identity, self._read(uid))
         except FileNotFoundError:
@@ -109,7 +109,10 @@ class Checkpoint:
         Raises:
             ClaimFilesFailed: it is as it was.
         """
-        self._files.write(self.path(record.ref.uid), _text(record), durable=True)
+        path = self.path(record.ref.uid)
+        self._files.write(path, _text(record))
+        with suppress(OSError):  # the next reading finds out
+            self._seen[record.ref.uid] = _identity(os.stat(path)), record
 
     def remove(self, uid: str) -> None:
         """Remove a record; none is none.
@@ -131,6 +134,10 @@ class Checkpoint:
         return record
 
 
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_ino, stat.st_ctime_ns
+
+
 def _text(record: ClaimRecord) -> bytes:
     document = {
         "version": _VERSION,
@@ -138,7 +145,7 @@ def _text(record: ClaimRecord) -> bytes:
         **record.ref._asdict(),
         "devices": [device._asdict() for device in record.devices],
     }
-    return (json.dumps(document, indent=1) + "\n").encode()
+    return (json.dumps(document) + "\n").encode()
 
 
 def _parse(document: Any) -> ClaimRecord:

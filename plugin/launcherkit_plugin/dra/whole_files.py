@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcherkit.atomic import write_atomically
-from launcherkit.errors import UnwritableFile
 from launcherkit_plugin.model.errors import ClaimFilesFailed
 
 
@@ -21,24 +19,22 @@ class WholeFiles:
     def __init__(self, step: Callable[[str], object] = str) -> None:
         self._step = step
 
-    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
-        """Put it there, readable for everyone, with the folders above it.
-
-        Args:
-            path: of the file.
-            data: all of it.
-            durable: it is on disk when this returns. What is made again after the next boot needn't be.
+    def write(self, path: str, data: bytes) -> None:
+        """Put it there, readable for everyone, with the folders above it. One at a time may write a file.
 
         Raises:
             ClaimFilesFailed: names the file and the reason; it is as it was.
         """
         self._step(path)
-        with suppress(OSError):  # the write gives the reason
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        folder, name = os.path.split(path)
+        beside = f"{folder}/.{name}"
         try:
-            write_atomically(path, data, durable=durable)
-        except UnwritableFile as problem:
-            raise files_failed("can't be written", problem.message, path) from problem
+            _write(beside, data)
+            os.rename(beside, path)
+        except OSError as problem:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise files_failed("can't be written", f"{path}: {problem.strerror}", path) from problem
 
     def remove(self, path: str) -> None:
         """Remove it; what isn't there needn't be removed.
@@ -53,6 +49,20 @@ class WholeFiles:
             return
         except OSError as problem:
             raise files_failed("can't be removed", f"{path}: {problem.strerror}", path) from problem
+
+
+def _write(path: str, data: bytes) -> None:
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(path, how)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        file = os.open(path, how)
+    with open(file, "wb", buffering=0) as written:
+        os.fchmod(file, 0o644)
+        left = memoryview(data)
+        while left:
+            left = left[written.write(left) :]
 
 
 def files_failed(what: str, why: str, path: str) -> ClaimFilesFailed:

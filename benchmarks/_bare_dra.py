@@ -1,0 +1,79 @@
+"""The least that is a DRA driver in Python: one service that writes the CDI file of a claim, and answers.
+
+What the DRA driver is measured against: it asks no API server, looks at no host, writes no metadata and remembers
+nothing.
+
+    python benchmarks/_bare_dra.py SOCKET FOLDER CARDS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from grpclib.server import Server, Stream
+
+from launcherkit.rpc.methods import Servicer
+from launcherkit_plugin.dra.proto import dra_v1_pb2 as wire
+
+KIND = "bare.example.org/claim"
+
+
+class Bare(Servicer):
+    """Every claim gets all cards."""
+
+    service = wire.DESCRIPTOR.services_by_name["DRAPlugin"]
+
+    def __init__(self, folder: Path, cards: int) -> None:
+        self._folder = folder
+        self._cards = [f"0000:{card:02x}:00.0" for card in range(cards)]
+
+    async def NodePrepareResources(
+        self, stream: Stream[wire.NodePrepareResourcesRequest, wire.NodePrepareResourcesResponse]
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        answer = wire.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            devices = []
+            for group, card in enumerate(self._cards):
+                nodes = [{"path": path, "permissions": "rwm"} for path in ("/dev/vfio/vfio", f"/dev/vfio/{group}")]
+                edits = {"env": [f"CARDS={','.join(self._cards)}"], "deviceNodes": nodes}
+                name = f"{claim.uid}_{card.replace(':', '-')}"
+                devices.append({"name": name, "containerEdits": edits})
+                answer.claims[claim.uid].devices.add(
+                    request_names=["gpu"],
+                    pool_name="node-1",
+                    device_name=card.replace(":", "-"),
+                    cdi_device_ids=[f"{KIND}={name}"],
+                )
+            text = json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": devices}, indent=1)
+            beside = self._folder / f".{claim.uid}"
+            beside.write_text(text)
+            beside.rename(self._folder / f"{claim.uid}.json")
+        await stream.send_message(answer)
+
+    async def NodeUnprepareResources(
+        self, stream: Stream[wire.NodeUnprepareResourcesRequest, wire.NodeUnprepareResourcesResponse]
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        answer = wire.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            os.unlink(self._folder / f"{claim.uid}.json")
+            answer.claims[claim.uid].error = ""
+        await stream.send_message(answer)
+
+
+async def main(socket: str, folder: str, cards: int) -> None:
+    """Serve until killed."""
+    server = Server([Bare(Path(folder), cards)])
+    await server.start(path=socket)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

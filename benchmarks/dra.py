@@ -1,0 +1,150 @@
+"""The DRA driver: Prepare of eight cards that are bound already, and memory.
+
+It is set against the least that is a driver in Python (benchmarks/_bare_dra.py), which writes the same CDI file, and
+nothing else; the calls are interleaved. The API server is a thread of the benchmark behind the daemon's own socket.
+
+    python benchmarks/dra.py [--calls 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from launcherkit_plugin.dra.proto import dra_v1_pb2 as wire
+from tests.dra.api import Api
+from tests.dra.cluster import Cluster
+from tests.dra.scheduler import DeviceClass, Scheduler, requested
+from tests.support.hosttree import HostTree
+from tests.support.kubelet import running_kubelet
+
+CARDS = 8
+DRIVER = "pci.launcherkit.io"
+CHECKOUT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {"PYTHONPATH": f"{CHECKOUT}{os.pathsep}{CHECKOUT / 'plugin'}", "NODE_NAME": "node-1"}
+BARE = (sys.executable, str(Path(__file__).with_name("_bare_dra.py")))
+PLUGIN = (sys.executable, "-m", "launcherkit_plugin", "serve", "--config")
+SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+
+def main() -> None:
+    """Build, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=400, help="of Prepare, each (default: 400)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="launcherkit-bench-") as directory:
+        folder = Path(directory)
+        tree = HostTree(folder / "host")
+        for card in range(CARDS):
+            tree.card(f"0000:{card + 1:02x}:00", group=card)
+        api = Api()
+        (folder / "cdi").mkdir()
+        (folder / "k" / "plugins_registry").mkdir(parents=True)
+        with (
+            running_kubelet(folder / "k"),
+            Cluster(folder / "cluster.sock", api),
+            _running(*BARE, str(folder / "bare.sock"), str(folder / "cdi"), str(CARDS)),
+            _serving(folder) as process,
+        ):
+            ours = folder / "k" / "plugins" / DRIVER / "dra.sock"
+            _until(lambda: (folder / "bare.sock").exists() and ours.exists() and bool(api.slices()))
+            before = _proportional(process.pid)
+            _prepare(api, folder / "bare.sock", ours, args.calls)
+            after = _proportional(process.pid)
+            print(f"memory: {before:.1f} MB (PSS), after {args.calls} claims {after:.1f} MB")
+
+
+def _prepare(api: Api, bare: Path, ours: Path, calls: int) -> None:
+    """The same claims to both, one after the other."""
+    scheduler = Scheduler(api, {"gpu": DeviceClass(DRIVER)})
+    taken: dict[str, list[float]] = {"bare": [], "driver": []}
+    with grpc.insecure_channel(f"unix:{bare}") as to_bare, grpc.insecure_channel(f"unix:{ours}") as to_ours:
+        for number in range(calls + 10):
+            name = f"claim-{number}"
+            api.create_claim(name, [requested("gpu", "gpu", count=CARDS)])
+            scheduler.reserve(name, "vm")
+            uid = api.claim("default", name)["metadata"]["uid"]
+            for kind, channel in (("bare", to_bare), ("driver", to_ours)):
+                seconds = _call(channel, name, uid)
+                if number >= 10:
+                    taken[kind].append(seconds)
+            scheduler.release(name, "vm")
+            api.delete_claim(name)
+    medians = {kind: statistics.median(seconds) for kind, seconds in taken.items()}
+    for kind, seconds in taken.items():
+        p99 = statistics.quantiles(seconds, n=100)[98]
+        print(f"{kind}: Prepare of {CARDS}, p50 {medians[kind] * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us")
+    print(f"Prepare of {CARDS}: {medians['driver'] / medians['bare']:.2f}x of the bare driver; at most 1.5 wanted")
+
+
+def _call(channel: grpc.Channel, name: str, uid: str) -> float:
+    """Seconds of a Prepare; it is taken back afterwards."""
+    claim = wire.Claim(namespace="default", name=name, uid=uid)
+    prepare = channel.unary_unary(
+        f"{SERVICE}/NodePrepareResources",
+        request_serializer=wire.NodePrepareResourcesRequest.SerializeToString,
+        response_deserializer=wire.NodePrepareResourcesResponse.FromString,
+    )
+    request = wire.NodePrepareResourcesRequest(claims=[claim])
+    began = time.perf_counter()
+    answer = prepare(request, timeout=60)
+    seconds = time.perf_counter() - began
+    assert len(answer.claims[uid].devices) == CARDS, answer
+    unprepare = channel.unary_unary(
+        f"{SERVICE}/NodeUnprepareResources",
+        request_serializer=wire.NodeUnprepareResourcesRequest.SerializeToString,
+        response_deserializer=wire.NodeUnprepareResourcesResponse.FromString,
+    )
+    assert not unprepare(wire.NodeUnprepareResourcesRequest(claims=[claim]), timeout=60).claims[uid].error
+    return seconds
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    config = folder / "plugin.yaml"
+    config.write_text(f'{{"auto": "nvidia", "cdi": {{"folder": "{folder}/cdi"}}, "dra": {{"all": true}}}}')
+    places = ("--host", "host", "--kubelet-dir", "k", "--cluster-socket", "cluster.sock", "--ledger", "ledger")
+    paths = [part if part.startswith("--") else str(folder / part) for part in places]
+    with _running(*PLUGIN, str(config), "--dev-root", str(folder / "host"), *paths) as process:
+        yield process
+
+
+@contextmanager
+def _running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, env=ENVIRONMENT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _proportional(pid: int) -> float:
+    """MB; what processes share is divided among them."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    (line,) = (line for line in rollup.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) / 1e3
+
+
+if __name__ == "__main__":
+    main()
