@@ -1,9 +1,9 @@
 """The least that is a DRA driver in Python: one service that writes the CDI file of a claim, and answers.
 
-What the DRA driver is measured against: it asks no API server, looks at no host, writes no metadata and remembers
-nothing.
+What the DRA driver is measured against: it looks at no host, writes no metadata and remembers nothing. With a socket of
+the cluster it asks for the claim first, as every driver must.
 
-    python benchmarks/_bare_dra.py SOCKET FOLDER CARDS
+    python benchmarks/_bare_dra.py SOCKET FOLDER CARDS [CLUSTER]
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from grpclib.server import Server, Stream
 
 from launcherkit.rpc.methods import Servicer
+from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.dra.proto import dra_v1_pb2 as wire
+from launcherkit_plugin.host.watch import WakeupQueue
+from launcherkit_plugin.telemetry.reporter import silent
 
 KIND = "bare.example.org/claim"
 
@@ -27,8 +31,9 @@ class Bare(Servicer):
 
     service = wire.DESCRIPTOR.services_by_name["DRAPlugin"]
 
-    def __init__(self, folder: Path, cards: int) -> None:
+    def __init__(self, folder: Path, cards: int, cluster: ClusterSocket | None) -> None:
         self._folder = folder
+        self._cluster = cluster
         self._cards = [f"0000:{card:02x}:00.0" for card in range(cards)]
 
     async def NodePrepareResources(
@@ -38,6 +43,8 @@ class Bare(Servicer):
         assert request is not None
         answer = wire.NodePrepareResourcesResponse()
         for claim in request.claims:
+            if self._cluster is not None:
+                await self._cluster.get_claim(claim.namespace, claim.name, claim.uid, 10.0)
             devices = []
             for group, card in enumerate(self._cards):
                 nodes = [{"path": path, "permissions": "rwm"} for path in ("/dev/vfio/vfio", f"/dev/vfio/{group}")]
@@ -68,12 +75,17 @@ class Bare(Servicer):
         await stream.send_message(answer)
 
 
-async def main(socket: str, folder: str, cards: int) -> None:
+async def main(socket: str, folder: str, cards: int, path: str = "") -> None:
     """Serve until killed."""
-    server = Server([Bare(Path(folder), cards)])
-    await server.start(path=socket)
-    await asyncio.Event().wait()
+    async with AsyncExitStack() as opened:
+        cluster = None
+        if path:
+            cluster = ClusterSocket(silent, WakeupQueue(1.0))
+            await opened.enter_async_context(cluster.listening(path))
+        server = Server([Bare(Path(folder), cards, cluster)])
+        await server.start(path=socket)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]))
