@@ -85,9 +85,9 @@ def _prepare(api: Api, sockets: Mapping[str, Path], calls: int) -> None:
             scheduler.reserve(name, "vm")
             uid = api.claim("default", name)["metadata"]["uid"]
             for kind, channel in channels.items():
-                seconds = _call(channel, name, uid)
+                took = _call(channel, name, uid)
                 if number >= 10:
-                    taken[kind].append(seconds)
+                    taken[kind].append(took)
             scheduler.release(name, "vm")
             api.delete_claim(name)
             time.sleep(SETTLED_SECONDS)

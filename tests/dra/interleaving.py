@@ -69,7 +69,7 @@ class MortalFiles(WholeFiles):
         super().__init__()
         self._fate = fate
 
-    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+    def write(self, path: str, data: bytes) -> None:
         self._fate.step()
         if self._fate.full:
             raise ClaimFilesFailed(f"{path}: No space left on device", "Make room.", file=path)
@@ -78,7 +78,7 @@ class MortalFiles(WholeFiles):
         beside.write_bytes(data[: len(data) // 2])
         self._fate.step()
         beside.unlink()
-        super().write(path, data, durable=durable)
+        super().write(path, data)
         self._fate.step()
 
     def remove(self, path: str) -> None:
