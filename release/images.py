@@ -27,7 +27,9 @@ TARGETS = ("sidecar", "plugin", "launcher")
 REGISTRY = "registry.example"
 """As in deploy/values.yaml and in the kustomizations."""
 LOCAL_BASE = "localhost/launcherkit-base"
-_QEMU = {"x86_64": "qemu-system-x86 ovmf", "aarch64": "qemu-system-arm qemu-efi-aarch64"}
+OWN_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+_QEMU = {"amd64": "qemu-system-x86 ovmf", "arm64": "qemu-system-arm qemu-efi-aarch64"}
+"""The launcher's emulator with its firmware, by architecture."""
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_CONF = Path("/etc/pip.conf")
 _UNWANTED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
@@ -48,26 +50,29 @@ class Image(NamedTuple):
     """Those of them that are not the base's."""
 
 
-def name_of(target: str, registry: str = REGISTRY) -> str:
-    """The name that the manifests have for a target of the Containerfile."""
-    return f"{registry}/launcherkit-{target}:{__version__}"
+def name_of(target: str, registry: str = REGISTRY, architecture: str = OWN_ARCHITECTURE) -> str:
+    """The name that the manifests have for a target of the Containerfile; for another architecture the tag says so."""
+    return f"{registry}/launcherkit-{target}:{__version__}{_suffix(architecture)}"
 
 
-def build(targets: Sequence[str], registry: str = REGISTRY, base: str = "") -> Iterator[Image]:
+def build(
+    targets: Sequence[str], registry: str = REGISTRY, base: str = "", architecture: str = OWN_ARCHITECTURE
+) -> Iterator[Image]:
     """Build images one after the other; what has not changed comes from the builder's cache.
 
     Args:
         base: an image to build on; empty: this machine's distribution.
+        architecture: ``amd64`` or ``arm64``; this machine has to run its programs, by QEMU where it is another.
 
     Raises:
         CannotBuild: with the builder's words.
     """
-    base = base or _own_base()
+    base = base or _own_base(architecture)
     labels = _labels(base)
     for target in targets:
-        name = name_of(target, registry)
+        name = name_of(target, registry, architecture)
         arguments = ["--isolation=chroot", "--layers", f"--file={CONTAINERFILE}", f"--target={target}", f"--tag={name}"]
-        arguments += [f"--build-arg=BASE={base}", f"--build-arg=QEMU={_QEMU[os.uname().machine]}"]
+        arguments += [f"--arch={architecture}", f"--build-arg=BASE={base}", f"--build-arg=QEMU={_QEMU[architecture]}"]
         arguments += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
         with _secrets() as secrets:
             _run("buildah", "build", *arguments, *secrets, str(ROOT))
@@ -84,22 +89,26 @@ def write_archive(name: str, archive: Path) -> None:
     _run("buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
-def _own_base() -> str:
+def _suffix(architecture: str) -> str:
+    return "" if architecture == OWN_ARCHITECTURE else f"-{architecture}"
+
+
+def _own_base(architecture: str) -> str:
     """An image of this machine's distribution with what apt needs and nothing else, made where there is none yet."""
     release = dict(line.rstrip().split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if line)
     suite = release["VERSION_CODENAME"].strip('"')
-    name = f"{LOCAL_BASE}:{suite}"
+    name = f"{LOCAL_BASE}:{suite}{_suffix(architecture)}"
     if json.loads(_run("buildah", "images", "--json", "--filter", f"reference={name}")):
         return name
     with tempfile.TemporaryDirectory(prefix="lk-base-") as folder:
         tree, sources = f"{folder}/base.tar", f"{folder}/sources.list"
         Path(sources).write_text(_own_sources(suite))
-        options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED]
+        options = [f"--architectures={architecture}", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED)]
         _run("mmdebstrap", "--quiet", "--variant=minbase", *options, suite, tree, sources)
         container = _run("buildah", "from", "scratch").strip()
         try:
             _run("buildah", "add", "--quiet", container, tree, "/")
-            _run("buildah", "config", "--cmd=bash", container)
+            _run("buildah", "config", "--cmd=bash", f"--arch={architecture}", container)
             _run("buildah", "commit", "--quiet", container, name)
         finally:
             _run("buildah", "rm", container)
@@ -179,13 +188,19 @@ def main() -> int:
     parser.add_argument(
         "--registry", default=REGISTRY, metavar="NAME", help=f"what the names begin with (default: {REGISTRY})"
     )
+    parser.add_argument(
+        "--arch",
+        choices=sorted(_QEMU),
+        default=OWN_ARCHITECTURE,
+        help="what for (default: this machine's); the programs of another are run by qemu-user-static",
+    )
     parser.add_argument("--archives", type=Path, metavar="DIR", help="write each to DIR as well, as IMAGE.tar")
     arguments = parser.parse_args()
     unknown = [target for target in arguments.targets if target not in TARGETS]
     if unknown:
         parser.error(f"no image {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     try:
-        for image in build(arguments.targets or TARGETS, arguments.registry, arguments.base):
+        for image in build(arguments.targets or TARGETS, arguments.registry, arguments.base, arguments.arch):
             sys.stdout.write(f"{image.name}  {image.size / 1e6:.0f} MB  {image.over_base / 1e6:.0f} MB over the base\n")
             sys.stdout.flush()
             if arguments.archives:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import venv
 import zipfile
 from email.message import Message
@@ -19,6 +18,7 @@ import pytest
 from hatch_build import absolute_links, address_of
 from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
+from release.build import unpack
 from tests.support.pages import links
 from tests.tiers import TIERS
 
@@ -54,8 +54,7 @@ def sdists(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Each sdist, unpacked, by the name of its distribution."""
     folder = tmp_path_factory.mktemp("unpacked")
     for project in PROJECTS:
-        with tarfile.open(build("sdist", project, tmp_path_factory.mktemp("sdist"))) as archive:
-            archive.extractall(folder, filter="data")
+        unpack(build("sdist", project, tmp_path_factory.mktemp("sdist")), folder)
     return {path.name.partition("-")[0]: path for path in folder.iterdir()}
 
 

@@ -137,7 +137,6 @@ KERNEL = Tier(
         ("busybox", ("busybox-static",)),
         ("setpriv", ("util-linux",)),
         ("make", ("make",)),
-        ("mke2fs", ("e2fsprogs",)),
     ),
     module=GUEST.module,
     builds=GUEST.builds,
@@ -146,7 +145,12 @@ KERNEL = Tier(
 
 IMAGES = Tier(
     "images",
-    needs=(("buildah", ("buildah",)), ("mmdebstrap", ("mmdebstrap",)), ("apt-get", ("apt",))),
+    needs=(
+        ("buildah", ("buildah",)),
+        ("mmdebstrap", ("mmdebstrap",)),
+        ("apt-get", ("apt",)),
+        ("mke2fs", ("e2fsprogs",)),  # from pod to guest they are on a disk
+    ),
     root=True,
 )
 
@@ -192,16 +196,17 @@ def full_demo_lacks(uid: int, available_mib: int, free_mib: int, machine: str) -
     lacks = []
     if program is None:
         lacks.append(
-            f"{CLUSTER.variable} is not set: a folder with a program `{CLUSTER.in_folder}` that starts Kubernetes"
+            f"{CLUSTER.variable} is not set: the checkout has no Kubernetes; let it name a folder with a program "
+            f"`{CLUSTER.in_folder}` of yours that starts one"
         )
     elif not os.access(program, os.X_OK):
         lacks.append(f"{CLUSTER.variable}: {program} is no program")
     if machine != KERNEL.architecture:
         lacks.append(f"this machine is {machine}, not {KERNEL.architecture}")
     if uid != 0:
-        lacks.append("it has to be root")
+        lacks.append("it has to be root: say it with sudo")
     if find_program("apt-get") is None:
-        lacks.append("there is no apt-get: it takes Debian or Ubuntu")
+        lacks.append("there is no apt-get: run it on Debian or Ubuntu")
     if available_mib < FULL_DEMO_MIB:
         lacks.append(f"{available_mib} MiB of memory can be had, it takes {FULL_DEMO_MIB}")
     if free_mib < FULL_DEMO_DISK_MIB:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from launcherkit import __version__
 from release.images import TARGETS
-from tests.support.images import Container, built, configuration
+from tests.support.images import Container, built, configuration, with_shim
 
 pytestmark = pytest.mark.images
 
@@ -55,6 +56,19 @@ def test_only_the_launcher_and_the_device_plugin_are_root(container: Containers)
 def test_the_translator_runs_in_its_images(target: str, container: Containers) -> None:
     assert "2 devices, 4 hostdevs (4 added)" in container(target).run("launcherkit", "demo")
     assert container(target).run("launcherkit", "--version").split()[-1] == __version__
+
+
+def test_the_shim_is_added_to_the_hook_sidecar_and_finds_the_hook_that_a_pod_mounts(tmp_path: Path) -> None:
+    shim = Container(with_shim(tmp_path))
+    try:
+        # A ConfigMap is mounted there; with none it is launcherkit's own.
+        assert "usage: onDefineDomain" in shim.run("/usr/bin/sidecar-shim", "--help")
+        (shim.root / "usr/bin/onDefineDomain").write_text("#!/bin/sh\necho mounted\n")
+        (shim.root / "usr/bin/onDefineDomain").chmod(0o755)
+        assert shim.run("/usr/bin/sidecar-shim").strip() == "mounted"
+        assert shim.run("id", "-u").strip() == "107"
+    finally:
+        shim.close()
 
 
 def test_the_hook_sidecar_has_what_its_servers_import(container: Containers) -> None:

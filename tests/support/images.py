@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from release.images import Image, build, name_of, write_archive
+from release.images import CONTAINERFILE, Image, build, name_of, write_archive
+
+IMAGES = CONTAINERFILE.parent
 
 
 @cache
@@ -33,9 +35,8 @@ def archived(target: str, folder: Path) -> Path:
 class Container:
     """A container of an image, without a runtime: its files, and programs started with them as their root."""
 
-    def __init__(self, target: str) -> None:
-        self.image = built(target)
-        self._name = _buildah("from", "--pull-never", self.image.name).strip()
+    def __init__(self, image: str) -> None:
+        self._name = _buildah("from", "--pull-never", image).strip()
         self.root = Path(_buildah("mount", self._name).strip())
 
     def run(self, *command: str) -> str:
@@ -52,7 +53,7 @@ def container_maker() -> Iterator[Callable[[str], Container]]:
 
     def make(target: str) -> Container:
         if target not in made:
-            made[target] = Container(target)
+            made[target] = Container(built(target).name)
         return made[target]
 
     try:
@@ -60,6 +61,21 @@ def container_maker() -> Iterator[Callable[[str], Container]]:
     finally:
         for container in made.values():
             container.close()
+
+
+def with_shim(folder: Path) -> str:
+    """The name of an image of shim.Containerfile, on the sidecar's and with a shim that is a stand-in for KubeVirt's.
+
+    ``folder`` is where that is made.
+    """
+    shim, image = "localhost/launcherkit-test-shim", "localhost/launcherkit-test-with-shim"
+    (folder / "sidecar-shim").write_text('#!/bin/sh\nexec onDefineDomain "$@"\n')
+    (folder / "Containerfile").write_text("FROM scratch\nCOPY --chmod=0755 sidecar-shim /usr/bin/sidecar-shim\n")
+    _buildah("build", "--isolation=chroot", f"--tag={shim}", str(folder))
+    given = (f"--build-arg=SHIM_IMAGE={shim}", f"--build-arg=SIDECAR_IMAGE={built('sidecar').name}")
+    file = IMAGES / "shim.Containerfile"
+    _buildah("build", "--isolation=chroot", "--pull=never", f"--file={file}", f"--tag={image}", *given, str(folder))
+    return image
 
 
 def configuration(target: str) -> dict[str, Any]:
