@@ -11,7 +11,7 @@ from launcherkit.sources.layer import ANNOTATION, Layer
 TENANT_KEYS = ("siblings", "pairing")
 """The keys that an annotation may have. All others are the operator's alone."""
 
-_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
+SIBLINGS_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
     "none": frozenset({"none"}),
     "listed": frozenset({"none", "listed"}),
     "reserve": frozenset({"none", "reserve"}),
@@ -51,8 +51,8 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
     """
     errors = Collector()
     siblings, pairing = asked.get("siblings", policy.siblings), asked.get("pairing", policy.pairing)
-    if siblings not in _WITHIN[policy.siblings]:
-        less = ", ".join(value for value in SIBLINGS if value in _WITHIN[policy.siblings])
+    if siblings not in SIBLINGS_WITHIN[policy.siblings]:
+        less = ", ".join(value for value in SIBLINGS if value in SIBLINGS_WITHIN[policy.siblings])
         errors.add(_widens("siblings", siblings, policy.siblings, f"Within it: {less}."))
     if pairing != policy.pairing:
         # Each pairs some request with a device that the other wouldn't give it (C2, C4).
@@ -63,7 +63,7 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
 
 def is_within(policy: Policy, other: Policy) -> bool:
     """Whether a policy attaches nothing that the other wouldn't, and is the same in all that isn't the tenant's."""
-    return policy.siblings in _WITHIN[other.siblings] and policy._replace(siblings=other.siblings) == other
+    return policy.siblings in SIBLINGS_WITHIN[other.siblings] and policy._replace(siblings=other.siblings) == other
 
 
 def _widens(key: str, asked: str, allowed: str, within: str) -> AnnotationWidens:

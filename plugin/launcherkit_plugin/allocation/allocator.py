@@ -11,7 +11,7 @@ from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, re
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Resource, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Resource, Usage, Wanted
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
 
 
@@ -96,30 +96,30 @@ class Allocator:
         return grants
 
     @asynccontextmanager
-    async def claiming(self, holder: Holder, wanted: Sequence[tuple[str, Sequence[str]]]) -> AsyncIterator[list[Grant]]:
+    async def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[list[Grant]]:
         """Give devices to a ResourceClaim, all of them or none. They are held while the block runs; after it, what
         `claimed` said is.
 
         Args:
             holder: the claim.
-            wanted: resources with device IDs, a grant for each entry. A resource may come several times.
+            wanted: a grant for each entry. A resource may come several times.
 
         Raises:
             UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit: it isn't the claim's to have.
             LauncherkitError: the providers'.
         """
-        offers = [self._offer(resource, ids) for resource, ids in wanted]
+        offers = [self._offer(each.resource, each.ids) for each in wanted]
         members, usage = self._members(), self.usage()
         held: dict[str, list[str]] = {}
-        for offer, (resource, ids) in zip(offers, wanted, strict=True):
+        for offer, (resource, ids, _) in zip(offers, wanted, strict=True):
             _refuse_taken(usage, ids, holder)
             _refuse_unhealthy(offer.resource, ids)
             refuse_split(members, offer.resource, ids, holder)
             held.setdefault(resource, []).extend(ids)
         with self._reservations.asked(held, holder):
             yield [
-                await offer.provider.allocate(offer.resource, ids)
-                for offer, (_, ids) in zip(offers, wanted, strict=True)
+                await offer.provider.allocate(offer.resource, each.ids, each.wishes)
+                for offer, each in zip(offers, wanted, strict=True)
             ]
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:

@@ -17,6 +17,7 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
+from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
@@ -32,8 +33,8 @@ from launcherkit_plugin.devices.nodes import (
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
 from launcherkit_plugin.model.config import NodeChoice, OnDemand, PciRule
-from launcherkit_plugin.model.device import Device, Grant, Problem, Reason, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceUnhealthy
+from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
+from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
 
 GONE_SECONDS = 600.0
 """For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""
@@ -241,8 +242,9 @@ class PciProvider:
 
     # What a container gets
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
+        rule = _narrowed(self._rules[resource.name], wishes, resource.name)
         demands = [self._demands[key] for key in ids if key in self._demands]
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
         await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way back to another driver
@@ -252,13 +254,20 @@ class PciProvider:
             if demands and self._on_demand is not None:
                 unbound = [resource.devices[key] for key in ids if key in self._demands]
                 await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
-            plans = list(await self._look_again(resource, ids))
+            plans = list(await self._look_again(resource, ids, rule))
+        elif wishes.siblings is not None:
+            plans = list(await self._look_again(resource, ids, rule))
         chosen = [plan for plan in plans if plan is not None]
-        nodes = self._chosen_nodes(chosen, one_kind=resource.dra)
+        nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
             # What is missing is found by a new look.
-            chosen = await self._look_again(resource, ids)
-            nodes = self._chosen_nodes(chosen, one_kind=resource.dra)
+            chosen = await self._look_again(resource, ids, rule)
+            nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
+        if nodes is None and wishes.nodes is not None:
+            raise DeviceConfigRefused(
+                f"{resource.name}: {', '.join(ids)} can't be had with nodes: {wishes.nodes}: they are not there",
+                "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
+            )
         if nodes is None:
             raise DeviceUnhealthy(
                 f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
@@ -271,7 +280,8 @@ class PciProvider:
         each: dict[str, tuple[str, ...]] = {}
         if resource.dra:
             each = {key: _of_one(plan, nodes) for key, plan in zip(ids, chosen, strict=True)}
-            grant = claimed_nodes(resource.variable, each, listed, nodes)
+            along = {key: tuple(map(str, plan.functions[1:])) for key, plan in zip(ids, chosen, strict=True)}
+            grant = claimed_nodes(resource.variable, each, listed, nodes)._replace(along=along)
         else:
             if self._granted.cdi is not None:
                 each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
@@ -280,7 +290,7 @@ class PciProvider:
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
-        await self._look_again(resource, ids)
+        await self._look_again(resource, ids, self._rules[resource.name])
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
@@ -299,14 +309,13 @@ class PciProvider:
         read = partial(egm_nodes, self._root, given)
         return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
 
-    async def _look_again(self, resource: Resource, ids: Iterable[str]) -> list[PciPlan]:
+    async def _look_again(self, resource: Resource, ids: Iterable[str], rule: PciRule) -> list[PciPlan]:
         """Plans by what is on the host now.
 
         Raises:
             DeviceUnhealthy: the first device that isn't available.
             WorkHangs: one can't be read: a device in trouble makes its reader wait.
         """
-        rule = self._rules[resource.name]
         plans = []
         for address in map(PciAddress.parse, ids):
             read = partial(self._host.facts, (address,))
@@ -322,9 +331,27 @@ class PciProvider:
             plans.append(plan)
         return plans
 
-    def _chosen_nodes(self, plans: Sequence[PciPlan], *, one_kind: bool = False) -> tuple[str, ...] | None:
-        choice = "auto" if one_kind and self._nodes == "both" else self._nodes
+    def _chosen_nodes(
+        self, plans: Sequence[PciPlan], wanted: NodeChoice | None = None, *, one_kind: bool = False
+    ) -> tuple[str, ...] | None:
+        choice = wanted or ("auto" if one_kind and self._nodes == "both" else self._nodes)
         return chosen_nodes([plan.nodes for plan in plans], choice)
+
+
+def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
+    """The rule with what a claim wants to go along.
+
+    Raises:
+        DeviceConfigRefused: that is more than the rule has, and what was published counts on.
+    """
+    if wishes.siblings is None:
+        return rule
+    if wishes.siblings not in SIBLINGS_WITHIN[rule.siblings]:
+        raise DeviceConfigRefused(
+            f"{resource}: siblings: {wishes.siblings!r} is not within the rule's, {rule.siblings!r}",
+            "Change the parameters in the claim or its DeviceClass, or `siblings` in the configuration of the node.",
+        )
+    return rule._replace(siblings=wishes.siblings)
 
 
 def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.model.device import Grant, Resource, Usage
+from launcherkit_plugin.model.device import Grant, Resource, Usage, Wishes
 
 
 class Provider(Protocol):
@@ -31,8 +31,13 @@ class Provider(Protocol):
         """
         ...
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = ...) -> Grant:
         """What a container gets for these devices, resolved on the host at this moment (K2).
+
+        Args:
+            resource: theirs.
+            ids: of the devices.
+            wishes: how a claim wants them. Whether the nodes are of the kind that is wanted is seen by the caller.
 
         Raises:
             LauncherkitError: a device is not there any more, or isn't available; nothing is half done.

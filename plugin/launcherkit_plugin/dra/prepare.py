@@ -18,11 +18,12 @@ from launcherkit_plugin.dra.claim_files import ClaimPlaces, GivenDevice, files_o
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.leftovers import files_left, remove_empty, strays
+from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup
-from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder
+from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Wanted
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed, MixedNodes, UnknownDevice
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
@@ -43,9 +44,7 @@ class ClaimAllocator(Protocol):
     """`launcherkit_plugin.allocation.allocator.Allocator`."""
 
     @asynccontextmanager
-    def claiming(
-        self, holder: Holder, wanted: Sequence[tuple[str, Sequence[str]]]
-    ) -> AsyncIterator[Sequence[Grant]]: ...
+    def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[Sequence[Grant]]: ...
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
 
@@ -65,6 +64,7 @@ class _Share(NamedTuple):
 
     request: str
     resource: str
+    parameters: Parameters
 
 
 class Preparer:
@@ -154,7 +154,7 @@ class Preparer:
         _refuse_beside(records, ref)
         shares = self._shares(claim)
         says(f"it is being given {', '.join(result.device for result in claim.devices)}")
-        wanted = [(share.resource, list(listed)) for share, listed in shares.items()]
+        wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
             given = self._given(claim, shares, grants)
             record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
@@ -173,6 +173,7 @@ class Preparer:
 
         Raises:
             UnknownDevice: one isn't published any more.
+            BadDeviceConfig, DeviceConfigRefused: one can't be had as it is wanted.
         """
         shares: dict[_Share, dict[str, AllocatedDevice]] = {}
         for result in claim.devices:
@@ -183,7 +184,9 @@ class Preparer:
                     "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next "
                     "one gets another device.",
                 )
-            share = _Share(result.request, listed.published.resource)
+            parameters = parameters_of(result.configs, str(claim.ref))
+            check_fits(parameters, listed.device, str(claim.ref))
+            share = _Share(result.request, listed.published.resource, parameters)
             shares.setdefault(share, {})[listed.published.id] = result
         return shares
 
@@ -197,19 +200,23 @@ class Preparer:
 
         Raises:
             MixedNodes: they can't be in one container.
+            DeviceConfigRefused: they aren't of the kind that is wanted.
         """
         found: dict[str, GivenDevice] = {}
         for (share, results), grant in zip(shares.items(), grants, strict=True):
             own = {node for nodes in grant.each.values() for node in nodes}
             beside = tuple(node for node in grant.nodes if node not in own)
             for key, result in results.items():
+                listed = self._listed[result.device]
+                nodes = (*grant.each.get(key, ()), *beside)
+                check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
                 found[result.device] = GivenDevice(
                     result,
                     share.resource,
                     key,
-                    (*grant.each.get(key, ()), *beside),
+                    nodes,
                     grant.env if self._environment() else {},
-                    _attributes(self._listed[result.device]),
+                    _attributes(listed, grant.along.get(key, ()), share.parameters),
                 )
         given = [found[result.device] for result in claim.devices]
         _refuse_mixed(claim.ref, given)
@@ -276,11 +283,10 @@ def _container(request: str) -> str:
     return extended[1] if extended else ""
 
 
-def _attributes(listed: ListedDevice) -> dict[str, int | bool | str]:
+def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> dict[str, int | bool | str]:
     """What is published, and what only its user has to know."""
-    device = listed.device
-    more: dict[str, int | bool | str] = {} if device.functions else {"mdevUUID": device.id}
-    return {**more, **sibling_attributes(map(str, device.functions[1:])), **listed.published.attributes}
+    more: dict[str, int | bool | str] = {} if parameters.rom is None else {"rom": parameters.rom}
+    return {**more, **sibling_attributes(along), **listed.published.attributes}
 
 
 def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from launcherkit.errors import shown
 from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BadResourceClaim
 
@@ -27,8 +28,8 @@ class AllocatedDevice(NamedTuple):
     pool: str
     device: str
     share_id: str = ""
-    configs: tuple[Mapping[str, Any], ...] = ()
-    """The opaque parameters for this driver, as they are; the later ones count more."""
+    configs: tuple[OpaqueConfig, ...] = ()
+    """The opaque parameters for this driver, as they are; those of classes come first."""
 
 
 class AllocatedClaim(NamedTuple):
@@ -93,7 +94,7 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
 
 
 def _device(
-    result: Mapping[str, Any], where: str, configs: Sequence[tuple[frozenset[str], Mapping[str, Any]]], ref: ClaimRef
+    result: Mapping[str, Any], where: str, configs: Sequence[tuple[frozenset[str], OpaqueConfig]], ref: ClaimRef
 ) -> AllocatedDevice:
     if result.get("adminAccess"):
         raise _bad(
@@ -112,7 +113,7 @@ def _device(
     return AllocatedDevice(request, pool, device, share if isinstance(share, str) else "", of_it)
 
 
-def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset[str], OpaqueConfig]]:
     """Requests, none for all of them, with the parameters for this driver: first those of classes."""
     path = "status.allocation.devices.config"
     entries = list(enumerate(_objects(found or [], path, ref)))
@@ -124,7 +125,9 @@ def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset
             requests = entry.get("requests") or []
             if not isinstance(requests, list) or not all(isinstance(name, str) for name in requests):
                 raise _bad(ref, f"{path}[{index}].requests: {shown(requests)} is not a list of names")
-            yield frozenset(requests), _object(opaque.get("parameters"), f"{path}[{index}].opaque.parameters", ref)
+            where = f"{path}[{index}].opaque.parameters"
+            parameters = _object(opaque.get("parameters"), where, ref)
+            yield frozenset(requests), OpaqueConfig(parameters, where, source == "FromClaim")
 
 
 def _objects(found: Any, path: str, ref: ClaimRef) -> list[Mapping[str, Any]]:

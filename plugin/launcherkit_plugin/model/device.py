@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.policy import Siblings
 from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.model.config import NodeChoice
 
 UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 
@@ -91,6 +93,25 @@ class Resource(NamedTuple):
         return f"kubevirt-{self.name.rpartition('/')[2]}.sock"
 
 
+class Wishes(NamedTuple):
+    """How a claim wants its devices (D6); None where the configuration decides."""
+
+    siblings: Siblings | None = None
+    """Within what the rule says: what goes along is known when a device is published."""
+    nodes: NodeChoice | None = None
+
+
+NO_WISHES = Wishes()
+
+
+class Wanted(NamedTuple):
+    """Devices of one resource that a claim is given together."""
+
+    resource: str
+    ids: Sequence[str]
+    wishes: Wishes = NO_WISHES
+
+
 class Grant(NamedTuple):
     """What one container gets for its devices of one resource (K2)."""
 
@@ -103,6 +124,8 @@ class Grant(NamedTuple):
     """Of the container: the same names for a runtime whose kubelet can't hand them on."""
     each: Mapping[str, tuple[str, ...]] = {}
     """The nodes of each device, by ID; ``nodes`` may have more, which belong to all of them together."""
+    along: Mapping[str, tuple[str, ...]] = {}
+    """The addresses of what goes along with each device, by ID."""
 
 
 class ClaimRef(NamedTuple):

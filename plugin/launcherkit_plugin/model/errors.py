@@ -279,6 +279,18 @@ class CardInBothWorlds(LauncherkitError):
     exit_code: ClassVar[int] = EX_CONFIG
 
 
+class BadDeviceConfig(LauncherkitError):
+    """The opaque parameters of a claim or its DeviceClass are not as their schema says (D6)."""
+
+    code = "LK802"
+
+
+class DeviceConfigRefused(LauncherkitError):
+    """A device can't be had as the parameters want it, or a claim asks for what its class has to say (D6, T1)."""
+
+    code = "LK803"
+
+
 # 81x: claims of Dynamic Resource Allocation on the node
 
 

@@ -20,7 +20,7 @@ from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
-from launcherkit_plugin.model.device import Device, Grant, Problem, Resource, Usage
+from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
@@ -193,7 +193,7 @@ class Pool:
 
     # What containers get
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
         """See `Provider.allocate`; makes what isn't there (G2, G4)."""
         nodes = await self._give(resource.name, ids)
         if resource.dra:

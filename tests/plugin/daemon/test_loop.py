@@ -62,7 +62,7 @@ class Shelf:
 
         return [asyncio.create_task(change(self.changes.pop(0)()))] if self.changes else []
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: object = None) -> Grant:
         self.allocating.set()
         await asyncio.to_thread(self.may_allocate.wait)
         return Grant({resource.variable: ",".join(ids)}, ("/dev/vfio/vfio",))

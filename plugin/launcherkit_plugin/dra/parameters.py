@@ -1,0 +1,147 @@
+"""Opaque parameters of DeviceClasses and claims: ``launcherkit.io/v1``, kind ``DeviceConfig`` (D6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from launcherkit.errors import shown
+from launcherkit.model.policy import SIBLINGS, Siblings
+from launcherkit.sources.tenant import SIBLINGS_WITHIN
+from launcherkit_plugin.devices.names import type_key
+from launcherkit_plugin.model.device import Device, Wishes
+from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
+
+API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
+LONGEST_TYPE = 64
+_NODES = ("group", "iommufd")
+
+
+class OpaqueConfig(NamedTuple):
+    """One entry of a claim's ``status.allocation.devices.config`` for this driver."""
+
+    parameters: Mapping[str, Any]
+    path: str
+    by_claim: bool
+    """It is the claim's, and so a tenant's; else that of its DeviceClass, which is the operator's (T1)."""
+
+
+class Parameters(NamedTuple):
+    """How a device is wanted; what is None is left to the node's configuration."""
+
+    siblings: Siblings | None = None
+    nodes: Literal["group", "iommufd"] | None = None
+    rom: bool | None = None
+    vgpu_type: str | None = None
+
+    @property
+    def wishes(self) -> Wishes:
+        """What the device's provider has to know."""
+        return Wishes(self.siblings, "cdev" if self.nodes == "iommufd" else self.nodes)
+
+
+def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
+    """All of a device's parameters together: a later one counts more, and a claim's may only narrow its class's.
+
+    Args:
+        configs: those of the class first.
+        claim: what errors call it.
+
+    Raises:
+        BadDeviceConfig: names the key, its value, and what it may be.
+        DeviceConfigRefused: a claim asks for what is its class's to say.
+    """
+    found = Parameters()
+    for config in configs:
+        asked = _parsed(config, claim)
+        if config.by_claim:
+            _check_narrower(found, asked, config, claim)
+        found = found._replace(**{key: value for key, value in asked._asdict().items() if value is not None})
+    return found
+
+
+def check_fits(parameters: Parameters, device: Device, claim: str) -> None:
+    """See that a device can be had as it is wanted, as far as that is known before it is given.
+
+    Raises:
+        DeviceConfigRefused: names the key and the device.
+    """
+    wanted = parameters.vgpu_type
+    if wanted is not None and [type_key(wanted)] != list(map(type_key, device.vgpu_types)):
+        types = " or ".join(device.vgpu_types)
+        _refuse(claim, device, "vgpuType", wanted, f"it is a vGPU of type {types}" if types else "it is no vGPU")
+    if parameters.rom is not None and not device.functions:
+        _refuse(claim, device, "rom", str(parameters.rom).lower(), "a mediated device has no ROM")
+
+
+def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str], claim: str) -> None:
+    """See that the nodes that were given are of the kind that is wanted (V2).
+
+    Raises:
+        DeviceConfigRefused: as `check_fits`.
+    """
+    given = "iommufd" if "/dev/iommu" in nodes else "group"
+    if parameters.nodes not in (None, given):
+        _refuse(claim, device, "nodes", str(parameters.nodes), f"it can only be had by {given}")
+
+
+def _parsed(config: OpaqueConfig, claim: str) -> Parameters:
+    found = config.parameters
+    for key, value in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if found.get(key) != value:
+            _bad(claim, config, key, found.get(key), f"it must be {value!r}")
+    for key in found:
+        if key not in _KEYS and key not in ("apiVersion", "kind"):
+            _bad(claim, config, str(key), found[key], f"unknown key; known are {', '.join(_KEYS)}")
+    values: dict[str, Any] = {}
+    for name, (field, is_valid, rule) in _KEYS.items():
+        values[field] = found.get(name)
+        if values[field] is not None and not is_valid(values[field]):
+            _bad(claim, config, name, values[field], rule)
+    return Parameters(**values)
+
+
+def _one_of(choices: Iterable[str]) -> tuple[Callable[[Any], bool], str]:
+    known = tuple(choices)
+    return lambda value: isinstance(value, str) and value in known, f"it must be one of {', '.join(known)}"
+
+
+_KEYS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
+    "siblings": ("siblings", *_one_of(SIBLINGS)),
+    "nodes": ("nodes", *_one_of(_NODES)),
+    "rom": ("rom", lambda value: isinstance(value, bool), "it must be true or false"),
+    "vgpuType": (
+        "vgpu_type",
+        lambda value: isinstance(value, str) and 0 < len(value) <= LONGEST_TYPE,
+        f"it must be the name of a vGPU type, of at most {LONGEST_TYPE} characters",
+    ),
+}
+"""Key to the field of `Parameters`, what may be its value, and that in words."""
+
+
+def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig, claim: str) -> None:
+    """A claim may say which vGPU it wants and by which nodes, and narrow its siblings (T1)."""
+    where = f"ResourceClaim {claim}, {config.path}"
+    remedy = "Remove it from the claim, or let the DeviceClass say it."
+    if asked.rom is not None:
+        raise DeviceConfigRefused(f"{where}.rom: only a DeviceClass can say this", remedy)
+    if before.siblings is not None and asked.siblings not in (None, *SIBLINGS_WITHIN[before.siblings]):
+        words = f"{asked.siblings!r} is not within what the DeviceClass says, {before.siblings!r}"
+        raise DeviceConfigRefused(f"{where}.siblings: {words}", remedy)
+    for key, old, new in (("nodes", before.nodes, asked.nodes), ("vgpuType", before.vgpu_type, asked.vgpu_type)):
+        if old is not None and new not in (None, old):
+            raise DeviceConfigRefused(f"{where}.{key}: {new!r} is not what the DeviceClass says, {old!r}", remedy)
+
+
+def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -> NoReturn:
+    raise BadDeviceConfig(
+        f"ResourceClaim {claim}, {config.path}.{key}: {rule}; found {shown(value)}",
+        "Correct the parameters in the claim, or in its DeviceClass; schemas/device-config.schema.json has all keys.",
+    )
+
+
+def _refuse(claim: str, device: Device, key: str, value: str, why: str) -> NoReturn:
+    raise DeviceConfigRefused(
+        f"ResourceClaim {claim}: {device.id} can't be had with {key}: {value}: {why}",
+        "Change the parameters in the claim or its DeviceClass, or let a CEL selector choose devices that fit.",
+    )
