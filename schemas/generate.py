@@ -9,12 +9,14 @@ from pydantic import BaseModel
 
 from launcherkit.golden.case import WrittenCase
 from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit_plugin.config.device_config import WrittenDeviceConfig
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenLayout
 
 MODELS: dict[str, tuple[type[BaseModel], str]] = {
     "policy.schema.json": (WrittenPolicy, "launcherkit policy"),
     "golden-case.schema.json": (WrittenCase, "launcherkit golden case"),
     "plugin-config.schema.json": (WrittenConfig, "launcherkit device plugin"),
+    "device-config.schema.json": (WrittenDeviceConfig, "launcherkit parameters of DRA devices"),
     "vgpu-layout.schema.json": (WrittenLayout, "launcherkit vGPU layout"),
 }
 

@@ -115,7 +115,7 @@ class Cards:
     def resources(self, *_: object) -> tuple[Resource, ...]:
         return self.resources_
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: object = None) -> Grant:
         for _ in range(self._chance.randint(0, 4)):
             self._fate.step()
             await asyncio.sleep(0)

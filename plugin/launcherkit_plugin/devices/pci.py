@@ -265,7 +265,7 @@ class PciProvider:
             nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
         if nodes is None and wishes.nodes is not None:
             raise DeviceConfigRefused(
-                f"{resource.name}: {', '.join(ids)} can't be had with nodes: {wishes.nodes}: they are not there",
+                f"{resource.name}: {', '.join(ids)} can't be had with nodes: {_SAID[wishes.nodes]}: they are not there",
                 "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
             )
         if nodes is None:
@@ -336,6 +336,10 @@ class PciProvider:
     ) -> tuple[str, ...] | None:
         choice = wanted or ("auto" if one_kind and self._nodes == "both" else self._nodes)
         return chosen_nodes([plan.nodes for plan in plans], choice)
+
+
+_SAID: Mapping[NodeChoice, str] = {"group": "group", "cdev": "iommufd"}
+"""What claims call the kinds of nodes."""
 
 
 def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
