@@ -21,6 +21,7 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
     variable="The variable or metadata file that answers it; None for a hostdev of the document.",
     primary="The address that answers it.",
     asked=("False for a hostdev of the document that bears no request's alias: nobody asked about it (X1)."),
+    rom="``on`` or ``off`` where the driver of a DRA claim says whether the guest sees the ROM (E5).",
 )
 class Claim(NamedTuple):
     """A request and the address that answers it."""
@@ -32,6 +33,7 @@ class Claim(NamedTuple):
     variable: str | None
     primary: HostAddress
     asked: bool = True
+    rom: str | None = None
 
     @property
     def by_claim(self) -> bool:

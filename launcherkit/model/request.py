@@ -1,5 +1,6 @@
 """Who asked for what, and which variables answer: their names (E1, E2) and what they hold."""
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -65,6 +66,8 @@ class Allocation(NamedTuple):
     entries: tuple[HostAddress, ...]
     devices: tuple[HostAddress, ...] = ()
     """Of a DRA claim: which of the entries are devices of their own; of a variable that is found out (C2)."""
+    roms: Mapping[HostAddress, Literal["on", "off"]] = {}
+    """Of a DRA claim: devices whose driver says whether the guest sees their ROM."""
 
 
 KIND_OF_PREFIX: dict[str, Kind] = {"MDEV_PCI_RESOURCE": "mdev", "PCI_RESOURCE": "pci", "USB_RESOURCE": "usb"}

@@ -127,6 +127,8 @@ def _window(
 def _device(
     unit: Unit, decided: Decided, placed: Placement, checked: Checked, facts: HostFacts, policy: Policy
 ) -> PlannedDevice:
+    claim = unit.attachments[0].claim
+    by_claim = None if claim is None or unit.kind != "pci" else claim.rom
     functions = [
         PlannedFunction(
             attachment,
@@ -135,7 +137,7 @@ def _device(
             decided.shown.get(source),
             source in decided.managed,
             checked.backends.said.get(source),
-            rare.chosen(policy.rom, source, facts) if policy.rom and not unit.kept else None,
+            None if unit.kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
             rare.chosen(policy.driver, source, facts) if policy.driver and not unit.kept else None,
             placed.nodesets.get(source) if isinstance(source, PciAddress) else None,
         )

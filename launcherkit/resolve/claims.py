@@ -60,7 +60,10 @@ def claim_requested(
         if primary is None:
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
             continue
-        claims.append(Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary))
+        rom = allocation.roms.get(primary)
+        claims.append(
+            Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary, rom=rom)
+        )
     errors = [
         _too_few(variable, missing, requests, variable_of, frozenset(taken), host)
         for variable, missing in short.items()

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from launcherkit.errors import BadClaim, UnreadableFile, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -71,7 +71,8 @@ class DraFiles:
         if claim is None:
             raise ValueError(f"{request.path} has no claim")
         path = self._one_file(request, claim)
-        found = [self._device(request, path, device) for device in _devices(self._document(request, path), claim)]
+        listed = list(_devices(self._document(request, path), claim))
+        found = [self._device(request, path, device) for device in listed]
         if not found or 1 < askers < len(found):
             devices = f"{len(found)} device{'' if len(found) == 1 else 's'}"
             wanted = f", and {askers} entries of the VMI name it" if askers > 1 else ""
@@ -84,7 +85,8 @@ class DraFiles:
             if address in addresses[:number]:
                 self._fail(request, f"{path} has {address} twice for the request {claim.request!r}")
         entries = tuple(dict.fromkeys(entry for _, entries in found for entry in entries))
-        return Allocation(path, str(claim), kinds[0], entries, addresses)
+        roms = {address: rom for address, device in zip(addresses, listed, strict=True) if (rom := _rom(device))}
+        return Allocation(path, str(claim), kinds[0], entries, addresses, roms)
 
     def _one_file(self, request: Request, claim: DeviceClaim) -> str:
         folder = os.path.join(self.root, _FOLDERS[claim.kind], claim.name, claim.request)
@@ -147,6 +149,13 @@ class DraFiles:
 
     def _fail(self, request: Request, what: str) -> NoReturn:
         raise BadClaim(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root), key=request.path)
+
+
+def _rom(device: Any) -> Literal["on", "off"] | None:
+    """What our own driver says of the ROM, by the parameters of the device's class."""
+    value = device["attributes"].get("rom")
+    rom = value.get("bool") if isinstance(value, dict) else None
+    return None if not isinstance(rom, bool) else "on" if rom else "off"
 
 
 def _raw(value: Any) -> Any:
