@@ -301,6 +301,8 @@ def test_the_manifests_of_dra_are_of_the_driver_that_the_configuration_has_by_de
     found = {outside for outside, writes in mounts(COMPONENTS["dra"] / "daemonset.yaml").values() if writes}
     kubelet = options(BASE / "daemonset.yaml").kubelet_dir
     assert found == {f"{kubelet}/plugins_registry", f"{kubelet}/plugins/{driver}", CdiConfig().folder}
+    variables = {each["name"] for each in container(COMPONENTS["dra"] / "daemonset.yaml")["env"]}
+    assert variables == {"NODE_NAME", "POD_UID"}
     for name in ("rbac", "policy", "deviceclasses"):
         text = (COMPONENTS["dra"] / f"{name}.yaml").read_text()
         assert set(re.findall(r"pci\.[a-z.]+", text)) == {driver}

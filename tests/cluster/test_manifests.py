@@ -21,7 +21,7 @@ from tests.test_deploy import added_container
 pytestmark = pytest.mark.cluster
 
 CRDS = Path(__file__).with_name("crds.yaml")
-TOO_YOUNG = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+TOO_YOUNG = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "DeviceClass", "ResourceClaimTemplate"}
 MANIFESTS = [path for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "values.yaml"]
 DOCUMENTS = [
     pytest.param(document, id=f"{path.name}:{document['kind']}")
