@@ -88,6 +88,7 @@ NOT_ON_THE_HOOK_PATH = {
     "difflib",
     "grpclib",
     "jinja2",
+    "json",
     "kubernetes",
     "libvirt",
     "logging",
