@@ -34,6 +34,8 @@ class Cluster:
         self._generation = 0
         self.away = False
         """Whether the API server can't be reached; see `set_away`."""
+        self.silent = False
+        """Whether it answers nothing that it is asked."""
         self.complaints: list[str] = []
         """What the API server has refused, and lines that are none."""
         self.events: list[dict[str, Any]] = []
@@ -101,7 +103,7 @@ class Cluster:
                 with self._change:
                     self._wanted[value["driver"]] = value["slices"]
                 self._write()
-            case "get-claim":
+            case "get-claim" if not self.silent:
                 self.asked.append(value)
                 connection.sendall(_line("claim", {"id": value["id"], **self._claim(value)}))
             case "claim-status" if not self.away:

@@ -93,14 +93,14 @@ class Cards:
     def __init__(self, chance: random.Random, fate: Fate) -> None:
         self._chance = chance
         self._fate = fate
-        count = chance.randint(2, 6)
+        count = chance.randint(4, 9)
         devices = [
             Device(
                 f"0000:{number:02x}:00.0", groups=frozenset(chance.sample(range(count), chance.choice((1, 1, 1, 2))))
             )
             for number in range(1, count + 1)
         ]
-        split = chance.randint(1, count)
+        split = chance.randint(count // 2, count - 1)
         self.resources_ = tuple(
             Resource(
                 name, f"PCI_RESOURCE_{name.rpartition('/')[2]}", {one.id: one for one in part}, dra=name == CLAIMED
@@ -142,7 +142,7 @@ class World:
         self.scheduler = Scheduler(self.api, {"gpu": DeviceClass(DRIVER)}, chance)
         self.cards = Cards(chance, self.fate)
         self.places = ClaimPlaces(DRIVER, str(folder / "k"), str(folder / "cdi"), str(folder / "host"))
-        for group in range(8):
+        for group in range(9):
             node = folder / f"host/dev/vfio/{group}"
             node.parent.mkdir(parents=True, exist_ok=True)
             node.touch()
@@ -243,14 +243,21 @@ class World:
             names = tuple(name for device in devices for name in device.cdi)
             assert self.prepared.setdefault(ref.uid, names) == names, "another answer than before"
             self.seen[ref.uid] = tuple(device.id for device in devices)
+            allocated = self._allocated(ref.uid)
+            if allocated and not self.fate.away:
+                assert {device.device for device in devices} == allocated, "what it had before it was allocated again"
 
     def _forget_former(self, uid: str) -> None:
         """What a claim had before it was allocated again isn't its own any more."""
-        had = {self.name_of(key) for key in self.seen.get(uid, ())}
-        for claim in self.api.claims():
-            if claim["metadata"]["uid"] == uid and {one["device"] for one in results_of(claim)} != had:
-                for told in (self.prepared, self.seen):
-                    told.pop(uid, None)
+        allocated = self._allocated(uid)
+        if allocated and allocated != {self.name_of(key) for key in self.seen.get(uid, ())}:
+            for told in (self.prepared, self.seen):
+                told.pop(uid, None)
+
+    def _allocated(self, uid: str) -> set[str]:
+        """What the cluster says that a claim has now; nothing where it is gone."""
+        claims = [claim for claim in self.api.claims() if claim["metadata"]["uid"] == uid]
+        return {result["device"] for claim in claims for result in results_of(claim)}
 
     def name_of(self, key: str) -> str:
         """How a card is called in a slice."""
@@ -306,7 +313,7 @@ class World:
         """Somebody deletes a claim, and perhaps makes another one of its name, while its pod still runs."""
         refs = self.refs()
         if refs:
-            name = self.chance.choice(refs).name
+            name = self.chance.choice([ref for ref in refs if ref.uid in self.prepared] or refs).name
             self.api.delete_claim(name)
             self.done.append(f"deleted: {name}")
             if self.chance.random() < 0.7:
@@ -336,7 +343,17 @@ class World:
         for _ in range(chance.randint(1, 3)):
             refs, known = self.refs(), sorted(self.known)
             kind = chance.choice(
-                ["claim", "claim", "reallocate", *["prepare"] * 4, "unprepare", "delete", "allocate", "end", "list"]
+                [
+                    "claim",
+                    "claim",
+                    "reallocate",
+                    *["prepare"] * 4,
+                    "unprepare",
+                    *["delete"] * 2,
+                    "allocate",
+                    "end",
+                    "list",
+                ]
             )
             if kind == "claim":
                 self._claim(f"claim-{next(self._numbers)}")
@@ -363,7 +380,7 @@ class World:
     def _deallocate(self) -> None:
         """Claims whose pod was unprepared may be given up by it."""
         for ref in self.refs():
-            if ref.uid not in self.known and self.chance.random() < 0.2:
+            if ref.uid not in self.known and self.chance.random() < 0.4:
                 self.api.delete_claim(ref.name)
 
     # What must hold
@@ -421,7 +438,7 @@ class World:
         return sorted(path for path in found if not path.endswith("serialize.lock"))
 
 
-async def interleave(folder: Path, seed: int, actions: int = 25) -> Mapping[str, int]:
+async def interleave(folder: Path, seed: int, actions: int = 50) -> Mapping[str, int]:
     """One random history; gives how often the most telling things happened in it.
 
     Raises:
