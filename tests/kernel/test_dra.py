@@ -1,0 +1,92 @@
+"""The DRA driver on a real kernel: from a claim to the guest, and back, whoever is killed when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dra.kills import kill_and_see
+from tests.dra.manager import FAST
+from tests.dra.node import DRIVER, GPU, Node, running_node
+from tests.dra.scheduler import DeviceClass, requested
+from tests.kernel import sysfs
+from tests.kernel.containers import guest_in_container
+from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.driver.build import build
+from tests.kernel.driver.vgpus import SMALL_NAME, VGPU, Parent, vgpus
+from tests.kernel.guests import read_listing, slots_with
+from tests.kernel.packages import cache_folder, fetch
+from tests.libvirt.pod import Pod as Container
+from tests.libvirt.pod import pod as container
+from tests.tiers import KILLS as KILLS_VARIABLE
+
+pytestmark = pytest.mark.kernel
+
+VGPUS = "example.com/VGPU"
+CLASSES = {
+    "gpu": DeviceClass(DRIVER, lambda device: device["name"].startswith("pci-")),
+    "vgpu": DeviceClass(DRIVER, lambda device: device["name"].startswith("mdev-")),
+}
+EMULATED = FAST.scaled(8)
+"""Everything takes ten times as long here."""
+KILLS = int(os.environ.get(KILLS_VARIABLE, "20"))
+
+
+@pytest.fixture
+def empty() -> Iterator[Container]:
+    with container() as made:
+        yield made
+
+
+@pytest.fixture
+def parents() -> Iterator[list[Parent]]:
+    cache = cache_folder(os.environ)
+    with vgpus(build(fetch(cache).headers, cache)) as found:
+        yield found
+        for parent in found:
+            parent.clear()
+
+
+@pytest.fixture
+def node(bound: Callable[..., None], parents: list[Parent]) -> Iterator[Node]:
+    """A driver for the graphics cards with audio, and for vGPUs that it makes."""
+    for card in sysfs.cards():
+        bound(*card)
+    with running_node(Path("/"), classes=CLASSES, pace=EMULATED) as node:
+        node.configure(
+            resources=[{"name": GPU, "select": [{"addresses": [card.display for card in sysfs.cards()]}], "dra": True}],
+            vgpu={
+                "mediatedDevices": [{"name": VGPUS, "types": [SMALL_NAME], "mode": "dynamic", "dra": True}],
+                "graceSeconds": 0,
+            },
+        )
+        yield node
+
+
+def test_a_claim_of_a_card_and_a_vgpu_is_all_that_a_guest_needs(
+    node: Node, parents: list[Parent], empty: Container, kernel: Path, tmp_path: Path
+) -> None:
+    node.start()
+    before = node.left()
+    node.claim("card", requested("gpu", "gpu"))
+    node.claim("slot", requested("vgpu", "vgpu"))
+    pod = node.pod("vm", "card", "slot")
+    given = node.run(pod)
+    assert [len(parent.made()) for parent in parents] in ([1, 0], [0, 1])
+    listing = read_listing(guest_in_container(empty, given.env, given.nodes, kernel, tmp_path))
+    assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+    assert list(listing.values()).count(VGPU) == 1, listing
+    node.delete(pod)
+    assert node.left() == before
+    sysfs.until(lambda: not any(parent.made() for parent in parents), "the vGPU removed")
+
+
+def test_kills_lose_nothing_and_leave_nothing(node: Node, parents: list[Parent]) -> None:
+    node.start()
+    seen = kill_and_see(node, KILLS, 6, "gpu", "vgpu")
+    assert seen.started > KILLS / 10, "the driver was killed before it could do anything"
+    sysfs.until(lambda: not any(parent.made() for parent in parents), "all vGPUs removed")
+    assert {sysfs.driver(address) for card in sysfs.cards() for address in card} == {"vfio-pci"}
