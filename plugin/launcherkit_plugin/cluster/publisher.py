@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 from launcherkit.errors import shown
 from launcherkit_plugin.cluster.api import ApiProblem, Json, WatchServer, follow, items_of, part, texts
 from launcherkit_plugin.cluster.outbox import Specs
-from launcherkit_plugin.cluster.slice_changes import Change, Pool, slice_changes
+from launcherkit_plugin.cluster.slice_changes import SliceChange, SlicePool, slice_changes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -139,7 +139,7 @@ class SlicePublisher:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
         """
         listed = items_of(self._server.get(SLICES_PATH, fieldSelector=self._fields))
-        needed = slice_changes(Pool(self._driver, self._node), wanted, listed)
+        needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed)
         owner = self._owner() if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
@@ -150,7 +150,7 @@ class SlicePublisher:
             self._reporter.log("info", text + why, written=len(needed.changes))
         return self._truce(now) if foreign else _ROUND_SECONDS
 
-    def _write(self, change: Change, owner: Json) -> None:
+    def _write(self, change: SliceChange, owner: Json) -> None:
         metadata = part(change.body, "metadata")
         if change.kind == "create":
             self._server.post(SLICES_PATH, {**change.body, "metadata": {**metadata, "ownerReferences": [owner]}})

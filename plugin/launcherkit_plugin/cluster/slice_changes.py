@@ -21,28 +21,28 @@ _POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "M
 }
 
 
-class Pool(NamedTuple):
+class SlicePool(NamedTuple):
     """The pool of a node has the node's name."""
 
     driver: str
     node: str
 
 
-class Change(NamedTuple):
+class SliceChange(NamedTuple):
     kind: Literal["create", "replace", "delete"]
     body: Json
 
 
-class Changes(NamedTuple):
+class SliceChanges(NamedTuple):
     """What is to be written, in this order."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[SliceChange, ...]
     generation: int
     foreign: bool
     """Whether there are slices that differ from what is wanted, and not just too few."""
 
 
-def slice_changes(pool: Pool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json]) -> Changes:
+def slice_changes(pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json]) -> SliceChanges:
     """Compare what is wanted with what is there.
 
     Args:
@@ -67,22 +67,22 @@ def slice_changes(pool: Pool, specs: Sequence[Mapping[str, Any]], there: Iterabl
         wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
     begun = _taints(found)
     changes = [
-        Change("create", _made(pool, index, spec))
+        SliceChange("create", _made(pool, index, spec))
         if index not in kept
-        else Change("replace", {**kept[index], "spec": _since(spec, begun)})
+        else SliceChange("replace", {**kept[index], "spec": _since(spec, begun)})
         for index, spec in enumerate(wanted)
         if index not in kept or differ
     ]
-    changes += [Change("delete", item) for item in strays]
-    return Changes(tuple(changes), generation, differ or bool(strays))
+    changes += [SliceChange("delete", item) for item in strays]
+    return SliceChanges(tuple(changes), generation, differ or bool(strays))
 
 
-def _complete(pool: Pool, spec: Mapping[str, Any], generation: int, count: int) -> Json:
+def _complete(pool: SlicePool, spec: Mapping[str, Any], generation: int, count: int) -> Json:
     of_pool = {"name": pool.node, "generation": generation, "resourceSliceCount": count}
     return {**spec, "driver": pool.driver, "nodeName": pool.node, "pool": of_pool}
 
 
-def _made(pool: Pool, index: int, spec: Json) -> Json:
+def _made(pool: SlicePool, index: int, spec: Json) -> Json:
     """A new slice; its place in the pool is what its name begins with."""
     metadata = {"generateName": f"{index:x}-{pool.driver}-{pool.node}-"}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}

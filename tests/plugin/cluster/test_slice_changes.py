@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.cluster.api import Json
-from launcherkit_plugin.cluster.slice_changes import Changes, Pool, slice_changes
+from launcherkit_plugin.cluster.slice_changes import SliceChanges, SlicePool, slice_changes
 
-POOL = Pool("pci.launcherkit.io", "node-1")
+POOL = SlicePool("pci.launcherkit.io", "node-1")
 TAINT = {"key": "launcherkit.io/busy", "effect": "NoSchedule"}
 
 
@@ -27,7 +27,7 @@ class Server:
         self.slices: dict[str, Json] = {}
         self.number = 0
 
-    def write(self, specs: list[Json]) -> Changes:
+    def write(self, specs: list[Json]) -> SliceChanges:
         """Bring the slices to what is wanted."""
         found = slice_changes(POOL, specs, self.slices.values())
         for kind, body in found.changes:
@@ -68,7 +68,7 @@ def test_where_nothing_changed_nothing_is_written() -> None:
     server = Server()
     wanted = [spec("a", taints=[TAINT], capacity={"memory": {"value": "1024Mi"}}, attributes={}), spec("b")]
     server.write(wanted)
-    assert server.write(wanted) == Changes((), 1, False)
+    assert server.write(wanted) == SliceChanges((), 1, False)
 
 
 def test_what_changes_in_one_slice_raises_the_generation_of_all() -> None:
