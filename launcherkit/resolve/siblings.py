@@ -38,7 +38,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     A claim for a function that is another claim's sibling becomes part of that unit (C5).
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
-    by_slot = _by_slot(situation.host.functions if situation.host.known else situation.listed)
+    listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
     riders = situation.riders
     claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in riders}
     attached: set[HostAddress] = set()
@@ -50,7 +50,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         attachments = [_attachment(claim.primary, "primary", _asked(claim), claim, situation)]
         stayed: list[StayedBehind] = []
         if isinstance(claim.primary, PciAddress):
-            for candidate in _candidates(claim.primary, situation, by_slot):
+            for candidate in _candidates(claim.primary, situation, listed_by_slot):
                 if candidate in attached or riders.get(candidate, claim.primary) != claim.primary:
                     continue
                 if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
@@ -111,7 +111,7 @@ def _by_slot(listed: Iterable[HostAddress]) -> dict[PciSlot, list[PciAddress]]:
 
 
 def _candidates(
-    primary: PciAddress, situation: Situation, by_slot: Mapping[PciSlot, list[PciAddress]]
+    primary: PciAddress, situation: Situation, listed_by_slot: Mapping[PciSlot, list[PciAddress]]
 ) -> Iterator[PciAddress]:
     """The functions that the policy would bring (S1): endpoints, never bridges, VFs or more of the primary's kind."""
     host, policy = situation.host, situation.siblings
@@ -120,7 +120,7 @@ def _candidates(
         return
     if own is None:
         # Without facts the functions of the slot that are known are those that were listed (C3).
-        yield from sorted(address for address in by_slot.get(primary.slot, ()) if address != primary)
+        yield from sorted(address for address in listed_by_slot.get(primary.slot, ()) if address != primary)
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
@@ -128,7 +128,7 @@ def _candidates(
         # The card itself first, so that -fn1 is its own function 1 and not another card's (X1).
         mates: Iterable[PciFunction] = sorted(found, key=lambda mate: mate.address.slot != primary.slot)
     else:
-        mates = [host.functions[address] for address in sorted(by_slot[primary.slot])]
+        mates = host.slot_functions(primary)  # a host may have thousands of functions, and the caller one claim
     for mate in mates:
         if mate.address == primary or not may_come_along(mate, host):
             continue

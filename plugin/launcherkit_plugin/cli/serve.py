@@ -12,6 +12,9 @@ from launcherkit_plugin.model.config import AUTO
 
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
+FIRST_SECONDS = 2.0
+"""In which the first look is taken: what it makes stays, too."""
+
 DESCRIPTION = """\
 Advertise this node's devices to the kubelet, keep that list up to date, and allocate devices to containers. It runs
 until SIGTERM, and waits for a kubelet that is not there yet."""
@@ -97,7 +100,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     from launcherkit_plugin.daemon.serve import Options, serve
 
     gc.freeze()  # what was imported stays; no later collection looks at it
-    gc.enable()
+    asyncio.get_running_loop().call_later(FIRST_SECONDS, gc.enable)
     args.kubelet_dir, args.dev_root = args.kubelet_dir.rstrip("/"), args.dev_root.rstrip("/")
     args.pod_resources, args.proc = pod_resources_of(args), proc_of(args)
     options = Options(*(getattr(args, name) for name in Options._fields))

@@ -49,7 +49,7 @@ class Setup(NamedTuple):
 
     def wants(self, function: PciFunction) -> bool:
         """Whether somebody needs the details of a function."""
-        wanting: tuple[Provider | Reconciler, ...] = (*self.providers, *self.reconcilers)
+        wanting: dict[Provider | Reconciler, None] = dict.fromkeys((*self.providers, *self.reconcilers))  # may be both
         return any(each.wants(function) for each in wanting)
 
 
@@ -91,8 +91,8 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     )
 
     def learn(facts: HostFacts) -> None:
-        namer.learn([function for function in facts.functions.values() if pci.wants(function)])
-        for text in unmet_rules(config.pci, facts, list(primaries(match, facts))):
+        namer.learn([function for at in facts.details if pci.wants(function := facts.functions[at])])
+        for text in unmet_rules(config.pci, facts, primaries(match, facts)):
             wiring.reporter.log("warning", text)
         if config.dra is not None:
             from launcherkit_plugin.dra.disjoint import check_rules

@@ -200,7 +200,7 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
 
 
 def unmet_rules(
-    rules: Sequence[PciRule], host: HostFacts, devices: Sequence[tuple[PciFunction, PciRule]]
+    rules: Sequence[PciRule], host: HostFacts, devices: Iterable[tuple[PciFunction, PciRule]]
 ) -> Iterator[str]:
     """A line for each rule that selects something and gets nothing.
 
@@ -212,6 +212,9 @@ def unmet_rules(
         devices: from `primaries`.
     """
     numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
+    if all(rule.only_vfio for rule in rules):
+        return
+    devices = list(devices)
     served = {id(rule) for _, rule in devices}
     for rule in rules:
         if rule.only_vfio or id(rule) in served:

@@ -16,9 +16,10 @@ from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.tree import PAGE, DiskTree
-from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, uevents
+from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of, uevents
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_node, with_stalled
+from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
 from tests.plugin.resources import rebind, regroup
 from tests.support.faults import failing
@@ -153,6 +154,22 @@ def test_other_rules_look_at_other_functions(tmp_path: Path) -> None:
     host, reader = Host.from_sysfs(built(tmp_path).root), NodeReader()
     assert PciAddress.parse("0000:02:00.0") not in reader.read(host, is_display, vgpu=False).details
     assert PciAddress.parse("0000:02:00.0") in reader.read(host, lambda _: True, vgpu=False).details
+
+
+class LookedUp(dict[PciAddress, PciFunction]):
+    """Thousands of functions, which nobody may go through."""
+
+    def __iter__(self) -> Iterator[PciAddress]:
+        raise AssertionError("gone through")
+
+    values = items = keys = __iter__  # type: ignore[assignment]
+
+
+def test_the_plan_of_a_device_takes_a_few_functions_of_thousands(tmp_path: Path) -> None:
+    facts = NodeReader().read(Host.from_sysfs(built(tmp_path).root), is_display, vgpu=False)
+    facts = facts._replace(functions=LookedUp(facts.functions))
+    plan = plan_of(PciAddress.parse("0000:e1:00.0"), PciRule((Selector(),)), facts, str(tmp_path))
+    assert list(map(str, plan.functions)) == ["0000:e1:00.0", "0000:e1:00.1"]
 
 
 def test_a_sight_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> None:
