@@ -90,6 +90,8 @@ class MortalFiles(WholeFiles):
 class Cards:
     """A provider of some devices; which of them share a group is chance."""
 
+    changes_host = False
+
     def __init__(self, chance: random.Random, fate: Fate) -> None:
         self._chance = chance
         self._fate = fate

@@ -126,9 +126,9 @@ class Allocator:
         """What prepared ResourceClaims have from now on: see `Reservations.claimed`."""
         self._reservations.claimed(by, held, known=known)
 
-    def makes(self, resource: str) -> bool:
-        """Whether devices of a resource are made when they are given away."""
-        return resource in self._resources and self._resources[resource].made_at_start
+    def changes_host(self, resource: str) -> bool:
+        """Whether to give away devices of a resource may change the host."""
+        return resource in self._offers and self._offers[resource].provider.changes_host
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See once more, before its container starts, that devices can be had.

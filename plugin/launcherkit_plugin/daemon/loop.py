@@ -287,10 +287,10 @@ class WakingAllocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
 
-        If the caller hangs up while something is being made, that is completed before anything else is done.
+        If the caller hangs up while the host is being changed, that is completed before anything else is done.
         """
         work = self._allocate(resource, containers)
-        return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.makes(resource) else work)
+        return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.changes_host(resource) else work)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.allocation.allocator.Allocator.check`; it may make vGPUs again, so the same holds."""

@@ -125,6 +125,11 @@ class PciProvider:
         self._waiting: set[str] = set()
         """Those of them that aren't bound."""
 
+    @property
+    def changes_host(self) -> bool:
+        """See `launcherkit_plugin.devices.provider.Provider.changes_host`."""
+        return self._on_demand is not None
+
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
         return not function.is_bridge_by_class and self._may_match(function) is not None

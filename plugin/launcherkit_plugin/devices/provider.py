@@ -17,6 +17,11 @@ from launcherkit_plugin.model.device import Grant, Resource, Usage, Wishes
 class Provider(Protocol):
     """A kind of device. One provider has many resources; a resource has one provider."""
 
+    @property
+    def changes_host(self) -> bool:
+        """Whether `allocate` may change the host. What it has begun is completed then, even if the caller hangs up."""
+        ...
+
     def wants(self, function: PciFunction) -> bool:
         """Whether the details of a function have to be read before `resources` is called."""
         ...

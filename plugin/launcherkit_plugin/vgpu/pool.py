@@ -132,6 +132,7 @@ class Pool:
         stopped: Stopped | None = None,
         nodes: GrantedNodes | None = None,
     ) -> None:
+        self.changes_host = True
         self._kind = kind
         self._changes = changes
         self._guarded = guarded

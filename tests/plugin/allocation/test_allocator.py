@@ -15,6 +15,8 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
+from launcherkit_plugin.daemon.loop import WakingAllocator
+from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Resource, Usage, Wanted
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, GroupSplit, UnknownDevice
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 class Giver:
     """A provider that gives what it is asked for, or fails."""
+
+    changes_host = False
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
@@ -91,6 +95,26 @@ def test_what_was_given_away_makes_its_group_members_unhealthy_at_once() -> None
     assert desk.unhealthy() == ["b", "sick"]
     with pytest.raises(GroupSplit, match="a pod that is being started has a"):
         desk.allocate("b")
+
+
+@pytest.mark.parametrize("changes_host", [True, False])
+def test_a_caller_that_hangs_up_gets_nothing_unless_the_host_is_being_changed(changes_host: bool) -> None:
+    giver = Giver()
+    giver.changes_host = changes_host
+    desk, wakeups = Desk(giver), WakeupQueue(0.0)
+
+    async def hang_up() -> None:
+        giver.open.clear()
+        call = asyncio.create_task(WakingAllocator(desk.allocator, wakeups).allocate("gpu", [["a"]]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        giver.open.set()
+        assert bool(await wakeups.wait(5.0 if changes_host else 0.01)) == changes_host
+
+    asyncio.run(hang_up())
+    assert (desk.allocator.usage().holder("gpu", "a") is not None) == changes_host
 
 
 def test_group_members_come_back_when_the_pod_has_gone() -> None:

@@ -39,6 +39,8 @@ LONG = 3600.0
 class Shelf:
     """A provider that has what it is told to have."""
 
+    changes_host = True
+
     def __init__(self, *resources: Resource) -> None:
         self.has = list(resources)
         self.reconciled: list[Usage] = []
