@@ -21,6 +21,7 @@ from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger, boot_id
 from launcherkit_plugin.cli.options import add_option, add_switch, pod_resources_of, proc_of
+from launcherkit_plugin.dra.claim_record import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_nodes
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
@@ -112,7 +113,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):
             tell("note", problem.message, env)
-    return usage
+    return with_claims(usage, args.kubelet_dir)
 
 
 def read_addresses(texts: Iterable[str]) -> list[PciAddress]:

@@ -31,10 +31,10 @@ class DraDrivers:
 
     def start(self, config: DraConfig | None) -> None:
         """Hold what claims have before anything else is done. What an earlier configuration gave them counts, too."""
-        if config is None and _has_claims(f"{self._plugins}/{DRA_DRIVER}/claims"):
-            config = DraConfig()
         if config is not None:
             self._driver(config)
+        elif _has_claims(f"{self._plugins}/{DRA_DRIVER}/claims"):
+            self._driver(DraConfig(), tidy=False)
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource], config: DraConfig | None) -> None:
         """What there is from now on, by this configuration."""
@@ -48,11 +48,11 @@ class DraDrivers:
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
 
-    def _driver(self, config: DraConfig) -> None:
+    def _driver(self, config: DraConfig, *, tidy: bool = True) -> None:
         driver = self._drivers.get(config.driver)
         if driver is None:
             driver = self._drivers[config.driver] = self._make(config)
-            driver.start()
+            driver.start(tidy=tidy)
         driver.config = config
 
     def unregistered(self) -> list[str]:

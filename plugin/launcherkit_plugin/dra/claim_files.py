@@ -1,4 +1,4 @@
-"""The files of a prepared ResourceClaim: what they say and where they are. Pure.
+"""The files of a prepared ResourceClaim: what they say and where they are (D9). Pure.
 
 One CDI file has the device nodes, and the variables, of each device of the claim. Each request has a file of metadata
 (KEP-5304) with the attributes of its devices, and a CDI file that mounts it into the containers.
@@ -12,7 +12,7 @@ from typing import Any
 
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
-from launcherkit_plugin.dra.claim_record import PreparedDevice
+from launcherkit_plugin.dra.claim_record import FOLDER, PreparedDevice
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef
 
@@ -41,7 +41,7 @@ class ClaimPlaces(NamedTuple):
     @property
     def records(self) -> str:
         """The folder of the `launcherkit_plugin.dra.claim_record.Checkpoint`."""
-        return f"{self.data}/claims"
+        return f"{self.data}/{FOLDER}"
 
     @property
     def metadata(self) -> str:

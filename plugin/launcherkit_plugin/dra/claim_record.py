@@ -1,4 +1,4 @@
-"""What was prepared for each ResourceClaim, on disk: the driver's own checkpoint.
+"""What was prepared for each ResourceClaim, on disk: the driver's own checkpoint (D8).
 
 A file for each claim, so that a claim can be unprepared on a full disk, and one that is broken says nothing of others.
 It is replaced by rename, and written last: what has no record was not prepared. Nobody waits until it is on disk: where
@@ -11,14 +11,17 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from glob import escape, glob
 from typing import Any
 
 from launcherkit.errors import shown
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.whole_files import WholeFiles
-from launcherkit_plugin.model.device import ClaimRef, Holder
+from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import BadClaimRecord
 
+FOLDER = "claims"
+"""Of the records, in the driver's own folder."""
 _VERSION = 1
 _RECORD_BYTES = 1 << 20
 _SUFFIX = ".json"
@@ -132,6 +135,18 @@ class Checkpoint:
         except (OSError, ValueError, RecursionError) as problem:
             return _broken(path, str(problem))
         return record
+
+
+def with_claims(usage: Usage, kubelet_dir: str) -> Usage:
+    """Usage with what ResourceClaims have, by the records of every driver on the node; for who isn't the daemon."""
+    held = {resource: dict(devices) for resource, devices in usage.held.items()}
+    known = True
+    for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):
+        records = Checkpoint(folder, WholeFiles()).read()
+        known &= not records.broken
+        for resource, devices in records.held().items():
+            held.setdefault(resource, {}).update(devices)
+    return usage._replace(source=usage.source if known else "none", held=held)
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

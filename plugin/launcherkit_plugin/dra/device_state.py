@@ -1,4 +1,4 @@
-"""What is told of a published device while a claim has it: to the kubelet its health, to the cluster its conditions."""
+"""What is told of a published device: to the kubelet its health, to the cluster its conditions in a claim (D11)."""
 
 from __future__ import annotations
 

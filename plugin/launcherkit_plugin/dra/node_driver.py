@@ -105,11 +105,15 @@ class NodeDriver:
         """Whether a claim has something, or may have."""
         return self._has_claims
 
-    def start(self) -> None:
-        """Hold what claims have, and remove what a killed process has left, before anything else is done."""
+    def start(self, *, tidy: bool = True) -> None:
+        """Hold what claims have before anything else is done.
+
+        Args:
+            tidy: remove what a killed process has left, too.
+        """
         with suppress(OSError):  # the sockets give the reason
             os.makedirs(self._places.data, mode=0o750, exist_ok=True)
-            if self._lock.try_lock():  # else another process of this driver may be preparing a claim
+            if tidy and self._lock.try_lock():  # else another process of this driver may be preparing a claim
                 self._preparer.tidy()
                 self._lock.release()
         self._held()

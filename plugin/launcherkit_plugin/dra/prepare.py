@@ -1,4 +1,4 @@
-"""Prepares ResourceClaims for their containers, and takes that back.
+"""Prepares ResourceClaims for their containers, and takes that back (D7, D8).
 
 What kills the process at any moment leaves either a claim with its record, which the kubelet's next call completes, or
 files without one, which the next start removes: the record is written last, and removed last.
@@ -290,7 +290,7 @@ def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Paramete
 
 
 def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
-    """See that no container would have nodes of both kinds (V2): readers take the one or the other."""
+    """See that no container would have nodes of both kinds (D9): readers take the one or the other."""
     by_iommufd: dict[str, str] = {}
     by_group: dict[str, str] = {}
     for device in given:

@@ -1,4 +1,4 @@
-"""One piece of work at a time for ResourceClaims of one name, answered before the kubelet gives up."""
+"""One piece of work at a time for ResourceClaims of one name, answered before the kubelet gives up (D10)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ import pytest
 from launcherkit.errors import LauncherkitError, NotOnHost
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import binding
+from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
+from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import (
     BindRefused,
     DeviceHeld,
@@ -346,6 +349,22 @@ def test_what_a_pod_holds_is_never_given_back(node: Node, device: str) -> None:
         with pytest.raises(DeviceHeld, match=f"{device} is held by pod uid:u-1"):
             node.run("unbind", *arguments, GPU)
     assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
+
+
+def test_what_a_resource_claim_has_is_never_given_back(node: Node) -> None:
+    node.run("bind", GPU)
+    files = WholeFiles()
+    checkpoint = Checkpoint(str(node.root / "kubelet/plugins/pci.launcherkit.io/claims"), files)
+    device = PreparedDevice("gpu", "node-1", "pci-0000-01-00-0", "nvidia.com/GPU", GPU, ("x/y=z",))
+    checkpoint.put(ClaimRecord(ClaimRef("vms", "gpu", "u-1"), (device,), "boot-1"))
+    with pytest.raises(DeviceHeld, match="ResourceClaim vms/gpu"):
+        node.run("unbind", AUDIO)
+    files.write(checkpoint.path("u-1"), b"")
+    with pytest.raises(HoldersUnknown):
+        node.run("unbind", AUDIO)
+    checkpoint.remove("u-1")
+    node.run("unbind", AUDIO)
+    assert node.drivers(GPU) == ["nvidia"]
 
 
 def test_what_a_pod_holds_in_another_way_is_not_bound(node: Node) -> None:
