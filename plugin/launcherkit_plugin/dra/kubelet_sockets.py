@@ -23,7 +23,7 @@ from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import BoundedServer
 from launcherkit.rpc.unix_socket import DIAL_SECONDS, PATH_BYTES, SocketIdentity, identity, socket_at
-from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS
+from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS, Healths
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
 from launcherkit_plugin.model.errors import (
     NoKubelet,
@@ -103,6 +103,7 @@ class KubeletSockets:
         driver: its name.
         paths: of the sockets.
         services: what is served to the kubelet.
+        healths: whose streams last as long as the sockets.
         reporter: takes what is wrong, and registrations.
         changed: called when the kubelet has, or hasn't any more, `registered` it.
     """
@@ -112,12 +113,14 @@ class KubeletSockets:
         driver: str,
         paths: SocketPaths,
         services: Sequence[Servicer],
+        healths: Healths,
         reporter: Reporter,
         changed: Callable[[], object],
     ) -> None:
         self._driver = driver
         self._paths = paths
         self._services = services
+        self._healths = healths
         self._reporter = reporter
         self._changed = changed
         self._running: AsyncExitStack | None = None
@@ -147,6 +150,7 @@ class KubeletSockets:
         """Let calls under way finish, and remove the sockets: that of the registration first."""
         if self._running is not None:
             running, self._running, self._ours = self._running, None, {}
+            self._healths.close()
             self._set(registered=False)
             await running.aclose()
 
@@ -173,6 +177,7 @@ class KubeletSockets:
                 opening.push_async_callback(server.hang_up)
                 opening.push_async_callback(self._drain, server, calls)
             self._running = opening.pop_all()
+            self._healths.open()
 
     async def _drain(self, server: BoundedServer, calls: Calls) -> None:
         server.refuse()

@@ -89,6 +89,7 @@ class NodeDriver:
                 *(service(self._preparer, reporter) for service in (ClaimServiceV1, ClaimServiceV1Beta1)),
                 *(service(self._healths) for service in (HealthServiceV1Alpha1, HealthServiceV1)),
             ],
+            self._healths,
             reporter,
             changed,
         )
@@ -152,6 +153,5 @@ class NodeDriver:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
-        self._healths.close()
         await self._sockets.end()
         await self._turns.end(END_SECONDS)

@@ -139,7 +139,7 @@ class Healths:
     def __init__(self) -> None:
         self.now: Sequence[tuple[str, DeviceState]] = ()
         """Pool and device."""
-        self.open = True
+        self.is_open = False
         self._changed = asyncio.Event()
 
     def put(self, states: Mapping[str, DeviceState], pool_of: Callable[[str], str]) -> None:
@@ -149,9 +149,13 @@ class Healths:
             self.now = now
             self._wake()
 
+    def open(self) -> None:
+        """From now on streams last."""
+        self.is_open = True
+
     def close(self) -> None:
         """End all streams."""
-        self.open = False
+        self.is_open = False
         self._wake()
 
     def _wake(self) -> None:
@@ -185,7 +189,7 @@ class HealthService(Servicer):
 
     async def NodeWatchResources(self, stream: Stream[Any, Any]) -> None:
         await receive(stream, self.wire.NodeWatchResourcesRequest, REQUEST_BYTES)
-        while self._healths.open:
+        while self._healths.is_open:
             sent = self._healths.now
             await stream.send_message(self._list(sent))
             if self._healths.now is sent:

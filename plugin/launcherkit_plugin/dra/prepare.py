@@ -17,9 +17,9 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.claim_files import ClaimPlaces, GivenDevice, files_of, prepared, sibling_attributes
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.inventory import DraDevice
-from launcherkit_plugin.dra.leftovers import files_left, remove_empty, strays
 from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
+from launcherkit_plugin.dra.strays import files_left, remove_empty, strays
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup

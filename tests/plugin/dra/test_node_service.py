@@ -93,7 +93,7 @@ class Driver:
             *(service(answers, reporter) for service in (ClaimServiceV1, ClaimServiceV1Beta1)),
             *(service(self.healths, lambda: 1234.5, 0.01) for service in (HealthServiceV1Alpha1, HealthServiceV1)),
         ]
-        self.sockets = KubeletSockets(DRIVER, self.paths, services, reporter, self._changed)
+        self.sockets = KubeletSockets(DRIVER, self.paths, services, self.healths, reporter, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -108,7 +108,6 @@ class Driver:
         finally:
             keeping.cancel()
             await asyncio.wait({keeping})
-            self.healths.close()
             await self.sockets.end()
 
     def there(self) -> list[str]:
@@ -329,10 +328,17 @@ def test_a_socket_that_was_removed_is_made_again(folder: str, monkeypatch: pytes
     driver = Driver(folder, Answers())
 
     async def work() -> None:
-        os.unlink(driver.paths.registration)
+        watch = HealthServiceV1Alpha1.service.methods_by_name["NodeWatchResources"]
+        async with driver.dialled() as channel, opened(channel, watch) as stream:
+            await stream.send_message(HealthServiceV1Alpha1.wire.NodeWatchResourcesRequest(), end=True)
+            await stream.recv_message()
+            os.unlink(driver.paths.registration)
+            while await stream.recv_message() is not None:
+                pass  # the stream ends, so nobody waits for it
         await driver.until(lambda: driver.there() == sorted(driver.paths))
 
     serve(driver, work)
+    assert not [line for line in driver.log.lines if "did not finish" in line]
 
 
 def test_a_kubelet_that_is_not_there_yet_is_waited_for(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
