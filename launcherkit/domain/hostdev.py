@@ -16,7 +16,7 @@ from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 """The attributes of a PCI address, of the host or of the guest: name, highest value, hex digits at least."""
-_PCI_TEXT = " ".join([f"{name}='0x{{:0{digits}x}}'" for name, _, digits in _PCI]).format
+_PCI_TEXT = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in _PCI])
 _USB = (("bus", 999), ("device", 999))
 """The same of a USB address, in decimal."""
 _REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
@@ -94,7 +94,7 @@ def source_text(source: HostAddress) -> str:
 
 def pci_text(address: PciAddress | GuestAddress) -> str:
     """The attributes of a PCI address as they stand in a tag, in single quotes; but for the type."""
-    return _PCI_TEXT(*address)
+    return _PCI_TEXT % address
 
 
 def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:

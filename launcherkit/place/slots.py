@@ -250,7 +250,7 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
-    slots = [guest.function_0 for guest in guests.values()]
+    slots = [(guest.domain, guest.bus, guest.slot) for guest in guests.values()]
     sharing = Counter(slots)
     return {
         source: GuestPlace(guest, guest.function == 0 if sharing[slot] > 1 else None)

@@ -119,12 +119,13 @@ class _Chooser:
 
     def way(self, unit: Unit) -> tuple[bool, str | None]:
         """Whether a unit goes through iommufd; and why, where the document doesn't tell."""
-        said = (_said(attachment, self._domain) for attachment in unit.attachments)
-        groups = [group_of(attachment.source, self._host) for attachment in unit.attachments] if self._fixed else []
-        of_group = (self._fixed[group][0] for group in groups if group is not None and group in self._fixed)
-        decided = next((way for way in (*said, *of_group) if way is not None), None)
-        if decided is not None:
-            return decided, None
+        for attachment in unit.attachments:
+            if (said := _said(attachment, self._domain)) is not None:
+                return said, None
+        for attachment in unit.attachments if self._fixed else ():
+            group = group_of(attachment.source, self._host)
+            if group is not None and group in self._fixed:
+                return self._fixed[group][0], None
         if unit.kept:
             return self._domain.iommufd or False, None
         return self._by_nodes([attachment.source for attachment in unit.attachments])
