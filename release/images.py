@@ -79,7 +79,7 @@ def build(
         yield Image(name, _size(name), _size(name) - _size(base))
 
 
-def write_archive(name: str, archive: Path) -> None:
+def save_image(name: str, archive: Path) -> None:
     """Write an image to a file that `ctr images import`, `podman load` and `docker load` take.
 
     Raises:
@@ -206,7 +206,7 @@ def main() -> int:
             if arguments.archives:
                 arguments.archives.mkdir(parents=True, exist_ok=True)
                 target = image.name.rpartition("launcherkit-")[2].partition(":")[0]
-                write_archive(image.name, arguments.archives / f"{target}.tar")
+                save_image(image.name, arguments.archives / f"{target}.tar")
     except (CannotBuild, OSError) as error:
         sys.stderr.write(f"./dev images: {error}\n")
         return 69

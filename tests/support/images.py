@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from release.images import CONTAINERFILE, Image, build, name_of, write_archive
+from release.images import CONTAINERFILE, Image, build, name_of, save_image
 
 IMAGES = CONTAINERFILE.parent
 
@@ -28,7 +28,7 @@ def built(target: str) -> Image:
 def archived(target: str, folder: Path) -> Path:
     """An image as a file that containerd takes."""
     archive = folder / f"{target}.tar"
-    write_archive(built(target).name, archive)
+    save_image(built(target).name, archive)
     return archive
 
 
