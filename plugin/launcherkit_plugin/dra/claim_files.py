@@ -159,8 +159,8 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
         **({"podClaimName": claim.pod_claim} if claim.pod_claim else {}),
         "requests": [{"name": request, "devices": devices}],
     }
-    objects = ({"apiVersion": f"metadata.resource.k8s.io/{version}", **body} for version in _VERSIONS)
-    return "".join(json.dumps(each) + "\n" for each in objects).encode()
+    rest = json.dumps(body).removeprefix("{")
+    return "".join(f'{{"apiVersion": "metadata.resource.k8s.io/{version}", {rest}\n' for version in _VERSIONS).encode()
 
 
 def _typed(value: int | bool | str) -> dict[str, int | bool | str]:

@@ -154,12 +154,9 @@ def _identity(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _text(record: ClaimRecord) -> bytes:
-    document = {
-        "version": _VERSION,
-        "boot": record.boot,
-        **record.ref._asdict(),
-        "devices": [device._asdict() for device in record.devices],
-    }
+    fields = PreparedDevice._fields
+    devices = [dict(zip(fields, device, strict=True)) for device in record.devices]
+    document = {"version": _VERSION, "boot": record.boot, **record.ref._asdict(), "devices": devices}
     return (json.dumps(document) + "\n").encode()
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.value import NamedTuple
@@ -65,6 +65,10 @@ class _Share(NamedTuple):
     request: str
     resource: str
     parameters: Parameters
+
+
+_Shares: TypeAlias = dict[_Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
+"""By device ID, as it was listed when the claim was read: it may be gone when it has been given."""
 
 
 class Preparer:
@@ -168,14 +172,14 @@ class Preparer:
         requests = [device.request for device in record.devices]
         return record.boot == self._boot and all(map(os.path.exists, self._places.all_of(record.ref, requests)))
 
-    def _shares(self, claim: AllocatedClaim) -> dict[_Share, dict[str, AllocatedDevice]]:
+    def _shares(self, claim: AllocatedClaim) -> _Shares:
         """The devices of a claim by share and ID.
 
         Raises:
             UnknownDevice: one isn't published any more.
             BadDeviceConfig, DeviceConfigRefused: one can't be had as it is wanted.
         """
-        shares: dict[_Share, dict[str, AllocatedDevice]] = {}
+        shares: _Shares = {}
         for result in claim.devices:
             listed = self._listed.get(result.device)
             if listed is None:
@@ -187,15 +191,10 @@ class Preparer:
             parameters = parameters_of(result.configs, str(claim.ref))
             check_fits(parameters, listed.device, str(claim.ref))
             share = _Share(result.request, listed.published.resource, parameters)
-            shares.setdefault(share, {})[listed.published.id] = result
+            shares.setdefault(share, {})[listed.published.id] = result, listed
         return shares
 
-    def _given(
-        self,
-        claim: AllocatedClaim,
-        shares: Mapping[_Share, Mapping[str, AllocatedDevice]],
-        grants: Sequence[Grant],
-    ) -> list[GivenDevice]:
+    def _given(self, claim: AllocatedClaim, shares: _Shares, grants: Sequence[Grant]) -> list[GivenDevice]:
         """Every device with what its containers get, in the order of the results.
 
         Raises:
@@ -206,8 +205,7 @@ class Preparer:
         for (share, results), grant in zip(shares.items(), grants, strict=True):
             own = {node for nodes in grant.each.values() for node in nodes}
             beside = tuple(node for node in grant.nodes if node not in own)
-            for key, result in results.items():
-                listed = self._listed[result.device]
+            for key, (result, listed) in results.items():
                 nodes = (*grant.each.get(key, ()), *beside)
                 check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
                 found[result.device] = GivenDevice(

@@ -181,6 +181,19 @@ def test_two_cards_of_one_group_go_to_one_claim_together_and_never_to_two(desk: 
     assert len(desk.prepare(both)) == 2
 
 
+def test_a_device_that_is_listed_no_more_while_it_is_being_given_is_the_next_turns_business(desk: ClaimDesk) -> None:
+    provider = desk.node.provider
+    allocate = provider.allocate
+
+    async def slow(*arguments: Any) -> Any:
+        grant = await allocate(*arguments)
+        desk.preparer.listed({})
+        return grant
+
+    provider.allocate = slow  # type: ignore[method-assign,assignment]
+    assert desk.prepare()[0].device == dra_name(ONE)
+
+
 # What is refused
 
 
