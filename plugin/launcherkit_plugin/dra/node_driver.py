@@ -23,7 +23,8 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1,
     HealthServiceV1Alpha1,
 )
-from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, ListedDevice, Preparer
+from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, Preparer
+from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.host.watch import Wakeup

@@ -7,31 +7,24 @@ files without one, which the next start removes: the record is written last, and
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.dra.claim_files import ClaimPlaces, GivenDevice, files_of, prepared, sibling_attributes
+from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_of, prepared
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
-from launcherkit_plugin.dra.inventory import DraDevice
-from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
-from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
+from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
 from launcherkit_plugin.dra.strays import files_left, remove_empty, strays
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup
-from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Wanted
-from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed, MixedNodes, UnknownDevice
+from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Wanted
+from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
 """For how long the API server may take to tell what the claim is, and to tell it again of one that is prepared."""
-_EXTENDED = re.compile(r"(container-\d+)-request-\d+")
-"""Requests of a claim that the scheduler has made for extended resources: each container gets its own alone."""
-_IOMMUFD = "/dev/iommu"
-_GROUP_NODE = re.compile(r"/dev/vfio/(noiommu-)?\d+")
 
 
 class ClaimReader(Protocol):
@@ -47,28 +40,6 @@ class ClaimAllocator(Protocol):
     def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[Sequence[Grant]]: ...
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
-
-
-class ListedDevice(NamedTuple):
-    """A device that is published, and what it is here."""
-
-    published: DraDevice
-    device: Device
-
-
-class _Share(NamedTuple):
-    """The devices of one resource in a request: one question to the resource's provider.
-
-    A container may list a single request of a claim, so a request's variables name its own devices alone.
-    """
-
-    request: str
-    resource: str
-    parameters: Parameters
-
-
-_Shares: TypeAlias = dict[_Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
-"""By device ID, as it was listed when the claim was read: it may be gone when it has been given."""
 
 
 class Preparer:
@@ -156,11 +127,11 @@ class Preparer:
         elif before is not None and in_place:
             return before.devices
         _refuse_beside(records, ref)
-        shares = self._shares(claim)
+        shares = shares_of(claim, self._listed)
         says(f"it is being given {', '.join(result.device for result in claim.devices)}")
         wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
-            given = self._given(claim, shares, grants)
+            given = given_devices(claim, shares, grants, environment=self._environment())
             record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
             self._write(files_of(claim, given, self._places), record, anew=before is None)
             self.held()
@@ -171,54 +142,6 @@ class Preparer:
         """Whether nothing of it is missing: after a boot the nodes may be others, and the runtime's files are gone."""
         requests = [device.request for device in record.devices]
         return record.boot == self._boot and all(map(os.path.exists, self._places.all_of(record.ref, requests)))
-
-    def _shares(self, claim: AllocatedClaim) -> _Shares:
-        """The devices of a claim by share and ID.
-
-        Raises:
-            UnknownDevice: one isn't published any more.
-            BadDeviceConfig, DeviceConfigRefused: one can't be had as it is wanted.
-        """
-        shares: _Shares = {}
-        for result in claim.devices:
-            listed = self._listed.get(result.device)
-            if listed is None:
-                raise UnknownDevice(
-                    f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
-                    "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next "
-                    "one gets another device.",
-                )
-            parameters = parameters_of(result.configs, str(claim.ref))
-            check_fits(parameters, listed.device, str(claim.ref))
-            share = _Share(result.request, listed.published.resource, parameters)
-            shares.setdefault(share, {})[listed.published.id] = result, listed
-        return shares
-
-    def _given(self, claim: AllocatedClaim, shares: _Shares, grants: Sequence[Grant]) -> list[GivenDevice]:
-        """Every device with what its containers get, in the order of the results.
-
-        Raises:
-            MixedNodes: they can't be in one container.
-            DeviceConfigRefused: they aren't of the kind that is wanted.
-        """
-        found: dict[str, GivenDevice] = {}
-        for (share, results), grant in zip(shares.items(), grants, strict=True):
-            own = {node for nodes in grant.each.values() for node in nodes}
-            beside = tuple(node for node in grant.nodes if node not in own)
-            for key, (result, listed) in results.items():
-                nodes = (*grant.each.get(key, ()), *beside)
-                check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
-                found[result.device] = GivenDevice(
-                    result,
-                    share.resource,
-                    key,
-                    nodes,
-                    grant.env if self._environment() else {},
-                    _attributes(listed, grant.along.get(key, ()), share.parameters),
-                )
-        given = [found[result.device] for result in claim.devices]
-        _refuse_mixed(claim.ref, given)
-        return given
 
     def _write(self, files: Mapping[str, bytes], record: ClaimRecord, *, anew: bool) -> None:
         """All files and then the record, or nothing of it."""
@@ -274,34 +197,3 @@ def _refuse_beside(records: Records, ref: ClaimRef) -> None:
                 f"ResourceClaim {ref} can't be prepared: one of that name, with the UID {record.ref.uid!r}, still is",
                 "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
             )
-
-
-def _container(request: str) -> str:
-    extended = _EXTENDED.fullmatch(request)
-    return extended[1] if extended else ""
-
-
-def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> dict[str, int | bool | str]:
-    """What is published, and what only its user has to know."""
-    more: dict[str, int | bool | str] = {} if parameters.rom is None else {"rom": parameters.rom}
-    return {**more, **sibling_attributes(along), **listed.published.attributes}
-
-
-def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
-    """See that no container would have nodes of both kinds (D9): readers take the one or the other."""
-    by_iommufd: dict[str, str] = {}
-    by_group: dict[str, str] = {}
-    for device in given:
-        where = _container(device.result.request)
-        for node in device.nodes:
-            if node == _IOMMUFD:
-                by_iommufd.setdefault(where, device.result.device)
-            elif _GROUP_NODE.fullmatch(node):
-                by_group.setdefault(where, f"{device.result.device} has {node}")
-    for where in by_iommufd.keys() & by_group.keys():
-        raise MixedNodes(
-            f"ResourceClaim {ref}: its devices can't go into one container: {by_iommufd[where]} has {_IOMMUFD}, "
-            f"{by_group[where]}",
-            "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "
-            "the claim's parameters.",
-        )

@@ -14,7 +14,8 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.inventory import DraDevice
-from launcherkit_plugin.dra.prepare import ListedDevice, Preparer
+from launcherkit_plugin.dra.prepare import Preparer
+from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup

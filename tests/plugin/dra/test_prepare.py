@@ -6,8 +6,9 @@ import asyncio
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -420,6 +421,31 @@ def test_a_full_file_system_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClaimFilesFailed, match=r"_metadata_u-1_gpu.json: Not a directory"):
         desk.prepare()
     assert desk.held() == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("full", ["cdi", f"kubelet/plugins/{DRIVER}"])
+def test_a_file_system_that_is_really_full_keeps_nothing_and_unprepares(tmp_path: Path, full: str) -> None:
+    desk = ClaimDesk(tmp_path)
+    desk.allocate()
+    (tmp_path / full).mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "full", tmp_path / full], check=True)
+    try:
+        filler = tmp_path / full / "filler"
+        filler.write_bytes(bytes(64 * 1024))
+        with pytest.raises(ClaimFilesFailed, match="No space left on device"):
+            desk.prepare()
+        assert (desk.held(), [name for name in desk.files() if "filler" not in name]) == ({}, [])
+        filler.unlink()
+        desk.prepare()
+        filler.write_bytes(bytes(4096))
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        desk.unprepare()
+        assert desk.held() == {}
+    finally:
+        subprocess.run(["umount", tmp_path / full], check=True)
 
 
 @pytest.mark.parametrize("content", ["", '{"version": 1, "boot": "', "[]", '{"version": 2}', '{"version": 1}'])

@@ -1,0 +1,130 @@
+"""Which devices of a claim go together, and what each of them gives to its containers (D9). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.vfio import IOMMUFD_NODE
+from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes
+from launcherkit_plugin.dra.inventory import DraDevice
+from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
+from launcherkit_plugin.model.device import ClaimRef, Device, Grant
+from launcherkit_plugin.model.errors import MixedNodes, UnknownDevice
+
+_EXTENDED = re.compile(r"(container-\d+)-request-\d+")
+"""Requests of a claim that the scheduler has made for extended resources: each container gets its own alone."""
+_GROUP_NODE = re.compile(r"/dev/vfio/(noiommu-)?\d+")
+
+
+class ListedDevice(NamedTuple):
+    """A device that is published, and what it is here."""
+
+    published: DraDevice
+    device: Device
+
+
+class Share(NamedTuple):
+    """The devices of one resource in a request: one question to the resource's provider.
+
+    A container may list a single request of a claim, so a request's variables name its own devices alone.
+    """
+
+    request: str
+    resource: str
+    parameters: Parameters
+
+
+Shares: TypeAlias = dict[Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
+"""By device ID, as it was listed when the claim was read: it may be gone when it has been given."""
+
+
+def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shares:
+    """The devices of a claim.
+
+    Args:
+        claim: as it is allocated.
+        listed: what is published, by name.
+
+    Raises:
+        UnknownDevice: one isn't published any more.
+        BadDeviceConfig, DeviceConfigRefused: one can't be had as it is wanted.
+    """
+    shares: Shares = {}
+    for result in claim.devices:
+        found = listed.get(result.device)
+        if found is None:
+            raise UnknownDevice(
+                f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
+                "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next one "
+                "gets another device.",
+            )
+        parameters = parameters_of(result.configs, str(claim.ref))
+        check_fits(parameters, found.device, str(claim.ref))
+        share = Share(result.request, found.published.resource, parameters)
+        shares.setdefault(share, {})[found.published.id] = result, found
+    return shares
+
+
+def given_devices(
+    claim: AllocatedClaim, shares: Shares, grants: Sequence[Grant], *, environment: bool
+) -> list[GivenDevice]:
+    """Every device with what its containers get, in the order of the results.
+
+    Args:
+        claim: as it is allocated.
+        shares: its devices.
+        grants: what was given for each share.
+        environment: whether containers get variables.
+
+    Raises:
+        MixedNodes: they can't be in one container.
+        DeviceConfigRefused: they aren't of the kind that is wanted.
+    """
+    found: dict[str, GivenDevice] = {}
+    for (share, results), grant in zip(shares.items(), grants, strict=True):
+        own = {node for nodes in grant.each.values() for node in nodes}
+        beside = tuple(node for node in grant.nodes if node not in own)
+        env = grant.env if environment else {}
+        for key, (result, listed) in results.items():
+            nodes = (*grant.each.get(key, ()), *beside)
+            check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
+            attributes = _attributes(listed, grant.along.get(key, ()), share.parameters)
+            found[result.device] = GivenDevice(result, share.resource, key, nodes, env, attributes)
+    given = [found[result.device] for result in claim.devices]
+    _refuse_mixed(claim.ref, given)
+    return given
+
+
+def _container(request: str) -> str:
+    extended = _EXTENDED.fullmatch(request)
+    return extended[1] if extended else ""
+
+
+def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> dict[str, int | bool | str]:
+    """What is published, and what only its user has to know."""
+    more: dict[str, int | bool | str] = {} if parameters.rom is None else {"rom": parameters.rom}
+    return {**more, **sibling_attributes(along), **listed.published.attributes}
+
+
+def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
+    """See that no container would have nodes of both kinds (D9): readers take the one or the other."""
+    by_iommufd: dict[str, str] = {}
+    by_group: dict[str, str] = {}
+    for device in given:
+        where = _container(device.result.request)
+        for node in device.nodes:
+            if node == IOMMUFD_NODE:
+                by_iommufd.setdefault(where, device.result.device)
+            elif _GROUP_NODE.fullmatch(node):
+                by_group.setdefault(where, f"{device.result.device} has {node}")
+    for where in by_iommufd.keys() & by_group.keys():
+        raise MixedNodes(
+            f"ResourceClaim {ref}: its devices can't go into one container: {by_iommufd[where]} has {IOMMUFD_NODE}, "
+            f"{by_group[where]}",
+            "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "
+            "the claim's parameters.",
+        )
