@@ -79,17 +79,8 @@ def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts
     Raises:
         NoSysfs: there is no host at that place.
     """
-    proc = proc_of(args)
-    host = Host.from_sysfs(args.host)
-
-    reporter = Reporter()
-
-    def usage() -> Usage:
-        return usage_of(args, env, reporter)
-
-    def open_nodes() -> OpenNodes:
-        return read_open_nodes(proc)
-
+    proc, host = proc_of(args), Host.from_sysfs(args.host)
+    usage, open_nodes = partial(usage_of, args, env, Reporter()), partial(read_open_nodes, proc)
     sysfs = Sysfs(args.host, getattr(args, "step_timeout", STEP_SECONDS))
     ledger = Ledger(args.ledger, boot_id(proc))
     holders = Holders(host, usage, open_nodes, unknown_is_free=getattr(args, "force", False))

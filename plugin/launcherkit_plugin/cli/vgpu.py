@@ -7,13 +7,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit_plugin.cli.binding import usage_of
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, proc_of
 from launcherkit_plugin.host.files import TimedFiles, node_host
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
@@ -150,24 +151,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: see the actions.
     """
-    host = node_host(args.host)
-    proc = args.proc or os.path.join(args.host, "proc")
-
-    def open_nodes() -> OpenNodes:
-        return read_open_nodes(proc)
-
-    changes = Changes(
-        Maker(TimedFiles(args.host), time.monotonic, time.sleep), lambda nodes: open_nodes().is_open(nodes)
-    )
-    bench = Bench(
-        args,
-        env,
-        lambda: read_node(host, may_be_vgpu, vgpu=True),
-        lambda: usage_of(args, env),
-        open_nodes,
-        changes,
-    )
-    code: int = args.act(bench)
+    look = partial(read_node, node_host(args.host), may_be_vgpu, vgpu=True)
+    open_nodes = partial(read_open_nodes, proc_of(args))
+    maker = Maker(TimedFiles(args.host), time.monotonic, time.sleep)
+    changes = Changes(maker, lambda nodes: open_nodes().is_open(nodes))
+    code: int = args.act(Bench(args, env, look, partial(usage_of, args, env), open_nodes, changes))
     return code
 
 
