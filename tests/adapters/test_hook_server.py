@@ -282,7 +282,7 @@ def test_a_broken_request_is_answered_and_nothing_else_is_harmed(
 
 
 def test_huge_metadata_end_the_connection_that_sent_them_alone(path: Path) -> None:
-    with BareClient(path) as client:
+    with BareClient(path) as client, suppress(ConnectionError):  # it may end before all of that is written
         stream = client.request(DEFINE, *((f"x-{number}", "y" * 1000) for number in range(200)))
         assert not any(getattr(event, "stream_id", 0) == stream for event in client.events())
     assert call(path, lambda other: other.info()).name == "launcherkit"
