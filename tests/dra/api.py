@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.dra.limits import LABEL, wrong_in_slice
+from tests.dra.limits import LABEL, SUBDOMAIN, wrong_in_slice
 from tests.support.waiting import PATIENCE
 
 NODE = "node-1"
@@ -104,7 +104,11 @@ class Api:
         Raises:
             Refused: there is one of that name, or it is invalid.
         """
-        if not LABEL.fullmatch(name) or any(not LABEL.fullmatch(request["name"]) for request in requests):
+        if (
+            not SUBDOMAIN.fullmatch(name)
+            or len(name) > 253
+            or any(not LABEL.fullmatch(request["name"]) for request in requests)
+        ):
             raise Refused(f"names: {name}, {requests}")
         if any(len(json.dumps(one["opaque"]["parameters"])) > OPAQUE_BYTES for one in config):
             raise Refused("opaque parameters are too long")

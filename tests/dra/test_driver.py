@@ -17,6 +17,7 @@ import pytest
 from tests.dra import wire
 from tests.dra.held import NotPrepared, Pod
 from tests.dra.node import DRIVER, GPU, RULE, Node, running_node
+from tests.dra.plugins import Plugin
 from tests.dra.runtime import Container
 from tests.dra.scheduler import Unschedulable, requested
 from tests.plugin.resources import rebind
@@ -138,12 +139,12 @@ def test_two_devices_of_one_request_are_both_in_the_container(node: Node) -> Non
 
 
 def test_two_requests_of_one_claim_go_to_two_containers(node: Node) -> None:
-    """Each has its own nodes. The variable is the whole claim's: of two of one name a container gets the last."""
+    """Each with its own nodes and variable, so a container that lists both has the variable of the last one (D9)."""
     node.claim("both", requested("a", "gpu"), requested("b", "gpu"))
     node.scheduler.reserve("both", "vm")
     containers = node.manager.run(Pod("vm", ("both",), {"one": [("both", "a")], "two": [("both", "b")]}))
     one, two = containers["one"], containers["two"]
-    assert {*one.env[VARIABLE].split(","), *two.env[VARIABLE].split(",")} == {FIRST, SECOND}
+    assert sorted([one.env[VARIABLE], two.env[VARIABLE]]) == [FIRST, SECOND]
     assert len(groups_of(one)) == len(groups_of(two)) == 1
     assert not groups_of(one) & groups_of(two)
 
@@ -257,6 +258,36 @@ def test_a_pod_ends_when_the_driver_is_back(own: Node) -> None:
     own.start()
     own.delete(pod)
     assert own.left() == before
+
+
+def test_sockets_that_somebody_removes_are_made_again(own: Node) -> None:
+    data = own.manager.registry.parent / "plugins" / DRIVER
+    for path in (own.manager.registry / f"{DRIVER}-reg.sock", data / "dra.sock"):
+        wiped = len(own.api.wiped)
+        path.unlink()
+        own.wait(path.exists, f"{path} again")
+        own.wait_until_ready()
+        own.claim(path.stem.replace(".", "-"))
+        own.delete(own.pod("vm", path.stem.replace(".", "-")))
+        assert len(own.api.wiped) == wiped
+
+
+def test_an_older_kubelet_calls_the_older_service(node: Node) -> None:
+    uid = node.claim("one")
+    node.pod("vm", "one")
+    older = Plugin(DRIVER, node.manager.drivers()[DRIVER], "v1beta1.DRAPlugin", lambda: None)
+    try:
+        answer = older.call("NodePrepareResources", [("default", "one", uid)], 60.0)[uid]
+    finally:
+        older.close()
+    assert [device.device_name for device in answer.devices] == node.given("one")
+
+
+def test_a_claim_may_have_the_longest_of_names(node: Node) -> None:
+    name = ".".join(["n" * 63] * 4)[:253]
+    node.claim(name)
+    container = node.run(node.pod("vm", name))
+    assert metadata(container, f"resourceclaims/{name}/gpu")["metadata"]["name"] == name
 
 
 # What is refused
@@ -396,6 +427,20 @@ def test_claims_are_given_back_though_the_disk_is_full(own: Node) -> None:
     resource.prlimit(own.process.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     own.manager.delete(pod)
     assert own.left() == before
+
+
+def test_a_claim_that_can_not_be_given_back_is_an_event_of_ours(own: Node) -> None:
+    """The kubelet writes it to its log, and its pod stays without a word."""
+    uid = own.claim("one")
+    pod = own.pod("vm", "one")
+    own.run(pod)
+    file = own.folder / "cdi" / f"{DRIVER}_{uid}.json"
+    file.unlink()
+    file.mkdir()
+    assert not own.manager.unprepare(pod)
+    assert "default/one" in own.cluster.event(str(file))["message"]
+    file.rmdir()
+    own.delete(pod)
 
 
 def test_a_cdi_folder_that_is_not_there_is_made(own: Node) -> None:

@@ -19,6 +19,8 @@ from launcherkit_plugin.model.device import ClaimRef
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
 """Of the metadata, newest first: the same object once for each. Readers pass over those that they don't know."""
+_NAME_BYTES = 255
+"""The most that the name of a file may have; namespace and name of a claim may have 317."""
 _VALUE_BYTES = 64
 """The most that a string attribute may have."""
 
@@ -57,8 +59,9 @@ class ClaimPlaces(NamedTuple):
         return f"{self.cdi}/{self.driver}_metadata_{uid}_{request}.json"
 
     def metadata_folder(self, ref: ClaimRef) -> str:
-        """The folder of the metadata of a claim, and of every claim of its name."""
-        return f"{self.metadata}/{ref.namespace}_{ref.name}"
+        """The folder of the metadata of all claims of its name; where that is too long for a folder, of this one."""
+        name = f"{ref.namespace}_{ref.name}"
+        return f"{self.metadata}/{name if len(name) <= _NAME_BYTES else ref.uid}"
 
     def metadata_file(self, ref: ClaimRef, request: str) -> str:
         """The metadata of a request, on the host."""
