@@ -359,6 +359,42 @@ def test_what_a_process_still_has_open_goes_back_later(node: Node) -> None:
     assert node.drivers() == FREE
 
 
+def test_where_nobody_knows_who_has_it_open_it_stays_and_another_pod_can_get_it(node: Node) -> None:
+    node.allocate()
+    node.turn(100)
+    node.unseen = "/proc does not show all processes of the host"
+    node.turn(GRACE)
+    node.turn()
+    assert node.drivers() == BOUND
+    assert node.problem is None
+    node.allocate()
+
+
+def test_a_pod_that_comes_while_it_goes_back_waits_and_gets_it(node: Node) -> None:
+    node.allocate()
+    node.turn(100)
+    gate, write = threading.Event(), node.kernel.write
+
+    def slow(path: str, text: str, seconds: float = 1) -> None:
+        gate.wait(60)
+        write(path, text, seconds)
+
+    async def scene() -> None:
+        node.kernel.write = slow  # type: ignore[method-assign]
+        node.now += GRACE
+        turning = asyncio.create_task(node._turn())
+        while not node.guarded.is_busy("IOMMU group 44"):
+            await asyncio.sleep(0)
+        allocating = asyncio.create_task(node.allocator.allocate(NAME, [[GPU]]))
+        await asyncio.sleep(0.05)
+        assert not allocating.done()
+        gate.set()
+        await asyncio.gather(turning, allocating)
+
+    asyncio.run(scene())
+    assert node.drivers() == BOUND
+
+
 @pytest.mark.slow
 def test_whenever_it_is_killed_the_card_is_whole_and_goes_back(tmp_path: Path) -> None:
     """At each moment of an Allocate and of giving back; the next daemon finds what the last one left."""
