@@ -172,9 +172,13 @@ class Allocator:
                 raise UnknownDevice(
                     f"{resource}: there is no device {device[:100]!r}",
                     "It has been removed, or its resource has another name now; the next pod gets another device.",
+                    device=device[:100],
+                    resource=resource,
                 )
         if offer is None:
-            raise UnknownDevice(f"there is no resource {resource}", "See `launcherkit-plugin discover`.")
+            raise UnknownDevice(
+                f"there is no resource {resource}", "See `launcherkit-plugin discover`.", resource=resource
+            )
         return offer
 
 
@@ -191,6 +195,7 @@ def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
                     f"{device} can't be prepared for {holder}: {other} has it",
                     "It is free once that has ended. If the scheduler allocated it twice, see whether two drivers, or "
                     "a device plugin and a driver, publish one card.",
+                    device=device,
                 )
 
 
@@ -202,4 +207,6 @@ def _refuse_unhealthy(resource: Resource, ids: Sequence[str]) -> None:
                 f"{resource.name}: {device} is Unhealthy: {problem.text}",
                 "Fix what the message names; the device then becomes Healthy by itself. "
                 "`launcherkit-plugin discover` shows the state of all.",
+                device=device,
+                resource=resource.name,
             )

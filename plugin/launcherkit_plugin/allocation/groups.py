@@ -166,4 +166,6 @@ def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], 
                 f"{resource.name}: {device} can't be allocated: {why}",
                 "Ask for all devices of the group in one container, wait until that pod has ended, or give the cards "
                 "groups of their own, by another PCIe slot or ACS.",
+                device=device,
+                resource=resource.name,
             )

@@ -298,7 +298,7 @@ class Binder:
 
 
 def _not_verified(address: PciAddress, what: str) -> StepFailed:
-    return StepFailed(f"{address} {what}", "The kernel's log (dmesg) says why.")
+    return StepFailed(f"{address} {what}", "The kernel's log (dmesg) says why.", device=str(address))
 
 
 def _with_state(record: Record, state: State) -> Record:

@@ -59,7 +59,11 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
             errors.add(not_on_host(address))
         elif is_bridge(function, host.details.get(address)):
             errors.add(
-                BindRefused(f"{describe(function)} is a bridge", "Bind what is behind it: bridges stay as they are.")
+                BindRefused(
+                    f"{describe(function)} is a bridge",
+                    "Bind what is behind it: bridges stay as they are.",
+                    device=str(address),
+                )
             )
         elif function.iommu_group is None:
             errors.add(
@@ -67,6 +71,7 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
                     f"{describe(function)} has no IOMMU group",
                     "Switch the IOMMU on, in the firmware and by intel_iommu=on or amd_iommu=on on the kernel's "
                     "command line; `launcherkit doctor` has more.",
+                    device=str(address),
                 )
             )
         else:
@@ -121,6 +126,8 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
                     f"{who} has {detail.sriov_numvfs} VFs, which would be gone with its driver",
                     f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}"
                     "/sriov_numvfs",
+                    device=str(member.address),
+                    group=plan.number,
                 )
             )
         if is_chipset(member) and not force:
@@ -129,16 +136,27 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
                     f"{who} is part of this host's chipset, on driver {member.driver}",
                     "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of "
                     "their own, by another PCIe slot or ACS. --force binds it like any other.",
+                    device=str(member.address),
+                    group=plan.number,
                 )
             )
         for use in uses.get(member.address, ()):
             if use.by_guests:
-                errors.add(BindRefused(f"{who} can't be taken from its driver: {use.text}", "Remove those first."))
+                errors.add(
+                    BindRefused(
+                        f"{who} can't be taken from its driver: {use.text}",
+                        "Remove those first.",
+                        device=str(member.address),
+                        group=plan.number,
+                    )
+                )
             elif not force:
                 errors.add(
                     BindRefused(
                         f"{who} is in use by this host: {use.text}",
                         "Stop using it on the host first. --force takes it all the same.",
+                        device=str(member.address),
+                        group=plan.number,
                     )
                 )
     errors.raise_if_any()
@@ -149,6 +167,7 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
     return BindRefused(
         f"{address} can't be read: {host.unknown[address]}",
         "Fix what keeps it from being read; the kernel's log (dmesg) may say more.",
+        device=str(address),
     )
 
 

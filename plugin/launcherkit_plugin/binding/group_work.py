@@ -135,12 +135,17 @@ class GroupWork:
         of_driver = (f"{node} is open in {each}" for node in devices for each in nodes.holders.get(node, ()))
         holder = next(holders_of(addresses, self._host.facts(addresses), others, nodes), None) or next(of_driver, None)
         if holder is not None:
-            raise DeviceHeld(holder, "End that process or pod first: a device in use is never taken away.")
+            raise DeviceHeld(
+                holder,
+                "End that process or pod first: a device in use is never taken away.",
+                device=", ".join(map(str, addresses)),
+            )
         if not nodes.complete:
             who = ", ".join(map(str, addresses))
             raise HoldersUnknown(
                 f"it is unknown whether a process has {who} open: {nodes.unseen}",
                 "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
+                device=who,
             )
 
 

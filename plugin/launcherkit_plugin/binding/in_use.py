@@ -48,7 +48,11 @@ class Holders:
         facts, usage, nodes = self._host.facts(addresses), self._usage(), self._open_nodes()
         holder = next(holders_of(addresses, facts, usage, nodes), None)
         if holder is not None:
-            raise DeviceHeld(holder, "End the pod or the VM first: a device in use is never taken away.")
+            raise DeviceHeld(
+                holder,
+                "End the pod or the VM first: a device in use is never taken away.",
+                device=", ".join(map(str, addresses)),
+            )
         if not sure or self._unknown_is_free:
             return
         who = ", ".join(map(str, addresses))
@@ -56,18 +60,21 @@ class Holders:
             raise HoldersUnknown(
                 f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
                 "Fix what keeps it from being read, or, if you know that nobody has it, use --force.",
+                device=str(address),
             )
         if not usage.known:
             raise HoldersUnknown(
                 f"it is unknown whether a pod has {who}: neither PodResources nor the kubelet's checkpoint can be read",
                 "Name their places with --pod-resources or --kubelet-dir; or, if you know that no pod has them, use "
                 "--force.",
+                device=who,
             )
         if not nodes.complete:
             raise HoldersUnknown(
                 f"it is unknown whether a process has {who} open: {nodes.unseen}",
                 "Run it as root in the host's PID namespace (in a pod: hostPID); or, if you know that nobody has them, "
                 "with --force.",
+                device=who,
             )
 
 

@@ -138,6 +138,8 @@ class Ledger:
                             f"{address} is being bound or given back by another process",
                             "Wait for it. A step of one that was killed may hang in the kernel: `launcherkit-plugin "
                             f"status {address}` shows what was going on, and the kernel's log says more.",
+                            device=str(address),
+                            file=path,
                         )
                     time.sleep(_LOCK_PAUSE)
             yield tuple(files)
@@ -155,6 +157,7 @@ class Ledger:
             raise BadRecord(
                 f"{self._folder} can be written to by others, who could have any device bound to any driver",
                 f"chown root {self._folder}; chmod 700 {self._folder}; or name another folder with --ledger.",
+                file=self._folder,
             )
 
     def _path(self, record: Record) -> str:
@@ -295,6 +298,7 @@ def _bad(path: str, why: str) -> BadRecord:
     return BadRecord(
         f"{path} is not a valid record of what was bound: {why}",
         "See with `lspci -k` which driver each device is bound to, bind them by hand, and remove the file.",
+        file=path,
     )
 
 

@@ -173,9 +173,14 @@ class OnDemandBinding:
                 f"{resource}: binding {who} to {VFIO_PCI} has taken longer than {seconds:.0f} s",
                 "The driver is slow to let go of it: see `dmesg` on the node. It is given back once that has ended; "
                 "bindSeconds in the configuration allows for more.",
+                device=who,
+                resource=resource,
             )
         return NotBoundOnDemand(
-            f"{resource}: {who} can't be bound to {VFIO_PCI}: {done.error.message}", done.error.remedy
+            f"{resource}: {who} can't be bound to {VFIO_PCI}: {done.error.message}",
+            done.error.remedy,
+            device=who,
+            resource=resource,
         )
 
     # When nobody needs it any more

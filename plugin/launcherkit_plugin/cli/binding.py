@@ -141,6 +141,7 @@ def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> No
         raise StepFailed(
             f"{os.path.join(parts.root, 'sys/bus/pci/drivers_probe')} can't be written to",
             "Binding needs root and a writable /sys: in a container, a privileged one. --dry-run needs neither.",
+            file=os.path.join(parts.root, "sys/bus/pci/drivers_probe"),
         )
     for settled in parts.binder.recover():
         what = ", ".join(str(entry.address) for entry in settled.record.entries)

@@ -50,6 +50,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:  # all command
         raise NoProbeSocket(
             f"--probe-socket {args.probe_socket}: {problem.strerror or problem}",
             "Start `launcherkit-plugin serve` with the same --probe-socket.",
+            file=args.probe_socket,
+            key="--probe-socket",
         ) from problem
     head, _, body = answer.partition(b"\r\n\r\n")
     write_stdout(body)

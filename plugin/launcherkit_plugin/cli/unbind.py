@@ -96,6 +96,8 @@ def _records(
                     "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "
                     f"By hand:\necho > {path}/driver_override\necho {address} > {path}/driver/unbind\n"
                     f"echo {address} > /sys/bus/pci/drivers_probe",
+                    device=str(address),
+                    driver=function.driver or "",
                 )
             )
         else:

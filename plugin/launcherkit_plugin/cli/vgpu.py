@@ -198,6 +198,7 @@ def _create(bench: Bench) -> int:
                 raise NoVgpuRoom(
                     f"{args.parent} has room for {len(made) + len(free)} of type {args.type}, not for {args.count}",
                     "`launcherkit-plugin vgpu list` shows what there is room for.",
+                    device=args.parent,
                 )
             for instance in free[:wanted] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
@@ -214,12 +215,16 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     if len(found) != 1:
         names = ", ".join(card.name for card in found or cards(host)) or "none"
         many = "more than one card is" if found else "no card is"
-        raise BadLayout(f"{many} called {parent!r}: {names}", "Give a name from `launcherkit-plugin vgpu list`.")
+        raise BadLayout(
+            f"{many} called {parent!r}: {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent
+        )
     kinds = kinds_like(kind, found[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)
         many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}"
-        raise BadLayout(f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.")
+        raise BadLayout(
+            f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.", device=found[0].name
+        )
     return free_on(found[0], *kinds[0], host)
 
 
@@ -235,12 +240,14 @@ def _remove(bench: Bench) -> int:
     errors, steps = Collector(), list[Step]()
     for device in dict.fromkeys(text.lower() for text in bench.args.devices):
         if device not in there:
-            errors.add(BadLayout(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them."))
+            errors.add(
+                BadLayout(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them.", device=device)
+            )
             continue
         card, instance = there[device]
         why = may_go(instance)
         if why is not None:
-            errors.add(VgpuInUse(why, "Stop the VM that has it."))
+            errors.add(VgpuInUse(why, "Stop the VM that has it.", device=device))
         steps.append(Step("remove", card.name, instance))
     errors.raise_if_any()
     bench.do(steps)

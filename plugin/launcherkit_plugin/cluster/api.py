@@ -63,6 +63,7 @@ def configured(env: Mapping[str, str]) -> Configuration:
         raise NoCluster(
             f"no credentials for the cluster: {problem}",
             "Give the pod a service account, or set KUBECONFIG to a file that can be read.",
+            variable="KUBECONFIG",
         ) from problem
     return configuration
 

@@ -158,6 +158,7 @@ class ClusterSocket:
                 f"the cluster's process has not sent KubeVirt's configuration within {seconds:.0f} s",
                 "See the log of the container `cluster`: it must reach the API server, and its service account must be "
                 "allowed to list kubevirts and nodes. What the file itself configures is advertised meanwhile.",
+                key="kubevirt.cluster",
             ) from None
         return self.facts
 
@@ -235,6 +236,7 @@ def _unreadable(claim: str, why: str) -> ClaimUnreadable:
         f"the ResourceClaim {claim} can't be read: {why}",
         "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
         "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows it.",
+        file=f"ResourceClaim {claim}",
     )
 
 
@@ -244,6 +246,7 @@ def nothing_speaks() -> NoCluster:
         "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",
         "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
         "file itself configures is advertised meanwhile.",
+        key="kubevirt.cluster",
     )
 
 
@@ -251,4 +254,6 @@ def _not_made(path: str, why: str) -> ClusterSocketNotMade:
     return ClusterSocketNotMade(
         f"{path}: the socket for the cluster's process can't be created: {why}",
         "Mount a folder into both containers, writable for this user, and give a socket in it with --cluster-socket.",
+        file=path,
+        key="--cluster-socket",
     )

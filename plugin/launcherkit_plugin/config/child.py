@@ -94,6 +94,7 @@ def _not_read(path: str, why: str) -> ConfigNotRead:
     return ConfigNotRead(
         f"{path}: the process that reads it failed: {why}",
         "Check memory limits, and that pydantic and PyYAML, which come with launcherkit, are installed. It is retried.",
+        file=path,
     )
 
 
@@ -106,7 +107,9 @@ def decode_answer(answer: bytes) -> Reading:
     document = json.loads(answer)
     if isinstance(document, dict):
         codes = LauncherkitError.codes()
-        found = [codes[error["code"]](error["message"], error["help"]) for error in document["errors"]]
+        found = [
+            codes[error["code"]](error["message"], error["help"], **error["facts"]) for error in document["errors"]
+        ]
         raise found[0] if len(found) == 1 else SeveralErrors(found)
     return load(document)
 
@@ -118,7 +121,10 @@ def answer_of(asked: bytes) -> bytes:
     try:
         return dump(read_config(**json.loads(asked))).encode()
     except LauncherkitError as error:
-        leaves = [{"code": leaf.code, "message": leaf.message, "help": leaf.remedy} for leaf in error.leaves()]
+        leaves = [
+            {"code": leaf.code, "message": leaf.message, "help": leaf.remedy, "facts": leaf.facts}
+            for leaf in error.leaves()
+        ]
         return json.dumps({"errors": leaves}).encode()
 
 

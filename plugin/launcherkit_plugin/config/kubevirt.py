@@ -197,7 +197,7 @@ def _checked(check: Callable[[str], _Value], text: str, path: str) -> _Value:
     try:
         return check(text)
     except ValueError as problem:
-        raise BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY) from problem
+        raise BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY, key=path) from problem
 
 
 def _others(permitted: WrittenPermitted) -> Iterator[Selector]:

@@ -124,6 +124,7 @@ def _check_says_something(config: Config, path: str) -> None:
             f"{path}: nothing in it could be advertised",
             "Write `auto: nvidia`, or rules under resources or vgpu; docs/reference/plugin-configuration.md lists "
             "all keys.",
+            file=path,
         )
 
 
@@ -131,8 +132,8 @@ def _check_names(config: Config, path: str) -> None:
     """Whether the names that people gave are distinct (K6); those that are found on the host come later."""
     named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in config.rules if rule.name is not None]
     errors = Collector()
-    for text in clashes(named):
-        errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules."))
+    for name, text in clashes(named):
+        errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))
     errors.raise_if_any()
 
 
@@ -173,12 +174,16 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         found = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
         if len(found) != 1:
-            raise BadPluginConfig(f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY)
+            raise BadPluginConfig(
+                f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY, file=name
+            )
         document = found[0]
     if not isinstance(document, dict) or "kind" not in document:
         return document, False
     if document["kind"] != "KubeVirt":
-        raise BadPluginConfig(f"{name}, kind: {shown(document['kind'])} is not 'KubeVirt'", KUBEVIRT_REMEDY)
+        raise BadPluginConfig(
+            f"{name}, kind: {shown(document['kind'])} is not 'KubeVirt'", KUBEVIRT_REMEDY, file=name, key="kind"
+        )
     spec = document.get("spec") or {}
     return ((spec.get("configuration") or {}) if isinstance(spec, dict) else spec), True
 

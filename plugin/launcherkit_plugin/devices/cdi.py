@@ -102,21 +102,22 @@ class CdiFile:
             try:
                 write_atomically(self.path, cdi_spec(nodes, self._dev_root))
             except UnwritableFile as problem:
-                raise _not_written(problem.message) from problem
+                raise _not_written(self.path, problem.message) from problem
         else:
             try:
                 os.unlink(self.path)
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError as problem:
-                raise _not_written(f"{self.path}: {problem.strerror}") from problem
+                raise _not_written(self.path, f"{self.path}: {problem.strerror}") from problem
         self._written = nodes
 
 
-def _not_written(why: str) -> CdiNotWritten:
+def _not_written(path: str, why: str) -> CdiNotWritten:
     return CdiNotWritten(
         f"the CDI file can't be written: {why}",
         "Make room on that file system, or mount the folder writable (component `cdi`). It is tried again.",
+        file=path,
     )
 
 

@@ -225,17 +225,17 @@ class Namer:
         owned, self._owners = self._owners, {}
         for name, owners in owned.items():
             for one, other in pairwise(owners.values()):
-                errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY))
-        for text in clashes((resource.name, resource.variable) for resource in resources):
-            errors.add(NameClash(text, _REMEDY))
+                errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY, resource=name))
+        for name, text in clashes((resource.name, resource.variable) for resource in resources):
+            errors.add(NameClash(text, _REMEDY, resource=name))
         errors.raise_if_any()
 
 
 _REMEDY = "Give one of them another name: `aliases` has names for models and vGPU types, a rule takes `name`."
 
 
-def clashes(named: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What two resources have in common that each must have for itself (K6, E2).
+def clashes(named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """What two resources have in common that each must have for itself (K6, E2): the name of one, and the words.
 
     Args:
         named: name and variable of each resource.
@@ -245,14 +245,14 @@ def clashes(named: Iterable[tuple[str, str]]) -> Iterator[str]:
     variables: dict[str, str] = {}
     for name, variable in named:
         if name in names:
-            yield f"two resources are called {name}"
+            yield name, f"two resources are called {name}"
             continue
         names.add(name)
         socket = Resource(name, variable, {}).socket
         for kind, key, taken in (("socket", socket, sockets), ("variable", variable, variables)):
             other = taken.setdefault(key, name)
             if other != name:
-                yield f"the resources {other} and {name} have the same {kind}, {key}"
+                yield name, f"the resources {other} and {name} have the same {kind}, {key}"
 
 
 def variable_name(name: str, prefix: str) -> str:

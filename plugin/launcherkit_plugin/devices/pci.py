@@ -272,12 +272,17 @@ class PciProvider:
             raise DeviceConfigRefused(
                 f"{resource.name}: {', '.join(ids)} can't be had with nodes: {_SAID[wishes.nodes]}: they are not there",
                 "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
+                device=", ".join(ids),
+                resource=resource.name,
+                key="nodes",
             )
         if nodes is None:
             raise DeviceUnhealthy(
                 f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
                 "nodes of their groups, others only VFIO's character devices",
                 "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
+                device=", ".join(ids),
+                resource=resource.name,
             )
         listed: Iterable[str] = ids
         if self._rules[resource.name].list_siblings:
@@ -332,6 +337,8 @@ class PciProvider:
                 raise DeviceUnhealthy(
                     f"{resource.name}: {address} is no longer available: {problem.text}",
                     "Fix what the message names; the device then becomes Healthy by itself.",
+                    device=str(address),
+                    resource=resource.name,
                 )
             plans.append(plan)
         return plans
@@ -359,6 +366,8 @@ def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
         raise DeviceConfigRefused(
             f"{resource}: siblings: {wishes.siblings!r} is not within the rule's, {rule.siblings!r}",
             "Change the parameters in the claim or its DeviceClass, or `siblings` in the configuration of the node.",
+            resource=resource,
+            key="siblings",
         )
     return rule._replace(siblings=wishes.siblings)
 

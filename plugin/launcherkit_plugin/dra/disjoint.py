@@ -39,7 +39,7 @@ def check_rules(config: Config, host: HostFacts) -> None:
     for (one_number, other_number), found in both.items():
         functions = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
         words = f"rule {one_number} (for DRA) and rule {other_number} (for the device plugin) both select {functions}"
-        errors.add(CardInBothWorlds(words, _REMEDY))
+        errors.add(CardInBothWorlds(words, _REMEDY, device=str(found[0])))
     errors.raise_if_any()
 
 
@@ -60,7 +60,7 @@ def check_resources(resources: Iterable[Resource]) -> None:
         if theirs is not None and (ours, theirs) not in told:
             told.add((ours, theirs))
             words = f"{part} is for DRA by the resource {ours} and for the device plugin by {theirs}"
-            errors.add(CardInBothWorlds(words, _REMEDY))
+            errors.add(CardInBothWorlds(words, _REMEDY, device=part, resource=ours))
     errors.raise_if_any()
 
 

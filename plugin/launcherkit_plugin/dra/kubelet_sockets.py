@@ -164,6 +164,7 @@ class KubeletSockets:
                 f"{folder}: there is no such folder",
                 "The plugin waits for the kubelet. If it runs: mount its folder plugins_registry, and give the parent "
                 "with --kubelet-dir.",
+                file=folder,
             )
         _remove_dead(self._paths, self._driver)
         self._ours = {}
@@ -193,6 +194,8 @@ class KubeletSockets:
                 f"{self._paths.registration}: the kubelet refuses {self._driver}: {why}",
                 "See the kubelet's log. Dynamic Resource Allocation needs Kubernetes 1.32, and is on by default from "
                 "1.34 on.",
+                driver=self._driver,
+                file=self._paths.registration,
             )
             self._reporter.problem("registration", error, "DriverRefused")
         else:
@@ -233,6 +236,7 @@ def _in_use(path: str) -> PluginSocketInUse:
     return PluginSocketInUse(
         f"{path}: another process answers there",
         "Run one pod of the driver on a node. Two of a rolling update need different names: set POD_UID in the pod.",
+        file=path,
     )
 
 
@@ -241,4 +245,5 @@ def _not_made(path: str, why: str) -> PluginSocketNotMade:
         f"{path}: the socket can't be created: {why}",
         "Mount the kubelet's folders plugins_registry and plugins, writable, at their own paths (component `dra`), and "
         "name their parent with --kubelet-dir.",
+        file=path,
     )

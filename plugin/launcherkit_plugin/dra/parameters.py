@@ -124,19 +124,33 @@ def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig,
     where = f"ResourceClaim {claim}, {config.path}"
     remedy = "Remove it from the claim, or let the DeviceClass say it."
     if asked.rom is not None:
-        raise DeviceConfigRefused(f"{where}.rom: only a DeviceClass can say this", remedy)
+        raise DeviceConfigRefused(
+            f"{where}.rom: only a DeviceClass can say this",
+            remedy,
+            file=f"ResourceClaim {claim}",
+            key=f"{config.path}.rom",
+        )
     if before.siblings is not None and asked.siblings not in (None, *SIBLINGS_WITHIN[before.siblings]):
         words = f"{asked.siblings!r} is not within what the DeviceClass says, {before.siblings!r}"
-        raise DeviceConfigRefused(f"{where}.siblings: {words}", remedy)
+        raise DeviceConfigRefused(
+            f"{where}.siblings: {words}", remedy, file=f"ResourceClaim {claim}", key=f"{config.path}.siblings"
+        )
     for key, old, new in (("nodes", before.nodes, asked.nodes), ("vgpuType", before.vgpu_type, asked.vgpu_type)):
         if old is not None and new not in (None, old):
-            raise DeviceConfigRefused(f"{where}.{key}: {new!r} is not what the DeviceClass says, {old!r}", remedy)
+            raise DeviceConfigRefused(
+                f"{where}.{key}: {new!r} is not what the DeviceClass says, {old!r}",
+                remedy,
+                file=f"ResourceClaim {claim}",
+                key=f"{config.path}.{key}",
+            )
 
 
 def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -> NoReturn:
     raise BadDeviceConfig(
         f"ResourceClaim {claim}, {config.path}.{key}: {rule}; found {shown(value)}",
         "Correct the parameters in the claim, or in its DeviceClass; schemas/device-config.schema.json has all keys.",
+        file=f"ResourceClaim {claim}",
+        key=f"{config.path}.{key}",
     )
 
 
@@ -144,4 +158,7 @@ def _refuse(claim: str, device: Device, key: str, value: str, why: str) -> NoRet
     raise DeviceConfigRefused(
         f"ResourceClaim {claim}: {device.id} can't be had with {key}: {value}: {why}",
         "Change the parameters in the claim or its DeviceClass, or let a CEL selector choose devices that fit.",
+        device=device.id,
+        file=f"ResourceClaim {claim}",
+        key=key,
     )

@@ -196,4 +196,5 @@ def _refuse_beside(records: Records, ref: ClaimRef) -> None:
             raise BadResourceClaim(
                 f"ResourceClaim {ref} can't be prepared: one of that name, with the UID {record.ref.uid!r}, still is",
                 "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
+                file=f"ResourceClaim {ref}",
             )

@@ -153,4 +153,5 @@ def _bad(ref: ClaimRef, why: str) -> BadResourceClaim:
         f"ResourceClaim {ref} can't be prepared: {why}",
         "See what the claim says: kubectl get resourceclaim -n NAMESPACE NAME -o yaml. The kubelet tries again by "
         "itself.",
+        file=f"ResourceClaim {ref}",
     )

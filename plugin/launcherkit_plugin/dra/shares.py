@@ -61,6 +61,8 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
                 f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
                 "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next one "
                 "gets another device.",
+                device=result.device,
+                file=f"ResourceClaim {claim.ref}",
             )
         parameters = parameters_of(result.configs, str(claim.ref))
         check_fits(parameters, found.device, str(claim.ref))
@@ -127,4 +129,5 @@ def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
             f"{by_group[where]}",
             "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "
             "the claim's parameters.",
+            file=f"ResourceClaim {ref}",
         )

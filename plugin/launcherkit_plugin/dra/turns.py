@@ -140,4 +140,5 @@ class Turns:
             f"ResourceClaim {ref}: no end within {self._seconds:g} s: {work.at}",
             "It goes on, and the kubelet asks again by itself. If it doesn't end, see the log of the plugin, and "
             "`dmesg` on the node for a driver that is stuck.",
+            file=f"ResourceClaim {ref}",
         )

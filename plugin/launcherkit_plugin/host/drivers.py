@@ -89,7 +89,9 @@ class Sysfs:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise StepFailed(f"reading {path}: {problem.strerror}", _remedy(problem)) from problem
+            raise StepFailed(
+                f"reading {path}: {problem.strerror}", _remedy(problem), device=str(address), file=path
+            ) from problem
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver is loaded."""
@@ -136,25 +138,26 @@ class Sysfs:
         self._put("drivers_probe", str(address))
 
     def _read(self, path: str) -> bytes | None:
-        return self._step(f"reading {path}", lambda worker: worker.read(path, self._seconds))
+        return self._step(path, f"reading {path}", lambda worker: worker.read(path, self._seconds))
 
     def _put(self, name: str, content: str) -> None:
         path = f"{self._bus}/{name}"
         what = f"writing {content.strip() or 'an empty line'} to {path}"
-        self._step(what, lambda worker: worker.write(path, content, self._seconds))
+        self._step(path, what, lambda worker: worker.write(path, content, self._seconds))
 
-    def _step(self, what: str, do: Callable[[Worker], T]) -> T:
+    def _step(self, path: str, what: str, do: Callable[[Worker], T]) -> T:
         assert self._worker is not None
         try:
             return do(self._worker)
         except OSError as problem:
-            raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem)) from problem
+            raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
         except Late as late:
             raise StepHangs(
                 f"{what} has not come back within {self._seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
                 "/dev/nvidia*`); the step then goes through, and the next call of this command cleans up. If nothing "
                 "uses it, the kernel's log says more.",
+                file=path,
             ) from late
 
 
@@ -188,6 +191,7 @@ def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None
         raise NoVfioDriver(
             f"there is no driver {name} after its module was loaded",
             f"Look in the kernel's log (dmesg), and whether the kernel has it: modinfo {name}",
+            driver=name,
         )
 
 
@@ -224,4 +228,5 @@ def _not_loaded(name: str, why: str) -> NoVfioDriver:
     return NoVfioDriver(
         f"the driver {name} is not loaded and can't be: {why}",
         f"On the node: modprobe {name}; and for every boot: echo {name} > /etc/modules-load.d/vfio.conf",
+        driver=name,
     )

@@ -67,6 +67,8 @@ async def register(folder: str, resource: Resource) -> None:
         raise RegistrationRefused(
             f"{path}: the kubelet refuses {resource.name}: {refusal.message or refusal.status.name}",
             "See the kubelet's log. It accepts v1beta1 since Kubernetes 1.10.",
+            resource=resource.name,
+            file=path,
         ) from refusal
     except TimeoutError as late:
         raise no_kubelet(path, f"no answer within {ANSWER_SECONDS:.0f} s") from late
@@ -91,6 +93,7 @@ def no_kubelet(path: str, why: str) -> NoKubelet:
     return NoKubelet(
         f"{path}: no kubelet answers there: {why}",
         "The plugin waits for it. If it runs: mount its folder device-plugins, and give the parent with --kubelet-dir.",
+        file=path,
     )
 
 
@@ -170,4 +173,5 @@ def _unreadable(socket: str, why: str) -> UsageUnreadable:
         f"{socket}: {why}",
         "The kubelet serves PodResources there since 1.20; mount /var/lib/kubelet/pod-resources into the container, "
         "or give its path with --pod-resources.",
+        file=socket,
     )

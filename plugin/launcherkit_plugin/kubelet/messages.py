@@ -85,11 +85,16 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
     containers = [list(container.devices_ids) for container in request.container_requests]
     _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
-        raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET)
+        raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
     seen: set[str] = set()
     for device in chain.from_iterable(containers):
         if device in seen:
-            raise BadKubeletRequest(f"{resource}: an Allocate asks for {device[:100]!r} more than once", _NOT_A_KUBELET)
+            raise BadKubeletRequest(
+                f"{resource}: an Allocate asks for {device[:100]!r} more than once",
+                _NOT_A_KUBELET,
+                device=device[:100],
+                resource=resource,
+            )
         seen.add(device)
     return containers
 
@@ -117,6 +122,7 @@ def _preference(
         raise BadKubeletRequest(
             f"{resource}: a preference of {size} out of {len(available)} devices, with {len(must)} of them given",
             _NOT_A_KUBELET,
+            resource=resource,
         )
     return available, must, size
 
@@ -134,7 +140,7 @@ def to_check(resource: str, request: wire.PreStartContainerRequest, most: int) -
 def _refuse_above(most: int, resource: str, call: str, asked: int) -> None:
     if asked > most:
         raise BadKubeletRequest(
-            f"{resource}: {call} of {asked} devices, where there are {most} at most", _NOT_A_KUBELET
+            f"{resource}: {call} of {asked} devices, where there are {most} at most", _NOT_A_KUBELET, resource=resource
         )
 
 

@@ -247,6 +247,7 @@ def _in_use(path: str) -> PluginSocketInUse:
     return PluginSocketInUse(
         f"{path}: another process answers there",
         "Run only one device plugin for each resource: stop the other one, or give its resource another name.",
+        file=path,
     )
 
 
@@ -254,4 +255,5 @@ def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
         f"{path}: the socket can't be created: {why}",
         "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
+        file=path,
     )

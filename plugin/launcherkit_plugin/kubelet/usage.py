@@ -210,4 +210,5 @@ def _unreadable(path: str, why: str) -> UsageUnreadable:
         f"{path}: {why}",
         "The kubelet keeps its checkpoint in its device-plugins folder; mount /var/lib/kubelet/device-plugins into the "
         "container, or give the kubelet's folder with --kubelet-dir.",
+        file=path,
     )

@@ -178,6 +178,7 @@ class NodeHook(Servicer):
                 raise VmLacksDevices(
                     f"{vm} asks for {number} of {resource}, and its pod {had.pod} has {len(devices)}",
                     "Start the VM again, so that it gets a new pod; the kubelet's log says what became of this one's.",
+                    resource=resource,
                 )
             # virt-handler may hang up in the middle; what has been begun comes to its end, under the allocator's lock.
             await asyncio.shield(asyncio.create_task(self._answers.check(resource, devices)))
@@ -218,6 +219,8 @@ def _in_use(path: str) -> PluginSocketInUse:
     return PluginSocketInUse(
         f"{path}: another process answers there",
         "Run one device plugin on a node, or name another socket with --node-hook.",
+        file=path,
+        key="--node-hook",
     )
 
 
@@ -225,4 +228,6 @@ def _not_made(path: str, why: str) -> PluginSocketNotMade:
     return PluginSocketNotMade(
         f"{path}: the socket can't be created: {why}",
         "Mount the folder that virt-handler looks into, writable, and name a socket in it with --node-hook.",
+        file=path,
+        key="--node-hook",
     )

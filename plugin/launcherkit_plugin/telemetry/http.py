@@ -53,7 +53,9 @@ async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]
     except (OSError, UnicodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         raise NoMetricsAddress(
-            f"--metrics-address {address}: {reason}", "Give an address of this host, and a port that is free."
+            f"--metrics-address {address}: {reason}",
+            "Give an address of this host, and a port that is free.",
+            key="--metrics-address",
         ) from problem
     async with connections.until_closed(server):
         yield _spelled(server.sockets[0])
@@ -74,7 +76,12 @@ async def serving_at(path: str, pages: Mapping[str, Page]) -> AsyncIterator[None
 
 
 def _no_socket(path: str, why: str) -> NoProbeSocket:
-    return NoProbeSocket(f"--probe-socket {path}: {why}", "Give a socket in a folder that exists and is writable.")
+    return NoProbeSocket(
+        f"--probe-socket {path}: {why}",
+        "Give a socket in a folder that exists and is writable.",
+        file=path,
+        key="--probe-socket",
+    )
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -88,7 +95,9 @@ def parse_address(address: str) -> tuple[str, int]:
     bare = host[1:-1] if bracketed else host
     if not colon or not (port.isascii() and port.isdigit() and int(port) < 65536) or (":" in bare and not bracketed):
         raise NoMetricsAddress(
-            f"--metrics-address {address!r} is not HOST:PORT", "Give :8080, 127.0.0.1:8080 or [::1]:8080."
+            f"--metrics-address {address!r} is not HOST:PORT",
+            "Give :8080, 127.0.0.1:8080 or [::1]:8080.",
+            key="--metrics-address",
         )
     return bare, int(port)
 

@@ -173,15 +173,18 @@ def read_token(path: str) -> bytes:
     try:
         token = read_file(path, _TOKEN_BYTES).strip()
     except UnreadableFile as problem:
-        raise _bad_token(problem.message) from problem
+        raise _bad_token(path, problem.message) from problem
     if not token or len(token.split()) != 1:
-        raise _bad_token(f"{path}: it must have a token of one word")
+        raise _bad_token(path, f"{path}: it must have a token of one word")
     return token
 
 
-def _bad_token(why: str) -> BadMetricsToken:
+def _bad_token(path: str, why: str) -> BadMetricsToken:
     return BadMetricsToken(
-        f"--metrics-token-file: {why}", "Put a token of one word into the file; `openssl rand -hex 32` creates one."
+        f"--metrics-token-file: {why}",
+        "Put a token of one word into the file; `openssl rand -hex 32` creates one.",
+        file=path,
+        key="--metrics-token-file",
     )
 
 

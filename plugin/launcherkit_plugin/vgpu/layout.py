@@ -62,12 +62,21 @@ def wishes(
             found.setdefault((card.name, type_id), Wish(card, type_id, what, entry.count))
         if not meant:
             known = ", ".join(card.name for card in there) or "none"
-            errors.append(BadLayout(f"layout: no card is called {entry.parent!r}; there are: {known}", _REMEDY))
+            errors.append(
+                BadLayout(
+                    f"layout: no card is called {entry.parent!r}; there are: {known}",
+                    _REMEDY,
+                    device=entry.parent,
+                    key="layout",
+                )
+            )
         elif not matches:
             names = ", ".join(card.name for card in meant)
             hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
             full = ", and the driver names none while a card is full: give its number" if hidden else ""
-            errors.append(BadLayout(f"layout: {names} has no vGPU type {entry.type!r}{full}", _REMEDY))
+            errors.append(
+                BadLayout(f"layout: {names} has no vGPU type {entry.type!r}{full}", _REMEDY, device=names, key="layout")
+            )
     named = {card for card, _ in found} | {card.name for entry in entries for card in cards_of(entry.parent, there)}
     rest = [card for card in there if card.name not in named]
     return [*found.values(), *_spread(spread, rest, host)], errors
@@ -252,6 +261,7 @@ def apply_layout(
         raise NoVgpuRoom(
             f"the layout can't be reached: {'; '.join(left)}",
             "The cards have no room for it beside each other: see the driver's rules for mixing types.",
+            key="layout",
         )
 
 
@@ -270,6 +280,6 @@ def check_layout(
         errors.add(error)
     coming = next_round(wanted, host, may_go)
     for why in coming.blocked:
-        errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout."))
+        errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout.", key="layout"))
     errors.raise_if_any()
     return coming.steps

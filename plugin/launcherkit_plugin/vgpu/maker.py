@@ -77,6 +77,7 @@ class Maker:
                 f"{parent}: mdev {uuid} of type {type_id} was requested, and there is none with an IOMMU group and a "
                 f"device node after {self._patience:g} s",
                 "See `dmesg` on the node for what the vGPU driver says; modprobe vfio_mdev, where the kernel has it.",
+                device=uuid,
             )
         return made
 
@@ -92,9 +93,9 @@ class Maker:
             self.files.write(f"{_MDEVS}/{uuid}/remove", "1\n")
         except OSError as problem:
             if not self._is_gone(uuid):
-                raise VgpuNotRemoved(f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY) from problem
+                raise VgpuNotRemoved(f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY, device=uuid) from problem
         if not self._seen(lambda tree: not tree.exists(f"{_MDEVS}/{uuid}"), self._removal_patience):
-            raise VgpuNotRemoved(f"mdev {uuid} is still there after {self._removal_patience:g} s", _BUSY)
+            raise VgpuNotRemoved(f"mdev {uuid} is still there after {self._removal_patience:g} s", _BUSY, device=uuid)
         return True
 
     def _is_there(self, parent: str, type_id: str, uuid: str, tree: Tree | None = None) -> bool:
@@ -107,6 +108,7 @@ class Maker:
                 f"mdev {uuid} is of type {mdev.type_id} on {mdev.parent}, not of type {type_id} on {parent}",
                 f"launcherkit didn't create it. If nothing uses it, remove it on the node: "
                 f"echo 1 > /{_MDEVS}/{uuid}/remove",
+                device=uuid,
             )
         return True
 
@@ -130,10 +132,12 @@ class Maker:
                 f"{parent} has no room for an mdev of type {type_id}: {_why(problem)}",
                 "The card has as many vGPUs as it can, or some of another type, which must go first: "
                 "`launcherkit-plugin vgpu list` shows them, and who has them.",
+                device=parent,
             )
         return VgpuNotMade(
             f"{parent}: mdev {uuid} of type {type_id} can't be made: {_why(problem)}",
             "See `dmesg` on the node for what the vGPU driver says. In a container, /sys must be mounted writable.",
+            device=uuid,
         )
 
     # VFs
@@ -156,6 +160,7 @@ class Maker:
             raise VgpuNotMade(
                 f"{address} has no vGPU side: there is no nvidia/current_vgpu_type",
                 "Load the vGPU driver on the node and enable SR-IOV on the card.",
+                device=str(address),
             )
         if before.current_type == type_number:
             return False
@@ -163,6 +168,7 @@ class Maker:
             raise WrongVgpu(
                 f"{address} has vGPU type {before.current_type}, not {type_number}",
                 "It has to be given back first: `launcherkit-plugin vgpu list` shows who has it.",
+                device=str(address),
             )
         try:
             self.files.write(f"sys/bus/pci/devices/{address}/nvidia/current_vgpu_type", f"{type_number}\n")
@@ -182,7 +188,9 @@ class Maker:
         self, address: PciAddress, type_number: int, problem: OSError
     ) -> NoVgpuRoom | VgpuNotMade | VgpuNotRemoved:
         if type_number == 0:
-            return VgpuNotRemoved(f"{address}: its vGPU type can't be taken back: {_why(problem)}", _BUSY)
+            return VgpuNotRemoved(
+                f"{address}: its vGPU type can't be taken back: {_why(problem)}", _BUSY, device=str(address)
+            )
         after = self.vf(address)
         if after is not None and type_number not in dict(after.creatable):
             offered = ", ".join(f"{key} {name}" for key, name in after.creatable) or "none"
@@ -190,8 +198,11 @@ class Maker:
                 f"{address} can't have vGPU type {type_number}: {_why(problem)}; what it could have: {offered}",
                 "The card places vGPUs beside each other only as its vGPU mode allows: free those in the way, "
                 "or ask for one of the types that are left.",
+                device=str(address),
             )
-        return VgpuNotMade(f"{address}: vGPU type {type_number} can't be set: {_why(problem)}", _DMESG)
+        return VgpuNotMade(
+            f"{address}: vGPU type {type_number} can't be set: {_why(problem)}", _DMESG, device=str(address)
+        )
 
     def nodes(self, address: PciAddress | MdevAddress, *, iommufd: bool) -> tuple[str, ...]:
         """The device nodes of a vGPU, which are there.

@@ -148,6 +148,7 @@ class MdevKind:
             raise UnknownDevice(
                 f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} is not there any more",
                 "Somebody has removed it: in static mode mdevs must be created before pods can use them.",
+                device=vgpu.device,
             )
         return False
 

@@ -237,6 +237,8 @@ class Pool:
             raise UnknownDevice(
                 f"{resource}: there is no vGPU {device[:100]!r}",
                 "It has been removed, or its type is not permitted any more; the next pod gets another device.",
+                device=device[:100],
+                resource=resource,
             )
         return target
 

@@ -210,6 +210,7 @@ class VfKind:
             raise UnknownDevice(
                 f"{target.vgpu.device} has no vGPU type of {types}",
                 "Somebody has reset it: in static mode types must be set before pods can use the VFs.",
+                device=target.vgpu.device,
             )
         offered = dict(state.creatable) if state else {}
         number = next((number for number in target.types if number in offered), target.types[0])

@@ -65,10 +65,12 @@ class Changes:
             raise VgpuInUse(
                 f"{vgpu} is in use: a process has {' or '.join(nodes)} open",
                 "Stop the VM that has it: `fuser -v` on the node shows the process.",
+                device=vgpu.device,
             )
         raise VgpuInUse(
             f"{vgpu} is not removed: it is unknown whether a process has {' or '.join(nodes)} open",
             "Other processes must be visible, as root: a container needs hostPID and the capability SYS_PTRACE.",
+            device=vgpu.device,
         )
 
     def _do(self, action: Literal["create", "remove"], vgpu: Instance, change: Callable[[], bool]) -> bool:

@@ -147,12 +147,14 @@ def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
     assert isinstance(first, BadPluginConfig)
     assert raised.value.exit_code == 78
     assert second.message == f"{path}, bogus: unknown key; found '1'"
+    assert second.facts == {"file": path, "key": "bogus"}
     assert "plugin-configuration.md" in second.remedy
 
 
 def test_an_error_alone_comes_over_as_itself() -> None:
-    with pytest.raises(UnreadableFile, match="/no/such/file"):
+    with pytest.raises(UnreadableFile, match="/no/such/file") as raised:
         decode_answer(answer_of(b'{"path": "/no/such/file"}'))
+    assert raised.value.file == "/no/such/file"
 
 
 # What can happen to a process
