@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Claim, Unit
 from launcherkit.model.policy import Siblings
@@ -239,3 +240,16 @@ def test_a_thousand_cards_keep_their_own_siblings() -> None:
     functions = [each for bus in range(250) for each in card(f"{bus:04x}:{bus:02x}:00", bus)]
     units = assemble(facts(*functions), *(str(PciAddress(bus, bus, 0, 0)) for bus in range(250)))
     assert all([source[:10] for source in unit] == [unit[0][:10]] * 2 for unit in sources(units))
+
+
+class WholeHost(dict[PciAddress, PciFunction]):
+    """Functions of a host that nobody walks over."""
+
+    def __iter__(self) -> Iterator[PciAddress]:
+        raise AssertionError("thousands of functions are looked at")
+
+
+def test_one_card_is_looked_for_without_a_walk_over_the_host() -> None:
+    """The device plugin asks for each card by itself, on nodes with thousands of functions."""
+    host = FOUR._replace(functions=WholeHost(FOUR.functions))
+    assert sources(assemble(host, GPU)) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
