@@ -48,6 +48,11 @@ class PciFunction(NamedTuple):
         return self.class_code >> 8 in (0x0604, 0x0607, 0x0609)
 
     @property
+    def is_hd_audio(self) -> bool:
+        """As most graphics cards have one: its BAR has kilobytes, for which a window has room anyway (P5)."""
+        return self.class_code >> 8 == 0x0403
+
+    @property
     def model(self) -> tuple[int, int]:
         """vendor:device, by which a card's further primaries are told from its siblings (C2, S1)."""
         return self.vendor, self.device

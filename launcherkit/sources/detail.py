@@ -18,9 +18,6 @@ _HEADER = 0x0C
 """Where in config space four bytes are that hold the header type. They are all ones only where no device answers, and
 four bytes are one read from the device itself, which can be slow."""
 
-_AUDIO = 0x0403
-"""HD audio, of which most cards have one function. Its registers are kilobytes; a window has 1 GiB to spare (P5)."""
-
 
 class DetailReader:
     """Reads details of PCI functions for one look at the host."""
@@ -75,7 +72,7 @@ class DetailReader:
         )
 
     def _has_bars(self, function: PciFunction) -> bool:
-        return not function.is_bridge_by_class and (self._small_bars or function.class_code >> 8 != _AUDIO)
+        return not function.is_bridge_by_class and (self._small_bars or not function.is_hd_audio)
 
     def _sriov(self, directory: Tree) -> tuple[tuple[PciAddress, ...], int | None, int | None]:
         numvfs = number(directory.read("sriov_numvfs", 32))

@@ -22,6 +22,7 @@ PASSED = AddressSpace(None, None, True, 8 * GIB, True, True)
 MODEL = AddressSpace(None, 40, False, 8 * GIB, True, True)
 """A CPU of a model, as QEMU makes it."""
 PREFETCHABLE = 0x14220C
+CARD = "0000:01:00.0"
 
 
 Guest: TypeAlias = tuple[DomainFacts, AddressSpace]
@@ -88,6 +89,16 @@ def test_q35_has_32_gib(size: int, hole: int | None) -> None:
     assert (window.hole if window else None) == (hole and hole * GIB)
     assert window is None or (window.pass_bits and window.root == "pcie-root")
     assert notes == []
+
+
+def test_hd_audio_does_not_count_so_that_its_bars_need_not_be_read() -> None:
+    bars = {
+        address: detail(resources=(Bar(0, 1 << 44, (1 << 44) + 64 * GIB - 1, PREFETCHABLE),)) for address in (CARD,)
+    }
+    units = [Unit("pci", (Attachment(at(CARD), "primary", "", None, None),))]
+    for class_code, counts in ((0x030000, True), (0x040300, False)):
+        host = facts(function(CARD, class_code=class_code), details=bars)
+        assert bool(window_beyond_default(units, domain(PASSED)[0], host, expanders=False)) is counts
 
 
 @pytest.mark.parametrize(("size", "hole"), [(GIB // 2, None), (2 * GIB, 4)])
