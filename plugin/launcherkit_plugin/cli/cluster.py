@@ -15,8 +15,9 @@ NODE = "NODE_NAME"
 
 DESCRIPTION = """\
 Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
-labels. It has the credentials but nothing of the host; the daemon has the devices but no credentials. They communicate
-over the daemon's socket (serve --cluster-socket). It runs until SIGTERM, and waits for the daemon."""
+labels; for DRA write the node's ResourceSlices, and read ResourceClaims. It has the credentials but nothing of the
+host; the daemon has the devices but no credentials. They communicate over the daemon's socket (serve --cluster-socket).
+It runs until SIGTERM, and waits for the daemon."""
 
 EPILOG = """\
 examples:
