@@ -1,4 +1,4 @@
-"""Keeps a driver's ResourceSlices on this node as the daemon wants them.
+"""Keeps a driver's ResourceSlices on this node as the daemon wants them (D12).
 
 One thread watches them and another writes. What is there is listed anew for each round of writing, so a watch that is
 late makes it look once more and never write twice. Slices vanish without our doing: a kubelet that starts deletes those

@@ -1,8 +1,8 @@
 """What is to be written so that the ResourceSlices of a node are those that its driver wants.
 
 Readers of a pool take its highest generation, and only when they have all its slices. So whatever changes raises the
-generation in every slice; a slice that is merely missing is made again as it was. What the server has added or spelled
-in its own way is no change: when a taint began, an amount of 1024Mi that it writes as 1Gi.
+generation in every slice; a slice that is merely missing is made again as it was (D12). What the server has added or
+spelled in its own way is no change: when a taint began, an amount of 1024Mi that it writes as 1Gi.
 """
 
 from __future__ import annotations
