@@ -32,7 +32,7 @@ from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
-from launcherkit_plugin.host.scan import Looks, NodeReader, Progress
+from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
@@ -150,6 +150,10 @@ async def _serve(
 
         watch()
         configuration = _Configuration(source, cluster, watch, wiring)
+        reader = NodeReader()
+        if options.config is not None:  # to read that takes longer
+            prepare = partial(reader.prepare, wiring.host)
+            wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter).read
         if options.node_hook is not None:
@@ -163,7 +167,7 @@ async def _serve(
             allocator,
             wakeups,
             reporter,
-            looks=Looks(wiring.guarded, partial(_scan, wiring.host, NodeReader())),
+            looks=Looks(wiring.guarded, partial(_scan, wiring.host, reader)),
             read_usage=read_usage,
             reload=configuration.reload,
             publish=publish,

@@ -44,6 +44,14 @@ class NodeReader:
         self._memory = IdentityMemory(numa=numa)
         self._judged = _NOT_JUDGED
 
+    def prepare(self, host: Host) -> None:
+        """Learn who the functions are, which doesn't depend on what is wanted.
+
+        Raises:
+            UnreadableFile: see `read`, which then finds it too.
+        """
+        host.identities(self._memory)
+
     def read(
         self, host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
     ) -> HostFacts:

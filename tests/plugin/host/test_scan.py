@@ -132,6 +132,14 @@ def test_what_could_not_be_read_is_tried_again_without_an_event(tmp_path: Path) 
     assert disk in reader.read(host, is_display, vgpu=False).functions
 
 
+def test_the_first_look_reads_nothing_again_that_was_read_while_it_was_prepared(tmp_path: Path) -> None:
+    host, reader, disk = Host.from_sysfs(built(tmp_path).root), NodeReader(), PciAddress.parse("0000:02:00.0")
+    reader.prepare(host)
+    with failing(tmp_path / f"sys/bus/pci/devices/{disk}", errno.EIO):
+        facts = reader.read(host, is_display, vgpu=False)
+    assert (facts.functions[disk].driver, facts.unknown) == ("nvme", {})
+
+
 def test_a_second_look_sees_whom_a_vfio_driver_has(tmp_path: Path) -> None:
     tree = built(tmp_path)
     host, reader = Host.from_sysfs(tree.root), NodeReader()
