@@ -5,17 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from launcherkit.cli.main import run
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit.golden.case import find_cases
-from launcherkit.golden.run import check_case
+from launcherkit.golden.reports import junit_report
+from launcherkit.golden.run import CaseResult, Difference, check_case
 from launcherkit.golden.update import update_case
 from launcherkit.process.edge import guarded
+
+ROOT = Path(__file__).parents[1]
+Captured = pytest.CaptureFixture[bytes]
 
 DOMAIN = """\
 <domain type='kvm'>
@@ -372,6 +379,91 @@ class TestCommandLine:
     def test_an_action_that_there_is_not_is_a_usage_error(self, cases: Cases) -> None:
         with pytest.raises(SystemExit, match="2"):
             cases.golden("chekc")
+
+
+class TestReports:
+    def test_json_has_each_case_with_its_differences(self, cases: Cases, capfdbinary: Captured) -> None:
+        cases("good", expected_xml=EXPECTED)
+        cases("other", expected_xml=DOMAIN)
+        assert cases.golden("check", "--json") == 1
+        report = json.loads(capfdbinary.readouterr().out)
+        good, other = report["cases"]
+        assert (good["name"], good["ok"], good["differences"]) == ("good", True, [])
+        assert (other["name"], other["ok"], report["failed"]) == ("other", False, 1)
+        assert other["differences"][0]["what"] == "it gives another document"
+        assert "+    <hostdev " in other["differences"][0]["diff"]
+
+    def test_junit_has_a_test_for_each_case_and_a_failure_for_each_difference(
+        self, cases: Cases, tmp_path: Path
+    ) -> None:
+        cases("good", expected_xml=EXPECTED)
+        cases("other", expected_xml=DOMAIN)
+        path = tmp_path / "report.xml"
+        path.write_text("of the last run")
+        assert cases.golden("check", "--junit", str(path)) == 1
+        suite = etree.parse(path).getroot()[0]
+        assert dict(suite.attrib) == {
+            "name": "launcherkit golden",
+            "tests": "2",
+            "failures": "1",
+            "errors": "0",
+            "skipped": "0",
+        }
+        good, other = suite
+        assert (good.get("name"), len(good)) == ("good", 0)
+        assert other[0].get("message") == "it gives another document"
+        assert "+    <hostdev " in str(other[0].text)
+
+    def test_junit_can_say_what_xml_has_no_way_to_say(self) -> None:
+        result = CaseResult('a"<b', "", (Difference("\x1b[31m & <", "\x00]]>\udc80"),))
+        case = etree.fromstring(junit_report([result]))[0][0]
+        assert case.get("name") == 'a"<b'
+        assert case[0].get("message") == "\ufffd[31m & <"
+
+    def test_a_report_that_can_not_be_written_is_an_error(self, cases: Cases, capfdbinary: Captured) -> None:
+        cases(expected_xml=EXPECTED)
+        assert cases.golden("check", "--junit", "/proc/report.xml") == UnwritableFile.exit_code
+        assert capfdbinary.readouterr().out == b""
+
+
+class TestPytestPlugin:
+    @pytest.fixture
+    def collected(self, cases: Cases) -> Callable[..., tuple[int, str]]:
+        def call(*arguments: str) -> tuple[int, str]:
+            plugin = ["-p", "launcherkit.golden.pytest_cases", "-p", "no:cacheprovider", "-o", "addopts="]
+            command = [sys.executable, "-m", "pytest", "-q", *plugin, *arguments]
+            env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            done = subprocess.run(command, cwd=cases.root.parent, env=env, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        return call
+
+    def test_every_case_is_a_test(self, cases: Cases, collected: Callable[..., tuple[int, str]]) -> None:
+        cases("good", expected_xml=EXPECTED)
+        cases("other", expected_xml=DOMAIN)
+        code, text = collected("--launcherkit-golden", str(cases.root))
+        assert (code, "1 failed, 1 passed" in text) == (1, True), text
+        assert "other: it gives another document" in text
+
+    def test_own_tests_run_beside_them(self, cases: Cases, collected: Callable[..., tuple[int, str]]) -> None:
+        cases("good", expected_xml=EXPECTED)
+        (cases.root.parent / "test_own.py").write_text("def test_own():\n    pass\n")
+        code, text = collected("test_own.py", "--launcherkit-golden", str(cases.root))
+        assert (code, "2 passed" in text) == (0, True), text
+
+    def test_without_the_option_nothing_is_collected(
+        self, cases: Cases, collected: Callable[..., tuple[int, str]]
+    ) -> None:
+        cases("good", expected_xml=EXPECTED)
+        code, text = collected(str(cases.root))
+        assert (code, "no tests ran" in text) == (5, True), text
+
+    def test_a_directory_without_cases_is_an_error(
+        self, cases: Cases, collected: Callable[..., tuple[int, str]]
+    ) -> None:
+        cases.root.mkdir()
+        code, text = collected("--launcherkit-golden", str(cases.root))
+        assert (code, "holds no case" in text) == (2, True), text
 
 
 class TestFindCases:

@@ -31,14 +31,15 @@ ARROWS: dict[str, set[str]] = {
     # What the shells share.
     "atomic": set(),
     "compatibility": set(),
+    "colour": set(),
     "diff": set(),
-    "process": {"model"},
+    "process": {"model", "colour"},
     "plan_json": {"model", "pipeline"},
-    "render": {"model", "sources", "resolve", "pipeline"},
-    "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility"},
+    "render": {"model", "sources", "resolve", "pipeline", "colour"},
+    "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility", "colour"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
-    "inputs": {"model", "sources", "domain", "pipeline", "atomic", "diff", "process", "plan_json"},
+    "inputs": {"model", "sources", "domain", "pipeline", "atomic", "colour", "diff", "process", "plan_json"},
     # The shells.
     "adapters": {"", "model", "sources", "domain", "pipeline", "process", "rpc", "compatibility"},
     "golden": {"sources", "inputs", "atomic", "diff", "process"},
@@ -49,6 +50,7 @@ ARROWS: dict[str, set[str]] = {
         "domain",
         "pipeline",
         "atomic",
+        "colour",
         "diff",
         "process",
         "plan_json",
@@ -72,6 +74,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"adapters", "rpc"},
     "h2": {"rpc"},  # what grpclib speaks HTTP with
     "google": {"adapters", "rpc"},  # google.protobuf
+    "pytest": {"golden.pytest_cases"},  # which pytest itself loads
 }
 """Package to the rooms and modules that may import it; what is not named here may not be imported at all."""
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 import launcherkit
 from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
+from launcherkit.colour import Ink, ink_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
 from launcherkit.inputs.arguments import Inputs
 from launcherkit.model.policy import Policy
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import text_from
-from launcherkit.render.colour import Ink, ink_for, paint_diff
 from launcherkit.render.columns import columns
 from launcherkit.render.functions import binding, what_function
 from launcherkit.render.plan import explain_plan

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from launcherkit.colour import ink_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject
@@ -29,7 +30,6 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from
-from launcherkit.render.colour import ink_for
 from launcherkit.render.columns import counted
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host

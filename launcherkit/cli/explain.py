@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from launcherkit.cli.pages import all_codes, code_of, page_of, titles
+from launcherkit.colour import Ink, ink_for
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.tree import read_tree
@@ -21,7 +22,6 @@ from launcherkit.pipeline import HostSource
 from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.options import switch_from
-from launcherkit.render.colour import Ink, ink_for
 from launcherkit.render.evidence import Asked, Evidence
 from launcherkit.render.failure import explain_failure
 from launcherkit.render.plan import explain_plan

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from launcherkit.atomic import write_atomically
+from launcherkit.colour import PLAIN, Ink, ink_for, paint_diff
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.golden.case import case_named, find_cases, read_case
+from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
 from launcherkit.process.edge import tell, write_stdout
@@ -24,6 +29,7 @@ EPILOG = """\
 examples:
   launcherkit golden check tests/golden                       in CI: exits with 1 if anything differs
   launcherkit golden check tests/golden --case two-gpus
+  launcherkit golden check tests/golden --junit report.xml    for a CI that shows test reports
   launcherkit golden update tests/golden --case two-gpus      then look at it with git diff
   launcherkit golden list tests/golden | cut -f1"""
 
@@ -42,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.add_argument("directory", metavar="DIR", help="the directory above the cases")
         action.add_argument("--case", metavar="NAME", action="append", help="run only this one; may be repeated")
+        if name == "check":
+            action.add_argument("--json", action="store_true", help="report as JSON")
+            action.add_argument("--junit", metavar="FILE", help="write a JUnit report, too; it is replaced")
         if name == "update":
             action.add_argument("--plan", action="store_true", help="write expected.plan.json also where there is none")
 
@@ -60,7 +69,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     names = find_cases(args.directory)
     wanted = [case_named(args.directory, names, name) for name in args.case or names]
     actions: dict[str, Callable[[], tuple[str, int]]] = {
-        "check": lambda: _check(wanted),
+        "check": lambda: _check(wanted, args, env),
         "update": lambda: _update(wanted, args.plan),
         "list": lambda: _list(wanted),
     }
@@ -69,24 +78,33 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return code
 
 
-def _check(directories: list[str]) -> tuple[str, int]:
+def _check(directories: list[str], args: argparse.Namespace, env: Mapping[str, str]) -> tuple[str, int]:
     results = [check_case(directory) for directory in directories]
-    lines = [f"ok       {result.name}\n" if result.ok else _differing(result) for result in results]
+    if args.junit:
+        write_atomically(args.junit, junit_report(results))
+    code = _OK if all(result.ok for result in results) else _DIFFERS
+    if args.json:
+        return json.dumps(json_report(results), indent=2) + "\n", code
+    return _in_words(results, ink_for(sys.stdout.isatty(), env)), code
+
+
+def _in_words(results: Sequence[CaseResult], ink: Ink) -> str:
+    lines = [f"{ink.good('ok')}       {one.name}\n" if one.ok else _differing(one, ink) for one in results]
     bad = sum(not result.ok for result in results)
     lines.append(f"{_cases(results)}: {len(results) - bad} as expected, {bad} not\n")
-    return "".join(lines), _DIFFERS if bad else _OK
+    return "".join(lines)
 
 
 def _cases(results: Sequence[object]) -> str:
     return "1 case" if len(results) == 1 else f"{len(results)} cases"
 
 
-def _differing(result: CaseResult) -> str:
+def _differing(result: CaseResult, ink: Ink = PLAIN) -> str:
     parts = []
     for difference in result.differences:
-        parts.append(f"DIFFERS  {result.name}: {difference.what}\n")
+        parts.append(f"{ink.bad('DIFFERS')}  {result.name}: {difference.what}\n")
         if difference.diff:
-            parts.append(difference.diff.rstrip("\n") + "\n")
+            parts.append(paint_diff(difference.diff.rstrip("\n") + "\n", ink))
     return "".join(parts)
 
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
+from launcherkit.colour import Ink
 from launcherkit.doctor.finding import CHECKS, Finding, Status
-from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, counted, visible
 
 FORMAT = "launcherkit.io/doctor/v1"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 
 from launcherkit.atomic import write_all_atomically
+from launcherkit.colour import ink_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.inputs.arguments import add_input_arguments, read_inputs
 from launcherkit.plan_json import plan_document
@@ -34,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     )
 
 
+def _coloured(diff: bytes, env: Mapping[str, str]) -> bytes:
+    text = diff.decode("utf-8", "surrogateescape")
+    return paint_diff(text, ink_for(True, env)).encode("utf-8", "surrogateescape")
+
+
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Translate and write; nothing is written where anything is wrong."""
     inputs = read_inputs(args, env)
@@ -48,5 +55,5 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     write_all_atomically(files)
     tell_notes(translation.notes, env)
     if to_stdout:
-        write_stdout(result)
+        write_stdout(_coloured(result, env) if args.diff and sys.stdout.isatty() else result)
     return 0

@@ -86,11 +86,20 @@ def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
         if env.get(LOG_FORMAT) == "json":
             _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})
             continue
-        _print(f"error[{error.code}]: {_one_line(error.message)}")
+        _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(error.message)}")
         if following is None or following.remedy != error.remedy:  # errors of one kind have one help
             tell("help", error.remedy, env)
         if following is None or following.code != error.code:
             tell("help", f"`launcherkit explain {error.code}` says more.", env)
+
+
+def _marked(text: str, env: Mapping[str, str]) -> str:
+    """Red on a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return text
+    from launcherkit.colour import ink_for  # a hook has no terminal
+
+    return ink_for(True, env).bad(text)
 
 
 def _one_line(text: str) -> str:

@@ -68,6 +68,8 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     general = set(_options_of(parser))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
+    if at is None:
+        _check_command(parser, arguments, program.commands)
     for name, text in program.commands.items():
         command = commands.add_parser(
             name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -86,6 +88,20 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
         tell("note", text, env)
     code: int = parsed.run(parsed, env)
     return code
+
+
+def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], commands: Collection[str]) -> None:
+    """Exit with 2 where the first argument is no command, naming the nearest; argparse would list them all."""
+    if arguments and not arguments[0].startswith("-"):
+        near = _nearest(arguments[0], commands)
+        parser.error(f"there is no command {arguments[0][:40]}{near or f'; `{parser.prog} --help` lists them'}")
+
+
+def _nearest(text: str, known: Collection[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(text[:60], sorted(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _check_options(
@@ -109,10 +125,7 @@ def _check_options(
             continue
         if option in later:
             parser.error(f"{option} is an option of the command: give it after that")
-        import difflib
-
-        near = difflib.get_close_matches(option, sorted(known), n=1, cutoff=0.7)
-        parser.error(f"there is no option {option[:40]}" + (f"; did you mean {near[0]}?" if near else ""))
+        parser.error(f"there is no option {option[:40]}{_nearest(option, known)}")
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

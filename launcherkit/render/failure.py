@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.colour import Ink
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, visible, wrapped
 from launcherkit.render.evidence import Asked, Evidence
 from launcherkit.render.functions import binding, driver_of, part_in_group, what

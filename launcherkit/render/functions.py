@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from launcherkit.colour import Ink
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.render.colour import Ink
 from launcherkit.render.columns import visible
 from launcherkit.resolve.pci_class import class_name
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge, is_vgpu_vf

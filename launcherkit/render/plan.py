@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from launcherkit.colour import Ink
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.model.tree import GuestTree
 from launcherkit.pipeline import Translation
-from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, counted, visible, wrapped
 from launcherkit.render.evidence import Evidence
 from launcherkit.render.functions import driver_of, part_in_group, what

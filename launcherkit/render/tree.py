@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.colour import Ink
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Plan, PlannedFunction
 from launcherkit.model.tree import Bridge, GuestTree
-from launcherkit.render.colour import Ink
 from launcherkit.render.columns import columns, visible
 from launcherkit.render.size import size
 

@@ -104,9 +104,22 @@ def validate_document(
         for fault in problem.errors(include_url=False, include_context=False):
             path = ".".join(_step(step) for step in fault["loc"]) or "the document"
             text = f"{name}, {path}: {_in_words(fault['msg'])}; found {shown(fault['input'])}"
+            if fault["type"] == "extra_forbidden":
+                text += _nearest_key(model, fault["loc"][-1])
             errors.add(error(text, remedy, file=name, key=path))
         errors.raise_if_any()
         raise AssertionError from problem  # a ValidationError has at least one error
+
+
+def _nearest_key(model: type[BaseModel], key: int | str) -> str:
+    """The key that was meant, wherever in the document it belongs; nothing where none is near."""
+    import difflib  # only where something is wrong already
+
+    schema = model.model_json_schema()
+    objects = (schema, *schema.get("$defs", {}).values())
+    keys = sorted({known for each in objects for known in each.get("properties", {})})
+    near = difflib.get_close_matches(str(key)[:60], keys, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _step(step: int | str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ import yaml
 from launcherkit.cli.pages import all_codes, page_of
 from launcherkit.errors import LauncherkitError
 from tests.support.hosttree import HostTree
+from tests.support.terminal import run_on_terminal
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcherkit.cli.main import main; sys.exit(main())"
@@ -33,29 +32,14 @@ DOMAIN = """<domain type='kvm'>
 Result = subprocess.CompletedProcess[bytes]
 
 
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
+
+
 def run(*arguments: str, env: Mapping[str, str] = {}) -> Result:
-    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
-    return subprocess.run(command, env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
-
-
-def run_on_terminal(*arguments: str, env: Mapping[str, str]) -> bytes:
-    """What a program writes to a terminal."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
-    process = subprocess.Popen(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other side has closed
-            break
-        if not chunk:
-            break
-        seen += chunk
-    os.close(ours)
-    process.wait()
-    return seen.replace(b"\r\n", b"\n")
+    return subprocess.run(
+        command(*arguments), env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 class Case:
@@ -307,7 +291,7 @@ def test_a_resource_of_the_vmi_can_not_steer_the_terminal(case: Case) -> None:
 
 def test_a_terminal_gets_the_same_words_in_colour(case: Case) -> None:
     env = {"TERM": "xterm", VARIABLE: "0000:e1:00.0"}
-    plain, coloured = case.words(**env), run_on_terminal(*case.arguments, env=env).decode()
+    plain, coloured = case.words(**env), run_on_terminal(command(*case.arguments), env).decode()
     assert "\x1b[1m" in coloured
     assert "\x1b" not in plain
     for code in ("0", "1", "2", "31", "32", "33"):
@@ -317,7 +301,7 @@ def test_a_terminal_gets_the_same_words_in_colour(case: Case) -> None:
 
 @pytest.mark.parametrize("refusal", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}, {}])
 def test_a_terminal_that_wants_no_colour_gets_none(case: Case, refusal: dict[str, str]) -> None:
-    assert b"\x1b" not in run_on_terminal(*case.arguments, env={VARIABLE: "0000:e1:00.0", **refusal})
+    assert b"\x1b" not in run_on_terminal(command(*case.arguments), {VARIABLE: "0000:e1:00.0", **refusal})
 
 
 # Pages of errors

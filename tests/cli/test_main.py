@@ -78,6 +78,9 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
             "--log-fromat text demo",
             "launcherkit: error: there is no option --log-fromat; did you mean --log-format?",
         ),
+        (0, "explian 204", "launcherkit: error: there is no command explian; did you mean explain?"),
+        (0, "zzz", "launcherkit: error: there is no command zzz; `launcherkit --help` lists them"),
+        (1, "statsu", "launcherkit-plugin: error: there is no command statsu; did you mean status?"),
         (0, "demo --bogus", "launcherkit demo: error: there is no option --bogus\n"),
         (
             1,
@@ -91,7 +94,7 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
         ),
     ],
 )
-def test_a_misspelt_option_is_told_with_its_command_and_the_nearest(
+def test_what_is_misspelt_is_told_with_its_command_and_the_nearest(
     program: int, arguments: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exits(PROGRAMS[program], *arguments.split()) == 2

@@ -95,7 +95,9 @@ def test_what_is_wrong_with_ours_is_told_whole(tmp_path: Path) -> None:
 def test_written_here_a_key_that_kubevirt_has_not_is_a_slip(tmp_path: Path) -> None:
     slip = {"permittedHostDevices": {"pciHostDevices": [T4 | {"externalResourceProvidr": True}]}}
     (message,) = messages(tmp_path, slip)
-    assert message.endswith("pciHostDevices.0.externalResourceProvidr: unknown key; found True")
+    assert message.endswith(
+        "pciHostDevices.0.externalResourceProvidr: unknown key; found True; did you mean externalResourceProvider?"
+    )
 
 
 # mediatedDevicesConfiguration

@@ -1,0 +1,34 @@
+"""Runs a program as people do: on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Mapping, Sequence
+
+
+def run_on_terminal(command: Sequence[str], env: Mapping[str, str], *, errors: bool = False) -> bytes:
+    """What a program writes to a terminal.
+
+    Args:
+        command: the program and its arguments.
+        env: all its variables.
+        errors: take what it writes to standard error, too, instead of leaving that out.
+    """
+    ours, theirs = pty.openpty()
+    stderr = theirs if errors else subprocess.DEVNULL
+    process = subprocess.Popen(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    process.wait()
+    return seen.replace(b"\r\n", b"\n")
