@@ -173,6 +173,10 @@ class Node:
         for claim in pod.claims:
             self.scheduler.release(claim, pod.name)
 
+    def answer(self, claim: str, uid: str, method: str = "NodePrepareResources") -> Any:
+        """The driver's own answer for a claim, whatever the kubelet would think of it."""
+        return self.manager.plugin(DRIVER).call(method, [("default", claim, uid)], PATIENCE)[uid]
+
     def given(self, claim: str) -> list[str]:
         """The devices that are allocated to a claim."""
         allocation = self.api.claim("default", claim)["status"]["allocation"]

@@ -43,5 +43,5 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path: Path) -> None:
     tree.function("0000:03:01.0", group=12, driver="vfio-pci")
     with running_node(tree.root) as node:
         node.start()
-        seen = kill_and_see(node, KILLS, 2, "gpu")
+        seen = kill_and_see(node, KILLS, 1.2, "gpu")
         assert seen.started > KILLS / 10, "the driver was killed before it could do anything"

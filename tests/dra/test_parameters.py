@@ -47,7 +47,7 @@ def answer(node: Node, device_class: str, *entries: dict[str, Any]) -> Any:
     """What the driver says to a claim of a class with parameters of its own."""
     uid = node.claim("one", requested("gpu", device_class), config=entries)
     node.pod("vm", "one")
-    return node.manager.plugin(DRIVER).call("NodePrepareResources", [("default", "one", uid)], 60.0)[uid]
+    return node.answer("one", uid)
 
 
 def nodes(node: Node, found: Any) -> set[str]:

@@ -6,7 +6,6 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,8 @@ from tests.dra.held import Pod
 from tests.dra.node import DRIVER, RULE, Node, running_node
 from tests.dra.scheduler import Unschedulable, requested
 from tests.support.hosttree import HostTree
+
+pytestmark = pytest.mark.slow  # each starts a process of its own
 
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_GPU"
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-02-00-0"
@@ -45,11 +46,6 @@ def running(node: Node) -> Pod:
     return pod
 
 
-def answer(node: Node, name: str, uid: str, method: str = "NodePrepareResources") -> Any:
-    """The driver's own answer for a claim."""
-    return node.manager.plugin(DRIVER).call(method, [("default", name, uid)], 60.0)[uid]
-
-
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
     pod = running(node)
@@ -61,10 +57,10 @@ def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
     node.start()
     uid = node.claim("two")
     node.pod("other", "two")
-    assert str(record) in answer(node, "two", uid).error
+    assert str(record) in node.answer("two", uid).error
     node.cluster.event(str(record))
     node.delete(pod)
-    assert answer(node, "two", uid).error == ""
+    assert node.answer("two", uid).error == ""
 
 
 def files_of(node: Node) -> list[Path]:
@@ -88,9 +84,9 @@ def test_a_claim_keeps_its_card_though_the_configuration_has_another_name_for_it
     status = node.api.claim("default", "two")["status"]
     status["allocation"]["devices"]["results"][0]["device"] = held
     node.api.set_status("two", status)
-    assert "default/one" in answer(node, "two", uid).error
+    assert "default/one" in node.answer("two", uid).error
     node.delete(pod)
-    assert answer(node, "two", uid).error == ""
+    assert node.answer("two", uid).error == ""
 
 
 def test_a_claim_is_given_back_though_its_card_is_no_longer_configured(node: Node) -> None:
@@ -181,11 +177,9 @@ def test_two_cards_of_one_group_are_never_with_two_pods(node: Node, tree: HostTr
     node.run(node.pod("other", "two"))
 
 
-@pytest.mark.slow
 def test_a_silent_cluster_is_told_of_before_the_kubelet_gives_up(node: Node) -> None:
     node.start()
     uid = node.claim("one")
     node.pod("vm", "one")
     node.cluster.silent = True
-    asked = [("default", "one", uid)]
-    assert "LK821" in node.manager.plugin(DRIVER).call("NodePrepareResources", asked, 45.0)[uid].error
+    assert "LK821" in node.answer("one", uid).error
