@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -131,4 +132,7 @@ class Plugin:
         self.connected = False
         if self._stream is not None:
             self._stream.cancel()
+        self._channel.unsubscribe(self._told)
+        while self._channel._connectivity_state.polling:  # closed before that ends, it raises in a thread of gRPC's
+            time.sleep(0.01)
         self._channel.close()
