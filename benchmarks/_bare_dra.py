@@ -57,7 +57,7 @@ class Bare(Servicer):
                     device_name=card.replace(":", "-"),
                     cdi_device_ids=[f"{KIND}={name}"],
                 )
-            text = json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": devices}, indent=1)
+            text = json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": devices})
             beside = self._folder / f".{claim.uid}"
             beside.write_text(text)
             beside.rename(self._folder / f"{claim.uid}.json")

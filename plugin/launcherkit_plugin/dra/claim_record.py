@@ -100,7 +100,11 @@ class Checkpoint:
         except OSError as problem:
             return Records(broken={"": _broken(self.folder, problem.strerror or str(problem))})
         self._seen = seen
-        found = {uid: record for uid, (_, record) in seen.items()}
+        return self.last()
+
+    def last(self) -> Records:
+        """All records by the last reading, and by what this process has written since."""
+        found = {uid: record for uid, (_, record) in self._seen.items()}
         return Records(
             {uid: record for uid, record in found.items() if isinstance(record, ClaimRecord)},
             {uid: error for uid, error in found.items() if isinstance(error, BadClaimRecord)},
@@ -124,6 +128,7 @@ class Checkpoint:
             ClaimFilesFailed: it is still there.
         """
         self._files.remove(self.path(uid))
+        self._seen.pop(uid, None)
 
     def _read(self, uid: str) -> ClaimRecord | BadClaimRecord:
         path = self.path(uid)

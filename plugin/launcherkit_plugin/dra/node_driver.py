@@ -156,3 +156,4 @@ class NodeDriver:
             await asyncio.wait({self._keeping})
         await self._sockets.end()
         await self._turns.end(END_SECONDS)
+        self._lock.close()

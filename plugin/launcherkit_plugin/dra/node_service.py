@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from grpclib.server import Stream
 
@@ -20,6 +20,8 @@ from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import DeviceTaken
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
 from launcherkit_plugin.telemetry.reporter import Reporter
+
+T = TypeVar("T")
 
 REQUEST_BYTES = 1 << 20
 """The largest request: a claim takes some hundred bytes."""
@@ -52,7 +54,7 @@ class ClaimService(Servicer):
     async def NodePrepareResources(self, stream: Stream[Any, Any]) -> None:
         request = await receive(stream, self.wire.NodePrepareResourcesRequest, REQUEST_BYTES)
         answer = self.wire.NodePrepareResourcesResponse()
-        answers = await asyncio.gather(*(self._prepare(_ref(claim)) for claim in request.claims))
+        answers = await _together([self._prepare(_ref(claim)) for claim in request.claims])
         for claim, of_it in zip(request.claims, answers, strict=True):
             answer.claims[claim.uid].CopyFrom(of_it)
         await stream.send_message(answer)
@@ -60,7 +62,7 @@ class ClaimService(Servicer):
     async def NodeUnprepareResources(self, stream: Stream[Any, Any]) -> None:
         request = await receive(stream, self.wire.NodeUnprepareResourcesRequest, REQUEST_BYTES)
         answer = self.wire.NodeUnprepareResourcesResponse()
-        errors = await asyncio.gather(*(self._unprepare(_ref(claim)) for claim in request.claims))
+        errors = await _together([self._unprepare(_ref(claim)) for claim in request.claims])
         for claim, error in zip(request.claims, errors, strict=True):
             answer.claims[claim.uid].error = error
         await stream.send_message(answer)
@@ -127,6 +129,11 @@ class ClaimServiceV1Beta1(ClaimService):
 
     wire: ClassVar[Any] = dra_v1beta1_pb2
     service = dra_v1beta1_pb2.DESCRIPTOR.services_by_name["DRAPlugin"]
+
+
+async def _together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; one alone, which is what the kubelet asks for, takes no task."""
+    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _ref(claim: Any) -> ClaimRef:

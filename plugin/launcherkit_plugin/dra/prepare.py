@@ -85,7 +85,9 @@ class Preparer:
 
     def held(self) -> Records:
         """Read who has what, and see that nobody else gets it."""
-        records = self._checkpoint.read()
+        return self._hold(self._checkpoint.read())
+
+    def _hold(self, records: Records) -> Records:
         self._allocator.claimed(self._places.driver, records.held(), known=not records.broken)
         return records
 
@@ -134,7 +136,7 @@ class Preparer:
             given = given_devices(claim, shares, grants, environment=self._environment())
             record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
             self._write(files_of(claim, given, self._places), record, anew=before is None)
-            self.held()
+            self._hold(self._checkpoint.last())
         self._wake(Wakeup.GIVEN)
         return record.devices
 
@@ -164,7 +166,7 @@ class Preparer:
         records = self._checkpoint.read()
         if ref.uid in records.claims or ref.uid in records.broken:
             self._checkpoint.remove(ref.uid)
-            self.held()
+            self._hold(self._checkpoint.last())
             self._wake(Wakeup.PODS)
 
     def tidy(self) -> None:

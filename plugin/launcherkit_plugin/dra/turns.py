@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -35,18 +36,17 @@ class DriverLock:
         self._path = path
         self._users = 0
         self._file: int | None = None
+        self._has = False
 
     def try_lock(self) -> bool:
         """Take it, if no other process has it; gives whether this one has it now."""
         if self._file is None:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(file)
-                return False
-            self._file = file
-        return True
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not self._has:
+            with suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._has = True
+        return self._has
 
     async def __aenter__(self) -> Self:
         self._users += 1
@@ -69,8 +69,14 @@ class DriverLock:
 
     def release(self) -> None:
         """Let go of it, where nobody in this process is in it."""
-        if not self._users and self._file is not None:
-            file, self._file = self._file, None
+        if self._has and not self._users and self._file is not None:
+            self._has = False
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """It isn't needed any more."""
+        if self._file is not None:
+            file, self._file, self._has = self._file, None, False
             os.close(file)
 
 

@@ -84,7 +84,8 @@ class ClaimDesk:
         """Another process: it knows what is on disk."""
         Path(self.places.data).mkdir(parents=True, exist_ok=True)
         self.allocator = Allocator(Reservations(), time.monotonic)
-        self.turns = Turns(DriverLock(f"{self.places.data}/serialize.lock"), seconds=0.3)
+        self.lock = DriverLock(f"{self.places.data}/serialize.lock")
+        self.turns = Turns(self.lock, seconds=0.3)
         self.preparer = Preparer(
             self.places,
             self.allocator,

@@ -445,6 +445,7 @@ def test_a_file_system_that_is_really_full_keeps_nothing_and_unprepares(tmp_path
         desk.unprepare()
         assert desk.held() == {}
     finally:
+        desk.lock.close()
         subprocess.run(["umount", tmp_path / full], check=True)
 
 
@@ -512,8 +513,7 @@ def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
     other.restart()
 
     async def calls() -> None:
-        lock = vars(desk.turns)["_lock"]
-        async with lock:
+        async with desk.lock:
             with pytest.raises(PrepareLate, match="it waits for another process of this driver"):
                 await other.preparer.prepare(REF)
         await desk.preparer.prepare(REF)
