@@ -7,6 +7,7 @@ pod the group is the pod's ``fsGroup``, and the folder one that only the two con
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
@@ -57,7 +58,8 @@ class ClusterSocket:
         self._known = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._requests = 0
+        # The process may still have an answer for an earlier daemon, whose numbers must not be those of this one.
+        self._requests = int.from_bytes(os.urandom(6))
 
     @asynccontextmanager
     async def listening(self, path: str) -> AsyncIterator[None]:

@@ -126,6 +126,26 @@ def test_who_does_not_answer_in_time_is_named_and_a_late_answer_harms_nothing(pa
     daemon(path, scenario)
 
 
+def test_an_answer_for_an_earlier_daemon_is_taken_for_none_of_the_next_ones(path: Path) -> None:
+    earlier: list[int] = []
+
+    async def scenario(it: Daemon) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(line_of("hello", HELLO))
+        await reader.readline()
+        asked = asyncio.create_task(it.socket.get_claim("vms", "gpu", "uid-1", _SECONDS))
+        number = json.loads(await reader.readline())["get-claim"]["id"]
+        for late in earlier:
+            writer.write(line_of("claim", {"id": late, "object": {"metadata": {"name": "another"}}}))
+        writer.write(line_of("claim", {"id": number, "object": {"metadata": {"name": "gpu"}}}))
+        assert (await asked)["metadata"]["name"] == "gpu"
+        earlier.append(number)
+        writer.close()
+
+    daemon(path, scenario)
+    daemon(path, scenario)
+
+
 def test_where_nothing_listens_a_claim_can_not_be_read() -> None:
     async def scenario() -> None:
         it = Daemon()
