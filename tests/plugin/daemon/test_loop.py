@@ -204,6 +204,19 @@ def test_what_the_providers_have_is_advertised(kubelet: Kubelet) -> None:
         until(lambda: [found.name for found in stage.published] == [NAME, OTHER])
 
 
+def test_what_is_for_dra_is_published_and_not_advertised(kubelet: Kubelet) -> None:
+    """A group member that a pod has is in the way of both (K3, D1)."""
+    published, advertised = grouped("a.com/DRA", a=1, c=2)._replace(dra=True), grouped(NAME, b=1)
+    with on_stage(kubelet, Shelf(published, advertised)) as stage:
+        kubelet.wait_for(NAME, {"b": True})
+        kubelet.admit("vms/p", [("c", NAME, 1)])
+        until(
+            lambda: {key: each.healthy for key, each in stage.published[0].devices.items()} == {"a": False, "c": True}
+        )
+        assert [found.name for found in stage.published] == ["a.com/DRA", NAME]
+        assert kubelet.resources() == {NAME}
+
+
 def test_a_hint_brings_a_new_look(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:

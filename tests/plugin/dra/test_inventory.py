@@ -17,6 +17,7 @@ from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector,
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+from launcherkit_plugin.vgpu.mdev_slots import Slot
 from tests.support.hosttree import BAR, HostTree
 
 DISPLAY = (Selector(classes=("03",)),)
@@ -170,6 +171,17 @@ def test_slots_of_an_empty_card_share_its_room_by_their_type(tree: HostTree) -> 
     assert device.attributes["mdevUUID"] == device.id
     assert (device.attributes["type"], device.attributes["card"]) == ("vgpu", "0000:01:00.0")
     assert "resource.kubernetes.io/pciBusID" not in device.attributes
+
+
+def test_the_first_vgpu_of_a_card_taints_the_slots_of_other_types(tree: HostTree) -> None:
+    offer(tree, "0000:01:00.0", {"T4-1Q": 15, "T4-2Q": 0})
+    types = tree.path("0000:01:00.0") / "mdev_supported_types"
+    (types / "nvidia-0" / "description").write_text("max_instance=16\n")
+    (types / "nvidia-1" / "description").write_text("max_instance=8\n")
+    tree.mdev("0000:01:00.0", "nvidia-0", Slot("0000:01:00.0", "nvidia-0", 0).uuid, group=50)
+    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(MdevRule(("*",), mode="dynamic", dra=True),))))
+    taints = {(device.attributes["vgpuType"], device.taints) for device in found.values()}
+    assert taints == {("T4-1Q", ()), ("T4-2Q", (Taint("launcherkit.io/other-type", "", "NoSchedule"),))}
 
 
 def test_slots_of_one_type_that_all_fit_need_no_counter(tree: HostTree) -> None:
