@@ -441,7 +441,7 @@ class World:
         return sorted(path for path in found if not path.endswith("serialize.lock"))
 
 
-async def interleave(folder: Path, seed: int, actions: int = 35) -> Mapping[str, int]:
+async def interleave(folder: Path, seed: int, actions: int = 25) -> Mapping[str, int]:
     """One random history; gives how often the most telling things happened in it.
 
     Raises:

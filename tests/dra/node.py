@@ -107,6 +107,7 @@ class Node:
         assert process is not None
         process.process.kill()
         process.close()
+        self.wait(lambda: not self.manager.instances(DRIVER), "the connection lost")
 
     def end(self) -> int:
         """In good order; gives the exit code."""
