@@ -53,6 +53,7 @@ def main() -> None:
         tree = HostTree(folder / "host")
         for card in range(CARDS):
             tree.card(f"0000:{card + 1:02x}:00", group=card)
+        (folder / "host/sys/kernel/uevent_seqnum").write_text("4711\n")
         api = Api()
         (folder / "cdi").mkdir()
         (folder / "k" / "plugins_registry").mkdir(parents=True)

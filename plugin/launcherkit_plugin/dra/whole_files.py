@@ -58,11 +58,13 @@ def _write(path: str, data: bytes) -> None:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         file = os.open(path, how)
-    with open(file, "wb", buffering=0) as written:
+    try:
         os.fchmod(file, 0o644)
         left = memoryview(data)
         while left:
-            left = left[written.write(left) :]
+            left = left[os.write(file, left) :]
+    finally:
+        os.close(file)
 
 
 def files_failed(what: str, why: str, path: str) -> ClaimFilesFailed:
