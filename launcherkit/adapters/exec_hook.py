@@ -51,7 +51,8 @@ It is configured by variables:
   LAUNCHERKIT_GENERIC_INITIATORS
                           yes or no
   LAUNCHERKIT_LOG_FORMAT  text or json
-The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. All of them: docs/reference/configuration.md
+The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. `launcherkit explain configuration` has
+all of them.
 
 examples:
   onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"

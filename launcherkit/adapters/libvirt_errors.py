@@ -43,7 +43,7 @@ KNOWN = (
     _known(
         r"is not viable",
         "Every function of the IOMMU group must be bound to vfio-pci or to no driver; `launcherkit explain` with the "
-        "same inputs names those that are not (docs/errors/LK204.md).",
+        "same inputs names those that are not, `launcherkit explain LK204` says more.",
     ),
     _known(
         r"limit locked memory|VFIO_MAP_DMA.*cannot allocate memory|vfio_dma_map.*cannot allocate memory|memlock",
@@ -57,8 +57,8 @@ KNOWN = (
     ),
     _known(
         r"/dev/vfio.*no such file|/dev/iommu.*no such file",
-        "The device plugin must hand the node to this container; outside of a pod: modprobe vfio-pci "
-        "(docs/errors/LK205.md).",
+        "The device plugin must hand the node to this container; outside of a pod: modprobe vfio-pci. "
+        "`launcherkit explain LK205` says more.",
     ),
     _known(
         r"in use by (driver|domain)|already in use|resource busy|is in use",

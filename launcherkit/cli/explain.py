@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from launcherkit.cli.pages import all_codes, code_of, page_of, titles
+from launcherkit.cli.pages import all_codes, all_topics, code_of, page_of, titles
 from launcherkit.colour import Ink, ink_for
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
@@ -32,12 +32,13 @@ from launcherkit.sources.pci_ids import PATHS, find_names
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
 what each address is, why each sibling comes or stays, the IOMMU groups with their drivers, the guest's slots. Where it
-can't be done, say what is known all the same. Or, with a CODE, print the page of an error."""
+can't be done, say what is known all the same. Or print the page of an error, or of the reference."""
 
 EPILOG = """\
 examples:
   launcherkit explain LK204
   launcherkit explain --list | grep IOMMU
+  launcherkit explain policy
   launcherkit explain --domain vm.xml --vmi vmi.json
   launcherkit explain --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json
   launcherkit explain --domain vm.xml --vmi vmi.json --json"""
@@ -46,12 +47,16 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "code", metavar="CODE", nargs="?", help="an error code such as LK204, or 204; all other inputs are ignored"
+        "page",
+        metavar="CODE|TOPIC",
+        nargs="?",
+        help="an error code such as LK204, or 204, or a page of the reference, such as policy; all other inputs are "
+        "ignored",
     )
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
-    group.add_argument("--list", action="store_true", help="print every error code with its title and exit")
+    group.add_argument("--list", action="store_true", help="print every error code and topic with its title and exit")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -60,13 +65,13 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.list:
         _print("".join(f"{code}\t{title}\n" for code, title in titles().items()))
         return 0
-    if args.code:
-        return _print_page(args.code, env, ink)
+    if args.page:
+        return _print_page(args.page, env, ink)
     if not args.domain:
         tell("error", "launcherkit explain: nothing to explain", env)
         tell(
             "help",
-            "Give an error's code (`launcherkit explain LK204`), or --domain FILE and what translate takes.",
+            "Give an error's code or a topic (`launcherkit explain LK204`), or --domain FILE and what translate takes.",
             env,
         )
         return EX_USAGE
@@ -154,16 +159,21 @@ def _print(text: str) -> None:
     write_stdout(text.encode("utf-8", "backslashreplace"))
 
 
-def _print_page(code: str, env: Mapping[str, str], ink: Ink) -> int:
-    code = code_of(code)
-    codes = all_codes()
-    if code not in codes:
-        import difflib
+def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
+    topics, codes = all_topics(), all_codes()
+    name = asked.strip().lower()
+    if name not in topics:
+        name = code_of(asked)
+        if name not in codes:
+            import difflib
 
-        near = difflib.get_close_matches(code, codes, n=3, cutoff=0.5) or codes[:3]
-        tell("error", f"launcherkit explain: there is no error {code[:40]!r}", env)
-        tell("help", f"The nearest are {', '.join(near)}; `launcherkit explain --list` prints all of them.", env)
-        return EX_USAGE
-    page = read_file(page_of(code)).decode("utf-8", "replace")
+            alike = [code for code in codes if code[:3] == name[:3]]  # of the same hundred
+            near = difflib.get_close_matches(name[:40], alike or codes, n=3, cutoff=0.5)
+            near += difflib.get_close_matches(asked.lower()[:40], topics, n=1, cutoff=0.5)
+            tell("error", f"launcherkit explain: there is no error or topic {asked[:40]!r}", env)
+            nearest = ", ".join(near or [codes[0], topics[0]])
+            tell("help", f"The nearest are {nearest}; `launcherkit explain --list` prints all of them.", env)
+            return EX_USAGE
+    page = read_file(page_of(name)).decode("utf-8", "replace")
     _print("".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines()))
     return 0

@@ -1,4 +1,4 @@
-"""The pages of the error codes: in an installed package, or in a checkout."""
+"""The pages of codes and of the reference that ``launcherkit explain`` prints: in a package, or in a checkout."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ import launcherkit
 from launcherkit.sources.files import read_file
 
 _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
-PLACES = (os.path.join(_PACKAGE, "_pages", "errors"), os.path.join(os.path.dirname(_PACKAGE), "docs", "errors"))
+PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAGE), "docs"))
 """Where pages may be: first as a wheel has them, then as a checkout has them."""
+_ERRORS, _REFERENCE = "errors", "reference"
 
 
 def all_codes() -> list[str]:
     """The codes that have a page, sorted: those of the device plugin too, which may not be installed."""
+    return [name for name in _names(_ERRORS) if name.startswith("LK")]
+
+
+def all_topics() -> list[str]:
+    """The pages of the reference, sorted: ``golden``, ``plugin-configuration``, ``policy``."""
+    return _names(_REFERENCE)
+
+
+def _names(folder: str) -> list[str]:
     for place in PLACES:
         with suppress(OSError):
-            return sorted(name.removesuffix(".md") for name in os.listdir(place) if name.startswith("LK"))
+            return sorted(name.removesuffix(".md") for name in os.listdir(os.path.join(place, folder)))
     return []
 
 
@@ -28,12 +38,13 @@ def code_of(text: str) -> str:
 
 
 def titles() -> dict[str, str]:
-    """Each code that has a page, with what it says, in order."""
-    heads = {code: read_file(page_of(code)).partition(b"\n")[0].decode() for code in all_codes()}
-    return {code: head.removeprefix(f"# {code}: ") for code, head in heads.items()}
+    """Each code and each topic that has a page, with what it says, in order."""
+    heads = {name: read_file(page_of(name)).partition(b"\n")[0].decode() for name in (*all_codes(), *all_topics())}
+    return {name: head.removeprefix("# ").removeprefix(f"{name}: ") for name, head in heads.items()}
 
 
-def page_of(code: str) -> str:
-    """The path of a code's page; where there is none, the path at which an installed package has it."""
-    paths = [os.path.join(place, f"{code}.md") for place in PLACES]
+def page_of(name: str) -> str:
+    """The path of the page of a code or topic; where there is none, the path at which an installed package has it."""
+    folder = _ERRORS if name.startswith("LK") else _REFERENCE
+    paths = [os.path.join(place, folder, f"{name}.md") for place in PLACES]
     return next((path for path in paths if os.path.isfile(path)), paths[0])

@@ -10,7 +10,7 @@ from launcherkit.doctor.finding import Finding
 
 DRIVER = "pci.launcherkit.io"
 _CDI_BY_DEFAULT = (2, 0)
-_INSTALL = "Install the component `dra` of deploy/plugin; see docs/how-to/dra.md."
+_INSTALL = "Install the component `dra` of deploy/plugin."
 
 
 def check_dra_node(patient: Patient) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ DOMAIN_FILE = "domain.xml"
 HOST_FILE = "host.json"
 DRA_FOLDER = "dra"
 VMI_FILES = ("vmi.json", "vmi.yaml")
-REMEDY = "See docs/reference/golden.md, or check the file against schemas/golden-case.schema.json."
+REMEDY = "`launcherkit explain golden` lists all keys."
 
 
 def _sentence(text: str) -> str:

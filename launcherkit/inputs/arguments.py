@@ -96,7 +96,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         "policy",
         "Flags override variables, which override the policy file; the VMI's annotation can only narrow the result.",
     )
-    group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (docs/reference/policy.md)")
+    group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (see `launcherkit explain policy`)")
     group.add_argument(
         "--siblings",
         choices=SIBLINGS,

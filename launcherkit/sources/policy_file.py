@@ -161,7 +161,7 @@ class WrittenPolicy(_Written):
         return cast("Layer", said)  # the model has the same fields
 
 
-_REMEDY = "See docs/reference/policy.md, or check the file against schemas/policy.schema.json."
+_REMEDY = "`launcherkit explain policy` lists all keys."
 _ANNOTATION_REMEDY = f"Mend the annotation {ANNOTATION}; it takes {' and '.join(TENANT_KEYS)}."
 _OPERATORS_REMEDY = (
     f"Remove it from the annotation, which takes {' and '.join(TENANT_KEYS)}; or ask the operator to set it."

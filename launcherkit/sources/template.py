@@ -27,7 +27,7 @@ PLACES = (
 )
 """Where templates may be: first as a wheel has them, then as a checkout has them."""
 
-_REMEDY = "The template is wrong, not its values; docs/reference/templates.md says what one can do."
+_REMEDY = "The template is wrong, not its values; `launcherkit explain templates` says what one can do."
 _DESCRIPTION = re.compile(r"\{#-?\s*(.*?)\s*-?#\}", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

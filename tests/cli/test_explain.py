@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcherkit.cli.pages import all_codes, page_of
+from launcherkit.cli.pages import all_codes, all_topics, page_of
 from launcherkit.errors import LauncherkitError
 from tests.support.hosttree import HostTree
 from tests.support.terminal import run_on_terminal
@@ -324,11 +324,25 @@ def test_codes_of_the_device_plugin_have_pages_too() -> None:
     assert set(LauncherkitError.codes()) <= set(all_codes())
 
 
-def test_the_list_has_every_code_with_its_title() -> None:
+@pytest.mark.parametrize("topic", ["policy", "Plugin-Configuration"])
+def test_a_topic_prints_its_page_of_the_reference(topic: str) -> None:
+    result = run("explain", topic)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout == (ROOT / f"docs/reference/{topic.lower()}.md").read_bytes()
+
+
+def test_a_misspelt_topic_gets_the_nearest() -> None:
+    result = run("explain", "polcy")
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert b"policy" in result.stderr
+
+
+def test_the_list_has_every_code_and_topic_with_its_title() -> None:
     result = run("explain", "--list")
     assert (result.returncode, result.stderr) == (0, b"")
     rows = dict(line.split("\t") for line in result.stdout.decode().splitlines())
-    assert list(rows) == all_codes()
+    assert list(rows) == [*all_codes(), *all_topics()]
+    assert rows["policy"] == "Policy"
     assert rows["LK204"] == "the IOMMU group is not viable"
 
 

@@ -32,7 +32,7 @@ With --host and --kubelet-dir it runs anywhere, without root."""
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     add = partial(add_option, parser, env)
-    add("--config", "FILE", "what to advertise, and how; see docs/reference/plugin-configuration.md")
+    add("--config", "FILE", "what to advertise, and how; see `launcherkit explain plugin-configuration`")
     add(
         "--auto",
         None,

@@ -27,7 +27,7 @@ from launcherkit_plugin.model.config import (
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 
-_REMEDY = "See docs/reference/plugin-configuration.md, or check the file against schemas/plugin-config.schema.json."
+_REMEDY = "`launcherkit explain plugin-configuration` lists all keys."
 _CLUSTER = "the cluster's KubeVirt resource"
 
 
@@ -122,8 +122,8 @@ def _check_says_something(config: Config, path: str) -> None:
     if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
         raise EmptyPluginConfig(
             f"{path}: nothing in it could be advertised",
-            "Write `auto: nvidia`, or rules under resources or vgpu; docs/reference/plugin-configuration.md lists "
-            "all keys.",
+            "Write `auto: nvidia`, or rules under resources or vgpu; `launcherkit explain "
+            "plugin-configuration` lists all keys.",
             file=path,
         )
 

@@ -148,7 +148,8 @@ def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig,
 def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -> NoReturn:
     raise BadDeviceConfig(
         f"ResourceClaim {claim}, {config.path}.{key}: {rule}; found {shown(value)}",
-        "Correct the parameters in the claim, or in its DeviceClass; schemas/device-config.schema.json has all keys.",
+        "Correct the parameters in the claim, or in its DeviceClass; `launcherkit explain "
+        "plugin-configuration` has all keys.",
         file=f"ResourceClaim {claim}",
         key=f"{config.path}.{key}",
     )

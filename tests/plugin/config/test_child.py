@@ -148,7 +148,7 @@ def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
     assert raised.value.exit_code == 78
     assert second.message == f"{path}, bogus: unknown key; found '1'"
     assert second.facts == {"file": path, "key": "bogus"}
-    assert "plugin-configuration.md" in second.remedy
+    assert "launcherkit explain plugin-configuration" in second.remedy
 
 
 def test_an_error_alone_comes_over_as_itself() -> None:

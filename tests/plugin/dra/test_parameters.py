@@ -61,7 +61,7 @@ def test_what_is_wrong_is_named_by_its_key(values: dict[str, Any], message: str)
     with pytest.raises(BadDeviceConfig) as raised:
         read(values)
     assert raised.value.message.startswith(f"ResourceClaim vms/gpu, {PATH}.{message}")
-    assert "device-config.schema.json" in raised.value.remedy
+    assert "launcherkit explain plugin-configuration" in raised.value.remedy
 
 
 def test_the_page_of_bad_parameters_shows_what_is_told() -> None:
