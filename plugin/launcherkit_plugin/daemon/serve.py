@@ -150,10 +150,7 @@ async def _serve(
 
         watch()
         configuration = _Configuration(source, cluster, watch, wiring)
-        reader = NodeReader()
-        if options.config is not None:  # to read that takes longer
-            prepare = partial(reader.prepare, wiring.host)
-            wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
+        reader = _reader(options, wiring)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter).read
         if options.node_hook is not None:
@@ -192,6 +189,15 @@ def _advertiser(
         dev_root=options.dev_root,
         changed=changed,
     )
+
+
+def _reader(options: Options, wiring: Wiring) -> NodeReader:
+    """What looks at the host, and does so while the configuration is read, which takes longer."""
+    reader = NodeReader()
+    if options.config is not None:
+        prepare = partial(reader.prepare, wiring.host)
+        wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
+    return reader
 
 
 def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wiring:
