@@ -1,9 +1,10 @@
 """The guest's 64-bit PCI window: what BARs need of it, and what a domain says of it (P5)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar, PciDetail
+from launcherkit.model.function import Bar
+from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -50,11 +51,12 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
     ]
 
 
-def card_bars(functions: Iterable[PciAddress], details: Mapping[PciAddress, PciDetail]) -> list[list[int]]:
-    """The sizes of the prefetchable 64-bit BARs of each slot that some functions are in."""
+def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int]]:
+    """The sizes of the prefetchable 64-bit BARs of each slot that functions are in, but of HD audio, which has none."""
     cards: dict[tuple[int, ...], list[int]] = {}
-    for address in functions:
-        if (detail := details.get(address)) is not None and detail.resources:
+    for address in addresses:
+        function, detail = host.functions.get(address), host.details.get(address)
+        if function is not None and not function.is_hd_audio and detail is not None and detail.resources:
             cards.setdefault(address[:3], []).extend(prefetchable(detail.resources))
     return list(cards.values())
 

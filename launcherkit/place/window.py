@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
-from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
@@ -76,13 +75,8 @@ def _is_virt(domain: DomainFacts) -> bool:
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each card that is attached."""
     sources = ([attachment.source for attachment in unit.attachments] for unit in units)
-    functions = ([source for source in each if _may_be_large(source, host)] for each in sources)
-    return [card for each in functions for card in card_bars(each, host.details)]
-
-
-def _may_be_large(source: HostAddress, host: HostFacts) -> TypeGuard[PciAddress]:
-    function = host.functions.get(source) if isinstance(source, PciAddress) else None
-    return function is not None and not function.is_hd_audio
+    functions = ([source for source in each if isinstance(source, PciAddress)] for each in sources)
+    return [card for each in functions for card in card_bars(each, host)]
 
 
 def _needed(need: int) -> str:

@@ -155,7 +155,7 @@ def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, 
     """The room that the BARs take of a guest's 64-bit window (P5)."""
     if not device.functions or resource.made_at_start:
         return {}
-    return {"window64": quantity(window_need(card_bars(device.functions, host.details)))}
+    return {"window64": quantity(window_need(card_bars(device.functions, host)))}
 
 
 def quantity(amount: int) -> str:

@@ -58,7 +58,10 @@ def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: P
     tree.function(
         "0000:e1:00.0", driver="vfio-pci", group=44, numa=1, vfio_dev="vfio0", files={"resource": "".join(lines)}
     )
-    tree.function("0000:e1:00.1", device=0x1AEF, class_code=0x040300, driver="vfio-pci", group=44, vfio_dev="vfio1")
+    audio = {"resource": "".join([BAR(*big)] + [BAR(0, 0, 0)] * 12)}  # nobody's window has room for that (P5)
+    tree.function(
+        "0000:e1:00.1", device=0x1AEF, class_code=0x040300, driver="vfio-pci", group=44, vfio_dev="vfio1", files=audio
+    )
     tree.node("iommu")
     found = published(tree, cards()._replace(pci_ids=str(tmp_path / "pci.ids")))
     assert found == {
