@@ -49,6 +49,9 @@ def test_all_that_the_full_demonstration_lacks_is_said_at_once(tmp_path: Path, m
         assert any(part in line for line in lacks), part
     (tmp_path / "cluster").touch(mode=0o755)
     assert full_demo_lacks(0, FULL_DEMO_MIB, FULL_DEMO_DISK_MIB, "x86_64") == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (line,) = full_demo_lacks(0, FULL_DEMO_MIB, FULL_DEMO_DISK_MIB, "x86_64")
+    assert "Debian or Ubuntu" in line
 
 
 def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.kernel import sysfs
 from tests.kernel.guests import read_listing
 from tests.kernel.machine import SHARE
 from tests.kernel.pod import observed
-from tests.kernel.pod.manifests import RESOURCE, VARIABLE, launcher, plugin_config
+from tests.kernel.pod.manifests import NAMESPACE, NODE_LABEL, RESOURCE, VARIABLE, component, launcher, plugin
 from tests.kernel.pod.node import SECONDS, Failed, Node, until
-from tests.kernel.pod.observed import Observed, PodSeen
+from tests.kernel.pod.observed import Observed, PluginSeen, PodSeen
 
 FIRST, SECOND = "gpu-vm", "next-vm"
 _CONTAINER = "cat /proc/1/status; env; ls -d /dev/vfio/*; ulimit -l"
@@ -43,25 +43,22 @@ def detail(text: str) -> None:
         say(f"{'':10}{line}")
 
 
-def main(image: Path, kernel: Path, node: Node) -> None:
+def main(kernel: Path, node: Node) -> None:
     """All of it; what was seen is left for the host.
 
     Raises:
         Failed: a step.
     """
     [card] = sysfs.cards()
-    with step("the machine is a node: control groups, an address"):
-        node.prepare()
+    with step("the machine is a node: control groups, an address, images"):
+        node.prepare("/dev/vda")
     with step("the cluster is up: etcd, API server, scheduler, controller manager, containerd, kubelet"):
         node.up()
-    with step("the launcher's image is unpacked"):
-        node.load(image)
-    with step("launcherkit-plugin has bound the card to vfio-pci, and the node offers it"):
-        plugin = start_plugin(node)
-        until(lambda: node.allocatable(RESOURCE) == 1, f"{RESOURCE} on offer", [plugin], pause=2)
-    members = {address: sysfs.driver(address) or "" for address in sysfs.members(card.display)}
-    detail("\n".join(f"{address}  {driver}" for address, driver in members.items()))
-    group = sysfs.group(card.display) or ""
+    daemon = Plugin(node, card.display)
+    with step("the DaemonSet's plugin has bound the card to vfio-pci, and the node offers it"):
+        daemon.apply()
+        until(lambda: node.allocatable(RESOURCE) == 1, f"{RESOURCE} on offer", pause=2)
+    daemon.look()
 
     first = Launched(node, FIRST)
     with step(f"kubectl apply: pod {FIRST} is scheduled, its container runs"):
@@ -95,21 +92,59 @@ def main(image: Path, kernel: Path, node: Node) -> None:
     with step(f"kubectl delete: the guest of {SECOND} is shut down, nobody has the card"):
         second.delete()
         until(lambda: not node.held(RESOURCE), "the card given back")
-    observed.write(
-        Observed(
-            card.display, members, group, first.seen(first_held), waiting, second.seen(second_held), node.held(RESOURCE)
-        ),
-        SHARE,
-    )
-    plugin.terminate()
-    plugin.wait()
+    held_afterwards = node.held(RESOURCE)
+    with step("component give-back: the card has the drivers that it had"):
+        plugin = daemon.give_back()
+    seen = first.seen(first_held), waiting, second.seen(second_held), held_afterwards
+    observed.write(Observed(card.display, sysfs.group(card.display) or "", plugin, *seen), SHARE)
 
 
-def start_plugin(node: Node) -> subprocess.Popen[bytes]:
-    config = SHARE / "plugin.yaml"
-    config.write_text(json.dumps(plugin_config()))  # JSON is YAML
-    command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(config)]
-    return node.start(*command, log=SHARE / "plugin.log")
+def drivers(function: str) -> dict[str, str]:
+    """The members of a function's IOMMU group with their drivers."""
+    return {address: sysfs.driver(address) or "" for address in sysfs.members(function)}
+
+
+class Plugin:
+    """The DaemonSet of deploy/plugin with the component `binding`, and a function whose IOMMU group it is to bind."""
+
+    def __init__(self, node: Node, function: str) -> None:
+        self._node = node
+        self._function = function
+        self._before = drivers(function)
+        self._offered: dict[str, str] = {}
+        self._said: list[str] = []
+        self._documents, base = plugin()
+        self._daemon_set = self._patched(base, "binding")
+
+    def _patched(self, daemon_set: object, name: str) -> object:
+        """As kustomize merges a component's patch: kubectl has the same code."""
+        patch = ("-p", json.dumps(component(name)))
+        how = ("--local", "--type=strategic", "--output=json", "-f", "-")
+        return json.loads(self._node.kubectl("patch", *how, *patch, given=daemon_set))
+
+    def apply(self) -> None:
+        self._node.kubectl("label", "node", "--all", NODE_LABEL)
+        for document in (*self._documents, self._daemon_set):
+            self._node.kubectl("apply", "-f", "-", given=document)
+        where = ("daemonset/launcherkit-plugin", "--namespace", NAMESPACE)
+        self._node.kubectl("rollout", "status", *where, f"--timeout={SECONDS}s")
+        self._node.follow("logs", "--follow", *where, log=SHARE / "plugin.log")
+
+    def look(self) -> None:
+        """Look at the drivers, and into its container."""
+        self._offered = drivers(self._function)
+        detail("\n".join(f"{address}  {driver}" for address, driver in self._offered.items()))
+        words = ("exec", "daemonset/launcherkit-plugin", "--namespace", NAMESPACE, "-c", "plugin", "--", "sh", "-c")
+        # Process 1 is the node's, by hostPID.
+        self._said = self._node.kubectl(*words, "grep CapEff /proc/self/status; touch /new 2>&1; true").splitlines()
+
+    def give_back(self) -> PluginSeen:
+        """Let it give back what it has bound; what was seen of it, to its end."""
+        self._node.kubectl("apply", "-f", "-", given=self._patched(self._daemon_set, "give-back"))
+        until(lambda: drivers(self._function) == self._before, f"drivers as before: {self._before}", pause=2)
+        capabilities, root = self._said
+        seen = int(capabilities.split()[1], 16), root
+        return PluginSeen(self._before, self._offered, *seen, drivers(self._function))
 
 
 class Launched:
@@ -183,10 +218,14 @@ class Launched:
 
 
 if __name__ == "__main__":
+    kernel, program, binaries = map(Path, sys.argv[1:])
+    node = Node(program, binaries)
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), Node(Path(sys.argv[3]), Path(sys.argv[4])))
+        main(kernel, node)
     except Failed as failure:
         say(f"failed: {failure}")
+        with suppress(Failed, KeyError):  # there may be no cluster
+            detail(node.kubectl("get", "events", "--all-namespaces"))
         for log in sorted(SHARE.glob("*.log")):
             detail(f"{log.name}: " + " | ".join(log.read_text(errors="replace").splitlines()[-15:]))
         sys.exit(1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deploy.chart import PLUGIN
 from deploy.render import DEPLOY, manifests
+from release.images import name_of
 from tests.kernel.devices import DISPLAY
-from tests.kernel.pod.images import LAUNCHER
 
 RESOURCE = "nvidia.com/EMULATED_GPU"
 """The machine's graphics card, by the name under which a pod asks for it."""
@@ -38,6 +40,29 @@ _DOMAIN = """\
 """
 
 
+_COMPONENTS = PLUGIN / "components"
+NAMESPACE = "launcherkit"
+NODE_LABEL = "feature.node.kubernetes.io/pci-10de.present=true"
+
+
+def plugin() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What deploy/plugin has beside its DaemonSet, for a card of this machine; and the DaemonSet of the base."""
+    settings = {"plugin.yaml": json.dumps(plugin_config())}  # JSON is YAML
+    metadata = {"name": "launcherkit-plugin", "namespace": NAMESPACE}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": settings}
+    read = [yaml.safe_load((PLUGIN / "base" / f"{name}.yaml").read_text()) for name in ("namespace", "serviceaccount")]
+    daemon_set = yaml.safe_load((PLUGIN / "base" / "daemonset.yaml").read_text())
+    daemon_set["spec"]["template"]["spec"]["containers"][0]["image"] = name_of("plugin")
+    nothing = yaml.safe_load((_COMPONENTS / "give-back" / "configmap.yaml").read_text())
+    return [*read, config_map, nothing], daemon_set
+
+
+def component(name: str) -> dict[str, Any]:
+    """A component's patch of the DaemonSet."""
+    patch: dict[str, Any] = yaml.safe_load((_COMPONENTS / name / "daemonset.yaml").read_text())
+    return patch
+
+
 def plugin_config() -> dict[str, Any]:
     """The card is bound to vfio-pci with its whole group and offered by one name."""
     return {
@@ -57,7 +82,7 @@ def launcher(name: str, kernel: Path, *, raises_limit: bool = True) -> list[dict
             container runtime's own limit must do.
     """
     values = yaml.safe_load((DEPLOY / "values.yaml").read_text())
-    images = {**values["images"], "launcher": LAUNCHER}
+    images = {**values["images"], "launcher": name_of("launcher")}
     rendered = manifests({**values, "images": images, "resource": RESOURCE, "vm": name})["launcher-pod.yaml"]
     configuration, pod = yaml.safe_load_all(rendered)
     configuration["data"]["domain.xml"] = _DOMAIN.format(name=name)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,10 +40,14 @@ class Node:
         self._binaries = binaries
         self._places: dict[str, str] = {}
 
-    def prepare(self) -> None:
-        """What a kubelet wants of a node: control groups, an address, a file system that layers can be stacked on."""
+    def prepare(self, disk: str = "") -> None:
+        """What a kubelet wants of a node: control groups, an address, a file system that layers can be stacked on.
+
+        ``disk`` has containerd's own folder, with images; empty: there are none yet.
+        """
         _mount_cgroups()
         modprobe("dummy")
+        modprobe("vfio-pci")  # which a node loads at boot: the plugin's pod may not
         for words in ("link add node0 type dummy", "addr add 10.88.0.2/24 dev node0", "link set node0 up"):
             _do("busybox", "ip", *words.split())
         _do("busybox", "ip", "route", "add", "default", "via", "10.88.0.1")  # its address is that of the default route
@@ -50,15 +55,21 @@ class Node:
         _do("mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "cluster", str(_STATE))
         (_STATE / "state").mkdir()
         (_STATE / "state" / "bin").symlink_to(self._binaries)
+        if disk:
+            modprobe("virtio_blk", "ext4")
+            (_STATE / "state" / "containerd").mkdir()
+            _do("mount", "-t", "ext4", disk, str(_STATE / "state" / "containerd"))
 
     def up(self, what: Literal["cluster", "standalone"] = "cluster") -> None:
-        """Start it; once more where it gave up waiting, which happens on a host that is busy with other things.
+        """Start it; again where it gave up waiting, which happens on a host that is busy with other things.
 
         Standalone is a kubelet by itself, which runs the pods that it finds in `manifests`.
         """
-        try:
-            _do(*self._cluster, "up", what)
-        except Failed:
+        for _ in range(2):
+            with suppress(Failed):
+                _do(*self._cluster, "up", what)
+                break
+        else:
             _do(*self._cluster, "up", what)
         told = _do(*self._cluster, "env")
         self._places = dict(word.partition("=")[::2] for line in told.splitlines() for word in shlex.split(line))
@@ -72,9 +83,6 @@ class Node:
     def manifests(self) -> Path:
         """Where a kubelet by itself finds its pods."""
         return Path(self._places["CLUSTER_MANIFESTS"])
-
-    def load(self, image: Path) -> None:
-        _do(*self._cluster, "load-image", str(image))
 
     def start(self, *command: str, log: Path) -> subprocess.Popen[bytes]:
         """Start a program where the kubelet's folders are at their usual paths."""

@@ -30,14 +30,28 @@ class PodSeen(NamedTuple):
     """While it ran: device ID to pod, as the kubelet told."""
 
 
+class PluginSeen(NamedTuple):
+    """The plugin, and the members of the card's IOMMU group by address."""
+
+    before: dict[str, str]
+    """Their drivers before there was a plugin."""
+    offered: dict[str, str]
+    """The same while the card was on offer."""
+    capabilities: int
+    """The effective ones in its container, as a mask of bits."""
+    root: str
+    """What was said when a file was made in its root."""
+    given_back: dict[str, str]
+    """The drivers when nothing was wanted any more."""
+
+
 class Observed(NamedTuple):
     """The whole run."""
 
     card: str
     """Address of the card's function 0 on the machine."""
-    group: dict[str, str]
-    """The members of the card's IOMMU group, by address, with their drivers while it was on offer."""
     iommu_group: str
+    plugin: PluginSeen
     first: PodSeen
     waiting: str
     """Why the second pod was not scheduled while the first had the card."""
@@ -46,13 +60,14 @@ class Observed(NamedTuple):
 
 
 def write(observed: Observed, folder: Path) -> None:
-    data = observed._asdict() | {"first": observed.first._asdict(), "second": observed.second._asdict()}
-    (folder / _FILE).write_text(json.dumps(data, indent=1))
+    parts = {name: getattr(observed, name)._asdict() for name in ("plugin", "first", "second")}
+    (folder / _FILE).write_text(json.dumps(observed._asdict() | parts, indent=1))
 
 
 def read(folder: Path) -> Observed:
     data = json.loads((folder / _FILE).read_text())
-    return Observed(**data | {"first": _pod(data["first"]), "second": _pod(data["second"])})
+    pods = {name: _pod(data[name]) for name in ("first", "second")}
+    return Observed(**data | {"plugin": PluginSeen(**data["plugin"])} | pods)
 
 
 def _pod(data: dict[str, object]) -> PodSeen:

@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from release.images import CannotBuild
 from tests.kernel.devices import graphics_card
 from tests.kernel.machine import Machine, Outcome
 from tests.kernel.packages import CannotFetch, cache_folder
-from tests.kernel.pod.images import CannotBuild, write_launcher
+from tests.kernel.pod.store import CannotUnpack, disk_with
 from tests.libvirt.pod import build_kernel
-from tests.tiers import CLUSTER
+from tests.support.images import archived, built
+from tests.tiers import CLUSTER, IMAGES
 
 _MEMORY_MIB = 5120
-_SECONDS = 900
+_SECONDS = 1200
 """Several times what it takes on two processors that emulate."""
 
 
@@ -39,29 +41,33 @@ def pod_to_guest(results: Path, env: Mapping[str, str], tell: Callable[[str], No
 
     Raises:
         NoCluster: LAUNCHERKIT_TEST_CLUSTER names none.
-        CannotFetch, CannotBuild, OSError: the machine can't be made here.
+        CannotFetch, CannotBuild, CannotUnpack, OSError: the machine can't be made here.
     """
     program = CLUSTER.program()
     if program is None:
         raise NoCluster(f"{CLUSTER.variable} is not set: say {CLUSTER.how_to_get()}")
+    if lacks := IMAGES.missing():
+        raise CannotBuild(f"images can't be built here: no {', '.join(lacks)}")
     binaries = binaries_of(program)
-    began = time.monotonic()
-    image = results / "launcher.tar"
-    write_launcher(image)
-    kernel = build_kernel(results)
-    tell(f"{time.monotonic() - began:6.1f} s  the launcher's image is made: {image.stat().st_size >> 20} MiB")
-    machine = Machine(cache_folder(env), memory_mib=_MEMORY_MIB, devices=graphics_card(1))
-    # The image by its path on the host: that way it is read through the cache.
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "tests.kernel.pod.inside",
-        image,
-        kernel,
-        program.resolve(),
-        binaries,
-    ]
-    return machine.run(command, results, _SECONDS, tell, {"PYTHONPATH": "plugin"})
+    with tempfile.TemporaryDirectory(prefix="lk-images-") as place:
+        began = time.monotonic()
+        images = [archived(target, Path(place)) for target in ("plugin", "launcher")]
+        kernel = build_kernel(results)
+        sizes = ", ".join(f"{target} {built(target).size / 1e6:.0f} MB" for target in ("plugin", "launcher"))
+        tell(f"{time.monotonic() - began:6.1f} s  the images are built: {sizes}")
+        began = time.monotonic()
+        disk = disk_with(images, binaries, Path(place))
+        tell(f"{time.monotonic() - began:6.1f} s  they are unpacked on the machine's disk")
+        machine = Machine(cache_folder(env), memory_mib=_MEMORY_MIB, devices=graphics_card(1), disk=disk)
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "tests.kernel.pod.inside",
+            kernel,
+            program.resolve(),
+            binaries,
+        ]
+        return machine.run(command, results, _SECONDS, tell, {"PYTHONPATH": "plugin"})
 
 
 def binaries_of(program: Path) -> Path:
@@ -89,7 +95,7 @@ def main() -> int:
         began = time.monotonic()
         try:
             outcome = pod_to_guest(Path(folder), os.environ, show)
-        except (NoCluster, CannotFetch, CannotBuild, OSError, subprocess.SubprocessError) as error:
+        except (NoCluster, CannotFetch, CannotBuild, CannotUnpack, OSError, subprocess.SubprocessError) as error:
             sys.stderr.write(f"this can't be shown here: {error}\n")
             return 69
         sys.stdout.write(f"{time.monotonic() - began:6.1f} s  in all\n")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from release.images import CannotBuild
 from tests.kernel.devices import AUDIO, DISPLAY
-from tests.kernel.driver.build import CannotBuild
 from tests.kernel.guests import slots_with
 from tests.kernel.inside import cannot_be_made
 from tests.kernel.packages import CannotFetch
@@ -16,8 +16,13 @@ from tests.kernel.pod.inside import FIRST, SECOND
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE
 from tests.kernel.pod.observed import Observed, PodSeen, read
 from tests.kernel.pod.run import pod_to_guest
+from tests.tiers import IMAGES
 
-pytestmark = [pytest.mark.kernel, pytest.mark.cluster]
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(IMAGES.missing()), reason=f"images can't be built here: {IMAGES.how_to_get()}"),
+]
 
 # Numbers of capabilities(7), by the names that deploy/launcher-pod.yaml has.
 CAPABILITIES = {
@@ -30,6 +35,7 @@ CAPABILITIES = {
     "SETPCAP": 8,
 }
 SYS_RESOURCE = 24
+DAC_READ_SEARCH, SYS_PTRACE = 2, 19
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,17 @@ def pod(request: pytest.FixtureRequest, seen: Observed) -> PodSeen:
 
 
 def test_the_card_was_bound_with_its_whole_group(seen: Observed) -> None:
-    assert seen.group == {seen.card: "vfio-pci", f"{seen.card[:-1]}1": "vfio-pci"}
+    assert seen.plugin.offered == {seen.card: "vfio-pci", f"{seen.card[:-1]}1": "vfio-pci"}
+
+
+def test_before_the_plugin_is_removed_the_card_has_the_drivers_that_it_had(seen: Observed) -> None:
+    assert seen.plugin.before != seen.plugin.offered
+    assert seen.plugin.given_back == seen.plugin.before
+
+
+def test_the_plugin_has_two_capabilities_and_a_root_that_it_cannot_write(seen: Observed) -> None:
+    assert seen.plugin.capabilities == 1 << DAC_READ_SEARCH | 1 << SYS_PTRACE
+    assert "Read-only file system" in seen.plugin.root
 
 
 def test_the_container_has_the_card_in_its_variable_and_its_groups_node(seen: Observed, pod: PodSeen) -> None:
