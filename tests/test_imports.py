@@ -35,7 +35,8 @@ ARROWS: dict[str, set[str]] = {
     "diff": set(),
     "process": {"model", "colour"},
     "plan_json": {"model", "pipeline"},
-    "render": {"model", "sources", "resolve", "pipeline", "colour"},
+    "topology": {"model"},
+    "render": {"model", "sources", "resolve", "pipeline", "topology", "colour"},
     "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility", "colour"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
@@ -54,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
         "diff",
         "process",
         "plan_json",
+        "topology",
         "render",
         "inputs",
         "golden",
@@ -80,7 +82,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
 
 T4 = ROOT / "tests" / "data" / "resource" / "tesla-t4"
 
-PURE = {"model", "resolve", "place"}
+PURE = {"model", "resolve", "place", "topology"}
 
 WORLD = {"os", "sys", "io", "pathlib", "subprocess", "socket", "time", "datetime", "random", "tempfile", "shutil"}
 """What a room without I/O has no use for."""

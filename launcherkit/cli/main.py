@@ -14,6 +14,7 @@ COMMANDS = {
     "templates": "list or print the domain templates that ship with launcherkit",
     "explain": "describe what translate would do and why, or print the page of an error",
     "doctor": "check what would keep devices from a VM: IOMMU, groups, nodes, memlock and more",
+    "topology": "draw this host's PCI tree: cards, IOMMU groups, drivers, and what is in the way of guests",
     "snapshot": "record this host's PCI functions, groups and mdevs as JSON",
     "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",

@@ -90,6 +90,21 @@ class VgpuVf(NamedTuple):
 
 
 @documented(
+    speed="MT/s a lane: 16000; None where sysfs doesn't say.",
+    width="Lanes; None where sysfs doesn't say.",
+    max_speed="What the function itself could do.",
+    max_width="What the function itself could do.",
+)
+class PciLink(NamedTuple):
+    """The PCIe link to what is above a function."""
+
+    speed: int | None
+    width: int | None
+    max_speed: int | None
+    max_width: int | None
+
+
+@documented(
     revision="One byte.",
     header_type="Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges.",
     config_readable="False where config space reads all ones: the device has fallen off the bus (V3).",
@@ -105,6 +120,7 @@ class VgpuVf(NamedTuple):
     power_state="``D0`` and the like; None where sysfs doesn't say.",
     vfio_dev=("Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."),
     vgpu="None for all but the VFs of SR-IOV vGPU cards.",
+    link="None for VFs, which have none of their own, and where it is no PCIe.",
 )
 class PciDetail(NamedTuple):
     """The rest of what the rules and a bug report use of a PCI function."""
@@ -124,6 +140,7 @@ class PciDetail(NamedTuple):
     power_state: str | None
     vfio_dev: str | None
     vgpu: VgpuVf | None
+    link: PciLink | None = None
 
 
 def is_vfio_name(name: str | None) -> bool:

@@ -46,6 +46,9 @@ else:
             lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p: _new(
                 _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p)
             ),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q: _new(
+                _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q)
+            ),
         )
     ]
 

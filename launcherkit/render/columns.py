@@ -9,13 +9,19 @@ _WIDTH = 110
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> Iterator[str]:
     """Rows with their columns lined up, two blanks between them; colours count for no width."""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+    for cells in padded(rows):
         yield (indent + "  ".join(cells)).rstrip()
 
 
-def _width(cell: str) -> int:
+def padded(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """The cells of each row, blanks behind them, so that those of a column are equally wide."""
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield [cell + " " * (wide - width(cell)) for cell, wide in zip(row, widths, strict=True)]
+
+
+def width(cell: str) -> int:
+    """Columns that a text takes on a terminal; colours count for none."""
     parts = cell.split("\x1b[")
     return len(parts[0]) + sum(len(part.partition("m")[2]) for part in parts[1:])
 

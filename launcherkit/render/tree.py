@@ -12,8 +12,8 @@ from launcherkit.model.plan import Plan, PlannedFunction
 from launcherkit.model.tree import Bridge, GuestTree
 from launcherkit.render.columns import columns, visible
 from launcherkit.render.size import size
+from launcherkit.topology.build import bar_sizes
 
-_MEMORY = 0x200
 _ABOVE_A_SWITCH = 2
 """A root complex and a root port; what comes after them on the way to a device is a switch."""
 _SHORT = {
@@ -64,8 +64,7 @@ def _on_host(function: PlannedFunction, facts: HostFacts) -> str:
 
 
 def _bars(detail: PciDetail) -> list[str]:
-    """Memory BARs alone: a guest's ports are few, and no device that is passed through needs them."""
-    sizes = [size(bar.size) for bar in detail.resources if bar.line < 6 and bar.flags & _MEMORY and bar.size > 0]
+    sizes = list(map(size, bar_sizes(detail)))
     return [f"BARs of {' + '.join(sizes)}"] if sizes else []
 
 

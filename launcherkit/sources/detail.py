@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
+from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
 from launcherkit.sources.identity import base_name, hexadecimal, number, text
 from launcherkit.sources.tree import LARGE, is_about_one_file
 
@@ -69,6 +69,7 @@ class DetailReader:
             resources=_bars(directory.read("resource") or b"") if function.is_bridge_by_class else needed.resources,
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
+            link=None if function.is_vf else _link(directory),
         )
 
     def _has_bars(self, function: PciFunction) -> bool:
@@ -108,6 +109,38 @@ def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
     if header == b"\xff\xff\xff\xff":
         return power_state, None, False
     return power_state, header[2] & 0x7F, True
+
+
+def _link(directory: Tree) -> PciLink | None:
+    """What is no PCIe has none of the files; a root complex's own function has them with ``Unknown`` and 0."""
+    speed = directory.read("current_link_speed", 32)
+    if speed is None:
+        return None
+    link = PciLink(
+        _speed(speed),
+        _width(directory.read("current_link_width", 32)),
+        _speed(directory.read("max_link_speed", 32)),
+        _width(directory.read("max_link_width", 32)),
+    )
+    return None if link == _NO_LINK else link
+
+
+_NO_LINK = PciLink(None, None, None, None)
+
+
+def _speed(content: bytes | None) -> int | None:
+    """``16.0 GT/s PCIe``, ``8 GT/s`` of older kernels."""
+    figure, _, unit = (content or b"").strip().partition(b" ")
+    whole, _, tenth = figure.partition(b".")
+    if not unit.startswith(b"GT/s") or not whole.isdigit() or not (tenth or b"0").isdigit() or len(figure) > 5:
+        return None
+    return int(whole) * 1000 + int(tenth[:1] or b"0") * 100
+
+
+def _width(content: bytes | None) -> int | None:
+    """0 is no link, and 255 one that couldn't be read."""
+    lanes = number(content)
+    return lanes if lanes and lanes <= 32 else None
 
 
 def _vfio_dev(directory: Tree) -> str | None:

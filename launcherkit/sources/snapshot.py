@@ -76,7 +76,7 @@ def _function(facts: HostFacts, function: PciFunction) -> dict[str, Any]:
 
 
 def _detail(detail: PciDetail) -> dict[str, Any]:
-    vgpu = detail.vgpu
+    vgpu, link = detail.vgpu, detail.link
     return _said(
         {
             "revision": None if detail.revision is None else f"{detail.revision:02x}",
@@ -94,6 +94,7 @@ def _detail(detail: PciDetail) -> dict[str, Any]:
             "power_state": detail.power_state,
             "vfio_dev": detail.vfio_dev,
             "vgpu": None if vgpu is None else {"current_type": vgpu.current_type, "creatable": vgpu.creatable},
+            "link": None if link is None else _said(link._asdict()),
         }
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from launcherkit.errors import BadSnapshot
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.cpuset import parse_cpuset
-from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
+from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType, NumaNode
 from launcherkit.sources.checked_json import Fields, flag, hex_of, natural, parse_json, text
 from launcherkit.sources.numa import distances_of
@@ -85,7 +85,7 @@ def _function(fields: Fields) -> PciFunction:
 
 
 def _detail(fields: Fields) -> PciDetail:
-    vgpu = fields.child("vgpu")
+    vgpu, link = fields.child("vgpu"), fields.child("link")
     detail = PciDetail(
         revision=fields.optional("revision", hex_of(2), "2 hex digits"),
         header_type=fields.optional("header_type", natural, "a number"),
@@ -102,9 +102,16 @@ def _detail(fields: Fields) -> PciDetail:
         power_state=fields.optional("power_state", text, "a power state"),
         vfio_dev=fields.optional("vfio_dev", text, "a name such as vfio0"),
         vgpu=None if vgpu is None else _vgpu(vgpu),
+        link=None if link is None else _link(link),
     )
     fields.finish()
     return detail
+
+
+def _link(fields: Fields) -> PciLink:
+    link = PciLink(*(fields.optional(name, natural, "a number") for name in PciLink._fields))
+    fields.finish()
+    return link
 
 
 def _vgpu(fields: Fields) -> VgpuVf:

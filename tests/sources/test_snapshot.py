@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar, PciDetail, PciFunction, VgpuVf
+from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import FORMAT, dump
@@ -55,6 +55,7 @@ _details = st.builds(
     _maybe(_name),
     _maybe(_name),
     _maybe(st.builds(VgpuVf, _small, _tuples(st.tuples(_small, st.text(max_size=5))))),
+    _maybe(st.builds(PciLink, *[_maybe(_small)] * 4)),
 )
 _functions = st.builds(
     PciFunction,

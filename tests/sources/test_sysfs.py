@@ -12,7 +12,7 @@ import pytest
 from launcherkit import translate
 from launcherkit.errors import NoSysfs, UnreadableFile
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import Bar, PciFunction
+from launcherkit.model.function import Bar, PciFunction, PciLink
 from launcherkit.sources.host import Host
 from tests.support.faults import failing
 from tests.support.hosttree import BAR, HostTree
@@ -351,3 +351,31 @@ def test_a_variable_that_names_what_can_not_be_read_is_told_so(tmp_path: Path) -
         pytest.raises(UnreadableFile, match=r"PCI_RESOURCE_A: 0000:e1:00.0 can't be read: .*Input/output error"),
     ):
         translate("<domain type='kvm'><devices/></domain>", env=env, host=Host.from_sysfs(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "link"),
+    [
+        ("16.0 GT/s PCIe", "8", PciLink(16000, 8, 32000, 16)),
+        ("2.5 GT/s", "1", PciLink(2500, 1, 32000, 16)),
+        ("5 GT/s", "16", PciLink(5000, 16, 32000, 16)),
+        ("Unknown speed", "0", PciLink(None, None, 32000, 16)),
+        ("Unknown", "255", PciLink(None, None, 32000, 16)),
+    ],
+)
+def test_the_link_of_a_function_is_read_in_every_kernels_spelling(
+    tmp_path: Path, speed: str, width: str, link: PciLink
+) -> None:
+    tree, best = HostTree(tmp_path), {"max_link_speed": "32.0 GT/s PCIe\n", "max_link_width": "16\n"}
+    tree.function(
+        "0000:01:00.0", files={"current_link_speed": speed + "\n", "current_link_width": width + "\n", **best}
+    )
+    assert Host.from_sysfs(tmp_path).scan().details[PciAddress.parse("0000:01:00.0")].link == link
+
+
+def test_what_is_no_pcie_and_a_vf_have_no_link(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function("0000:01:00.0")
+    vf = tree.vf("0000:01:00.0", "0000:01:00.4")
+    (vf / "current_link_speed").write_text("Unknown\n")
+    assert [detail.link for detail in Host.from_sysfs(tmp_path).scan().details.values()] == [None, None]

@@ -1,0 +1,29 @@
+"""A host as a tree, its functions in words: what every picture of it is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcherkit.model.host import HostFacts
+from launcherkit.resolve.pci_class import class_name
+from launcherkit.resolve.readiness import readiness_of
+from launcherkit.sources.pci_ids import find_names
+from launcherkit.topology.build import build
+from launcherkit.topology.tree import Topology
+
+
+def topology_of(facts: HostFacts, tables: Iterable[str], *, every: bool) -> Topology:
+    """The tree of a host.
+
+    Args:
+        facts: a scan.
+        tables: where ``pci.ids`` may be.
+        every: as for `build`.
+    """
+    names = find_names(facts.functions.values(), tables)
+    return build(
+        facts,
+        readiness_of(facts),
+        lambda function: (names.class_(function) or class_name(function), names.device(function)),
+        every=every,
+    )

@@ -1,0 +1,37 @@
+"""Five machines and the pictures that are expected of them: `python -m tests.topology.machines` draws them anew."""
+
+from __future__ import annotations
+
+from launcherkit.colour import PLAIN
+from launcherkit.render.host import topology_of
+from launcherkit.render.topology import draw
+from launcherkit.sources.host import open_host
+from launcherkit.topology.tree import Topology
+from tests.support.imports import ROOT
+
+DATA = ROOT / "tests" / "data"
+PICTURES = ROOT / "tests" / "topology" / "pictures"
+HOSTS = {
+    "rack-server": "rack-server.umockdev",
+    "workstation": "hosts/workstation.json",
+    "a2-vfs": "hosts/a2-vfs.json",
+    "hgx": "hosts/hgx.json",
+    "laptop": "hosts/laptop.json",
+}
+TABLES = (str(DATA / "hosts" / "pci.ids"),)
+COLUMNS = 110
+
+
+def topology(name: str, *, every: bool = False) -> Topology:
+    """The tree of one of the machines."""
+    return topology_of(open_host(str(DATA / HOSTS[name])).scan(), TABLES, every=every)
+
+
+def pictures() -> dict[str, str]:
+    """File names and what is to be in the files."""
+    return {f"{name}.txt": draw(topology(name), PLAIN, COLUMNS) for name in HOSTS}
+
+
+if __name__ == "__main__":
+    for file, text in pictures().items():
+        (PICTURES / file).write_text(text, encoding="utf-8")
