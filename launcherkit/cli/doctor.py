@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from launcherkit.cli.known_host import KnownHost
 from launcherkit.colour import ink_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
@@ -159,7 +160,7 @@ def _of_vm(
     has_variables = bool(environment.variables) or inputs.dra.present()
     nodes_matter = inputs.policy.node_check != "never"
     try:
-        translation = replace(inputs, host=_KnownHost(facts), policy=policy).translate()
+        translation = replace(inputs, host=KnownHost(facts), policy=policy).translate()
     except LauncherkitError as error:
         found = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
         entries = [entry for name in environment.variables for entry in environment.read(name).allocation.entries]
@@ -186,13 +187,3 @@ def _claimed(inputs: Inputs) -> Iterator[HostAddress]:
         if request.claim is not None:
             with suppress(LauncherkitError):
                 yield from inputs.dra.read(request).entries
-
-
-class _KnownHost:
-    """A host of which everything has been read already."""
-
-    def __init__(self, facts: HostFacts) -> None:
-        self._facts = facts
-
-    def facts(self, addresses: object, mdevs: object = (), *, topology: bool = False) -> HostFacts:  # noqa: ARG002  # all is known
-        return self._facts

@@ -7,61 +7,108 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
+from launcherkit.cli.known_host import KnownHost
 from launcherkit.colour import ink_for
+from launcherkit.domain.document import read_document
+from launcherkit.domain.tree import read_tree
+from launcherkit.errors import LauncherkitError
+from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_flags, read_inputs
+from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import write_stdout
-from launcherkit.process.options import switch_from, text_from
+from launcherkit.process.options import switch_from
 from launcherkit.render.host import topology_of
+from launcherkit.render.matrix import draw_matrix
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
 from launcherkit.sources.pci_ids import PATHS
+from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.topology.document import document
+from launcherkit.topology.guest import guest_of
+from launcherkit.topology.matrix import matrix_of
+from launcherkit.topology.tree import Guest, Topology
 
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket
 around its functions; each function has its driver, whether a guest could have it, or the code of the error that says
 why not (`launcherkit explain CODE`). GPUs, accelerators and what is bound to a VFIO driver are shown, with all that
-shares their slots and groups. It only reads, and needs no privileges."""
+shares their slots and groups. With a VM, what goes to it is marked, and the guest's own tree
+follows. It only reads, and needs no privileges."""
 
 EPILOG = """\
 examples:
   launcherkit topology                       this host
   launcherkit topology --host host.json      a snapshot by `launcherkit snapshot`, or a recording *.umockdev
   launcherkit topology --all                 every function
-  launcherkit topology --json                the tree as JSON"""
+  launcherkit topology --matrix              how close the devices are to each other
+  launcherkit topology --json                the tree as JSON
+  launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
 
 _WIDE = 120
 """Columns where there is no terminal to ask."""
 
 
+_STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
+"""Stands in for the domain where only a VMI or an environment is given."""
+
+
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--host",
-        metavar="DIR|SNAPSHOT.json|X.umockdev",
-        default=text_from("--host", env) or "/",
-        help="where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, or a "
-        "umockdev recording (default: this machine)",
-    )
-    parser.add_argument("--all", action="store_true", default=switch_from("--all", env), help="show every function")
-    parser.add_argument(
-        "--json", action="store_true", default=switch_from("--json", env), help="print the tree as JSON"
+    add_input_arguments(parser, env, domain_required=False)
+    group = parser.add_argument_group("output")
+    group.add_argument("--all", action="store_true", default=switch_from("--all", env), help="show every function")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the tree as JSON")
+    form.add_argument(
+        "--matrix", action="store_true", help="print how close the devices are to each other, as nvidia-smi topo -m"
     )
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Read the host and draw it.
+    """Read the host and draw it; where a VM can't have what it asks for, its errors follow the picture.
 
     Raises:
-        LauncherkitError: as `open_host` does.
+        LauncherkitError: as `open_host` and `translate` do.
     """
-    topology = topology_of(open_host(args.host).scan(), PATHS, every=args.all)
-    if args.json:
-        text = json.dumps(document(topology), indent=2) + "\n"
-    else:
-        text = draw(topology, ink_for(sys.stdout.isatty(), env), _columns(env))
-    write_stdout(text.encode("utf-8", "backslashreplace"))
+    inputs = _vm(args, env)
+    policy = inputs.policy if inputs else resolve_policy(policy_flags(args, env), env, None, args.policy)
+    host = open_host(host_of(args.host, env, policy).text)
+    facts = host.scan()._replace(recorded=host.recorded)
+    topology = topology_of(facts, PATHS, every=args.all)
+    try:
+        guest = None if inputs is None else _guest(inputs, facts)
+    except LauncherkitError:
+        if not args.json:
+            _print(_text(topology, args, env))
+        raise
+    _print(_text(replace(topology, guest=guest), args, env))
     return 0
+
+
+def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
+    if not (args.domain or args.vmi or args.env_file):
+        return None
+    return read_inputs(args, env, None if args.domain else (_STUB, args.vmi or args.env_file))
+
+
+def _guest(inputs: Inputs, facts: HostFacts) -> Guest:
+    translation = replace(inputs, host=KnownHost(facts)).translate()
+    tree = read_tree(read_document(translation.domain_xml).root)
+    return guest_of(inputs.domain_name, translation.plan, tree)
+
+
+def _text(topology: Topology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
+    if args.json:
+        return json.dumps(document(topology), indent=2) + "\n"
+    ink = ink_for(sys.stdout.isatty(), env)
+    if args.matrix:
+        return draw_matrix(matrix_of(topology), ink)
+    return draw(topology, ink, _columns(env))
+
+
+def _print(text: str) -> None:
+    write_stdout(text.encode("utf-8", "backslashreplace"))
 
 
 def _columns(env: Mapping[str, str]) -> int:

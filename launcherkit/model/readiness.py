@@ -10,6 +10,9 @@ State: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused
 type) or ``parent`` (its VFs or mediated devices go to guests). Of all else: ``host`` for what the host uses, ``unused``
 for what has no driver, ``bridge``."""
 
+FOR_GUESTS: tuple[State, ...] = ("ready", "blocked", "idle", "parent")
+"""The states of devices that people give to guests."""
+
 
 class Blocker(NamedTuple):
     """Why QEMU could not have a function."""
@@ -34,4 +37,4 @@ class Readiness(NamedTuple):
     @property
     def for_guests(self) -> bool:
         """Whether it is a device that people give to guests."""
-        return self.state in ("ready", "blocked", "idle", "parent")
+        return self.state in FOR_GUESTS

@@ -9,7 +9,9 @@ from itertools import groupby
 from launcherkit.colour import Ink
 from launcherkit.model.function import PciLink
 from launcherkit.model.readiness import Blocker, State
-from launcherkit.render.columns import counted, padded, visible, width
+from launcherkit.render.columns import counted, padded, visible
+from launcherkit.render.guest import guest_lines, marks_of
+from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.size import size
 from launcherkit.topology.tree import (
     Bridge,
@@ -28,18 +30,13 @@ _WORDS: Mapping[State, str] = {"idle": "no driver", "parent": "shared", "unused"
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """One line as it would be on an endless terminal."""
+class _Pen:
+    """What every part of the picture is drawn with."""
 
-    parts: tuple[str, ...]
-    """None of them is broken."""
-    rail: str = ""
-    """The lines of the tree before it."""
-    below: str = ""
-    """The same, for what of it goes on the next line."""
-
-    def within(self, first: str, rest: str) -> _Line:
-        return _Line(self.parts, first + self.rail, rest + self.below)
+    ink: Ink
+    groups: Mapping[int, Group]
+    marks: Mapping[str, str]
+    """What to say of a function or a mediated device besides, by its address or UUID."""
 
 
 def draw(topology: Topology, ink: Ink, across: int) -> str:
@@ -51,71 +48,54 @@ def draw(topology: Topology, ink: Ink, across: int) -> str:
         across: columns of the terminal. A line that is longer goes on below itself, broken between its parts alone.
     """
     groups = {group.number: group for group in topology.groups}
-    lines = [line for node in topology.nodes for line in _node(node, groups, ink)]
+    pen = _Pen(ink, groups, marks_of(topology.guest, ink))
+    lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines:
-        lines.append(_Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
+        lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
     if topology.left_out:
         several = counted(topology.left_out, "other function")
-        lines.append(_Line((ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),)))
-    return "".join(f"{text}\n" for line in lines for text in _broken(line, across))
+        lines.append(Line((ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),)))
+    if topology.guest is not None:
+        lines += [Line(()), *guest_lines(topology.guest, ink)]
+    return "".join(f"{text}\n" for line in lines for text in broken(line, across))
 
 
-def _broken(line: _Line, across: int) -> Iterator[str]:
-    text, started = line.rail, False
-    for part in line.parts:
-        gap = "  " if started else ""
-        if started and width(text) + len(gap) + width(part.rstrip()) > across:
-            yield text.rstrip()
-            text, gap = f"{line.below}    ", ""
-        text, started = text + gap + part, True
-    yield text.rstrip()
-
-
-def _branched(children: Sequence[list[_Line]]) -> Iterator[_Line]:
-    """What hangs below one point, each child's first line at the rail."""
-    for position, child in enumerate(children):
-        last = position == len(children) - 1
-        first, rest = ("└─ ", "   ") if last else ("├─ ", "│  ")
-        for number, line in enumerate(child):
-            yield line.within(rest if number else first, rest)
-
-
-def _node(node: Node, groups: Mapping[int, Group], ink: Ink) -> Iterator[_Line]:
+def _node(node: Node, pen: _Pen) -> Iterator[Line]:
     cpus = (f"CPUs {node.cpus}",) if node.cpus else ()
-    yield _Line((ink.head("no NUMA node" if node.number is None else f"NUMA node {node.number}"), *cpus))
-    yield from _branched([[*_complex(each, groups, ink)] for each in node.complexes])
+    yield Line((pen.ink.head("no NUMA node" if node.number is None else f"NUMA node {node.number}"), *cpus))
+    yield from branched([[*_complex(each, pen)] for each in node.complexes])
 
 
-def _complex(root: RootComplex, groups: Mapping[int, Group], ink: Ink) -> Iterator[_Line]:
-    yield _Line((visible(root.name or "on a path that isn't known"),))
-    yield from _behind(root, groups, ink)
+def _complex(root: RootComplex, pen: _Pen) -> Iterator[Line]:
+    yield Line((visible(root.name or "on a path that isn't known"),))
+    yield from _behind(root, pen)
 
 
-def _behind(branch: RootComplex | Bridge, groups: Mapping[int, Group], ink: Ink) -> Iterator[_Line]:
-    bridges = [[*_bridge(each, groups, ink)] for each in branch.bridges]
-    slots = [[*_slot(each, groups, ink)] for each in branch.slots]
-    yield from _branched([*slots, *bridges])
+def _behind(branch: RootComplex | Bridge, pen: _Pen) -> Iterator[Line]:
+    bridges = [[*_bridge(each, pen)] for each in branch.bridges]
+    slots = [[*_slot(each, pen)] for each in branch.slots]
+    yield from branched([*slots, *bridges])
 
 
-def _bridge(bridge: Bridge, groups: Mapping[int, Group], ink: Ink) -> Iterator[_Line]:
+def _bridge(bridge: Bridge, pen: _Pen) -> Iterator[Line]:
     """A bridge that leads to one other bridge alone stands on one line with that."""
     names = [f"{visible(bridge.address)} {bridge.kind}"]
     while len(bridge.bridges) == 1 and not bridge.slots:
         (bridge,) = bridge.bridges
         names.append(f"> {visible(bridge.address)} {bridge.kind}")
-    yield _Line(tuple(ink.faint(name) for name in names))
-    yield from _behind(bridge, groups, ink)
+    yield Line(tuple(pen.ink.faint(name) for name in names))
+    yield from _behind(bridge, pen)
 
 
-def _slot(slot: Slot, groups: Mapping[int, Group], ink: Ink) -> Iterator[_Line]:
-    link = next((_link(each.link, each.wider, ink) for each in slot.functions if each.link), ())
-    yield _Line((f"slot {slot.slot}", *link))
-    heads = iter(_heads(slot.functions, ink))
+def _slot(slot: Slot, pen: _Pen) -> Iterator[Line]:
+    link = next((_link(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
+    yield Line((f"slot {slot.slot}", *link))
+    heads = iter(_heads(slot.functions, pen.ink))
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
         them = list(functions)
-        if number in groups:
-            yield _Line(tuple(_group(groups[number], them, ink)), "┌ ", "│ ")
-        rows = [line for each in them for line in _function(next(heads), each, ink)]
+        if number in pen.groups:
+            yield Line(tuple(_group(pen.groups[number], them, pen.ink)), "┌ ", "│ ")
+        rows = [line for each in them for line in _function(next(heads), each, pen)]
         for position, row in enumerate(rows):
             rail, below = ("", "") if number is None else ("│ ", "│ ") if position < len(rows) - 1 else ("└ ", "  ")
             yield row.within(rail, below)
@@ -139,20 +119,27 @@ def _heads(functions: Iterable[Function], ink: Ink) -> Iterator[list[str]]:
     return ([cell for cell in cells if cell] for cells in padded(rows))
 
 
-def _function(head: Iterable[str], function: Function, ink: Ink) -> Iterator[_Line]:
+def _function(head: Iterable[str], function: Function, pen: _Pen) -> Iterator[Line]:
     parts = [
         *head,
         *([visible(function.name)] if function.name else []),
         f"[{function.ids}]",
     ]
     parts += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
-    parts += [ink.bad(visible(each.why)) for each in function.blockers if not each.whole]
-    yield _Line(tuple(parts))
+    parts += [pen.ink.bad(visible(each.why)) for each in function.blockers if not each.whole]
+    parts += [pen.marks[str(function.address)]] if str(function.address) in pen.marks else []
+    yield Line(tuple(parts))
     possible = function.possible_vfs
     for vfs in function.vfs:
-        yield _Line(tuple(_vfs(vfs, possible, ink)), "  ", "  ")
+        yield Line((*_vfs(vfs, possible, pen.ink), *_marked(map(str, vfs.addresses), pen)), "  ", "  ")
     if function.mdevs:
-        yield _Line(tuple(map(_mdevs, function.mdevs)), "  ", "  ")
+        uuids = (uuid for slots in function.mdevs for uuid in slots.uuids)
+        yield Line((*map(_mdevs, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
+
+
+def _marked(names: Iterable[str], pen: _Pen) -> Iterator[str]:
+    """Which of those that share a line go to the guest."""
+    yield from (f"{name} {pen.marks[name]}" for name in names if name in pen.marks)
 
 
 def _state(state: State, blockers: Iterable[Blocker], ink: Ink) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciLink
+from launcherkit.model.plan import Role
 from launcherkit.model.readiness import Blocker, State
 
 
@@ -113,6 +114,75 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestFunction:
+    """What a guest gets, and where."""
+
+    source: str
+    """Its address on the host, or the UUID of a mediated device."""
+    request: str
+    """The name of the request that it answers, or that it comes along with."""
+    role: Role
+    why: str
+    """Why it is here, in words."""
+    guest: str | None
+    """Its address in the guest; None where libvirt chooses it, or the guest isn't shown it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestBridge:
+    """A PCI controller of a guest that leads to what it gets."""
+
+    index: int
+    model: str
+    bus_number: int | None
+    cell: int | None
+    """The guest's NUMA cell of a root bus."""
+    bridges: tuple[GuestBridge, ...]
+    functions: tuple[GuestFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stayed:
+    """A function of a card that the guest does not get."""
+
+    address: PciAddress
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What a VM gets of a host."""
+
+    name: str
+    bridges: tuple[GuestBridge, ...]
+    unplaced: tuple[GuestFunction, ...]
+    """What libvirt places, what it isn't shown, and what is behind ports that libvirt places."""
+    stayed: tuple[Stayed, ...]
+
+    def functions(self) -> Iterator[GuestFunction]:
+        """All that it gets."""
+        for bridge in self.bridges:
+            yield from _functions_of(bridge)
+        yield from self.unplaced
+
+
+def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
+    yield from bridge.functions
+    for below in bridge.bridges:
+        yield from _functions_of(below)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A slot and the way to it."""
+
+    node: int | None
+    way: tuple[str | None, ...]
+    """The root complex, and each bridge below it."""
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """A host as a tree."""
 
@@ -121,16 +191,17 @@ class Topology:
     """By number."""
     left_out: int
     """How many endpoints are not shown."""
+    guest: Guest | None = None
+    """Where it was asked for with a VM."""
 
-    def slots(self) -> Iterator[Slot]:
+    def places(self) -> Iterator[Place]:
         """All slots, in the order of the tree."""
         for node in self.nodes:
             for root in node.complexes:
-                yield from slots_of(root)
+                yield from _places(root, node.number, (root.name,))
 
 
-def slots_of(branch: RootComplex | Bridge) -> Iterator[Slot]:
-    """All slots behind a bridge or root complex, in the order of the tree."""
-    yield from branch.slots
+def _places(branch: RootComplex | Bridge, node: int | None, way: tuple[str | None, ...]) -> Iterator[Place]:
+    yield from (Place(node, way, slot) for slot in branch.slots)
     for bridge in branch.bridges:
-        yield from slots_of(bridge)
+        yield from _places(bridge, node, (*way, bridge.address))

@@ -1,0 +1,53 @@
+"""The tree of a guest on a terminal: what it gets, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcherkit.colour import Ink
+from launcherkit.render.columns import visible
+from launcherkit.render.lines import Line, branched
+from launcherkit.topology.tree import Guest, GuestBridge, GuestFunction
+
+_SHORT = {
+    "pcie-expander-bus": "expander",
+    "pcie-root-port": "root port",
+    "pcie-switch-upstream-port": "switch",
+    "pcie-switch-downstream-port": "switch port",
+}
+
+
+def guest_lines(guest: Guest, ink: Ink) -> Iterator[Line]:
+    """The guest below its name."""
+    yield Line((ink.head("guest"), visible(guest.name)))
+    children = [[*_bridge(each, ink)] for each in guest.bridges]
+    if guest.unplaced:
+        rows = [[_function(each, ink)] for each in guest.unplaced]
+        children.append([Line(("where libvirt puts it",)), *branched(rows)])
+    yield from branched(children or [[Line(("nothing of this host",))]])
+
+
+def marks_of(guest: Guest | None, ink: Ink) -> Mapping[str, str]:
+    """What to say of a function of the host, by its address or UUID: which request it goes to, or why it stays."""
+    if guest is None:
+        return {}
+    marks = {each.source: ink.good(f"\u2192 {visible(each.request)}{_along(each)}") for each in guest.functions()}
+    return marks | {str(each.address): ink.odd(f"stays: {visible(each.why)}") for each in guest.stayed}
+
+
+def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:
+    number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
+    cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
+    yield Line((ink.faint(f"{visible(_SHORT.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"),))
+    rows = [[_function(each, ink)] for each in bridge.functions]
+    yield from branched([*rows, *([*_bridge(each, ink)] for each in bridge.bridges)])
+
+
+def _function(function: GuestFunction, ink: Ink) -> Line:
+    guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
+    name = ink.good(f"{visible(function.request)}{_along(function)}")
+    return Line((guest, f"\u2190 {function.source}", name))
+
+
+def _along(function: GuestFunction) -> str:
+    return "" if function.role == "primary" else ", comes along"

@@ -1,0 +1,80 @@
+"""How close the devices of a host are to each other, in the words of ``nvidia-smi topo -m``; for any vendor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from launcherkit.model.readiness import FOR_GUESTS
+from launcherkit.topology.tree import Function, Place, Topology
+
+Closeness: TypeAlias = Literal["X", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
+LEGEND: dict[Closeness, str] = {
+    "X": "itself",
+    "PIX": "through one PCIe switch or bridge at most",
+    "PXB": "through several switches or bridges behind one root port",
+    "PHB": "through the root complex",
+    "NODE": "through several root complexes of one NUMA node",
+    "SYS": "through the interconnect of NUMA nodes",
+    "?": "the NUMA node of one of them is not known",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and where it is."""
+
+    place: Place
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two devices."""
+
+    closeness: Closeness
+    same_slot: bool
+    same_group: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Every device with every other."""
+
+    devices: tuple[Device, ...]
+    rows: tuple[tuple[Pair, ...], ...]
+
+
+def matrix_of(topology: Topology) -> Matrix:
+    """The devices of a tree, a card's first function for the card; further functions of its model are devices too."""
+    devices = tuple(
+        Device(place, function) for place in topology.places() for function in _devices_of(place.slot.functions)
+    )
+    return Matrix(devices, tuple(tuple(_pair(one, other) for other in devices) for one in devices))
+
+
+def _devices_of(functions: tuple[Function, ...]) -> list[Function]:
+    first = next((each for each in functions if each.state in FOR_GUESTS), functions[0])
+    return [each for each in functions if each is first or each.ids == first.ids]
+
+
+def _pair(one: Device, other: Device) -> Pair:
+    same_group = one.function.group is not None and one.function.group == other.function.group
+    return Pair(_closeness(one, other), one.place.slot == other.place.slot, same_group)
+
+
+def _closeness(one: Device, other: Device) -> Closeness:
+    if one.function == other.function:
+        return "X"
+    here, there = one.place, other.place
+    if here.way[0] is None or here.way[0] != there.way[0]:
+        if (here.node is None) != (there.node is None):
+            return "?"
+        return "NODE" if here.node == there.node else "SYS"
+    shared = 1
+    while shared < min(len(here.way), len(there.way)) and here.way[shared] == there.way[shared]:
+        shared += 1
+    if shared == 1:
+        return "PHB"
+    # A switch is an upstream port, which both have, and a downstream port each.
+    return "PIX" if max(len(here.way), len(there.way)) - shared <= 1 else "PXB"
