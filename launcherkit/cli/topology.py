@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.render.host import topology_of
 from launcherkit.render.matrix import draw_matrix
+from launcherkit.render.page import page
+from launcherkit.render.picture import picture
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
 from launcherkit.sources.pci_ids import PATHS
@@ -43,6 +46,7 @@ examples:
   launcherkit topology --all                 every function
   launcherkit topology --matrix              how close the devices are to each other
   launcherkit topology --json                the tree as JSON
+  launcherkit topology --html > host.html    a page to fold, print and send; --svg: a picture
   launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
 
 _WIDE = 120
@@ -63,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     form.add_argument(
         "--matrix", action="store_true", help="print how close the devices are to each other, as nvidia-smi topo -m"
     )
+    form.add_argument("--svg", action="store_true", help="print the tree as a picture, one self-contained SVG file")
+    form.add_argument("--html", action="store_true", help="print the tree as a page, one self-contained HTML file")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -79,7 +85,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     try:
         guest = None if inputs is None else _guest(inputs, facts)
     except LauncherkitError:
-        if not args.json:
+        if not (args.json or args.svg or args.html):
             _print(_text(topology, args, env))
         raise
     _print(_text(replace(topology, guest=guest), args, env))
@@ -101,10 +107,16 @@ def _guest(inputs: Inputs, facts: HostFacts) -> Guest:
 def _text(topology: Topology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
     if args.json:
         return json.dumps(document(topology), indent=2) + "\n"
+    if args.svg or args.html:
+        return (picture if args.svg else page)(topology, f"PCI devices of {_name(args)}")
     ink = ink_for(sys.stdout.isatty(), env)
     if args.matrix:
         return draw_matrix(matrix_of(topology), ink)
     return draw(topology, ink, _columns(env))
+
+
+def _name(args: argparse.Namespace) -> str:
+    return os.path.basename(args.host.rstrip("/")) if args.host and args.host.strip("/") else "this machine"
 
 
 def _print(text: str) -> None:

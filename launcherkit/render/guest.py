@@ -22,7 +22,7 @@ def guest_lines(guest: Guest, ink: Ink) -> Iterator[Line]:
     yield Line((ink.head("guest"), visible(guest.name)))
     children = [[*_bridge(each, ink)] for each in guest.bridges]
     if guest.unplaced:
-        rows = [[_function(each, ink)] for each in guest.unplaced]
+        rows = [[Line(guest_function_words(each, ink))] for each in guest.unplaced]
         children.append([Line(("where libvirt puts it",)), *branched(rows)])
     yield from branched(children or [[Line(("nothing of this host",))]])
 
@@ -35,18 +35,23 @@ def marks_of(guest: Guest | None, ink: Ink) -> Mapping[str, str]:
     return marks | {str(each.address): ink.odd(f"stays: {visible(each.why)}") for each in guest.stayed}
 
 
-def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:
+def guest_bridge_words(bridge: GuestBridge) -> str:
+    """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
     number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
     cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
-    yield Line((ink.faint(f"{visible(_SHORT.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"),))
-    rows = [[_function(each, ink)] for each in bridge.functions]
-    yield from branched([*rows, *([*_bridge(each, ink)] for each in bridge.bridges)])
+    return f"{visible(_SHORT.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
 
 
-def _function(function: GuestFunction, ink: Ink) -> Line:
+def guest_function_words(function: GuestFunction, ink: Ink) -> tuple[str, str, str]:
+    """Where it is in the guest, where on the host, and for which request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
-    name = ink.good(f"{visible(function.request)}{_along(function)}")
-    return Line((guest, f"\u2190 {function.source}", name))
+    return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{_along(function)}")
+
+
+def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:
+    yield Line((ink.faint(guest_bridge_words(bridge)),))
+    rows = [[Line(guest_function_words(each, ink))] for each in bridge.functions]
+    yield from branched([*rows, *([*_bridge(each, ink)] for each in bridge.bridges)])
 
 
 def _along(function: GuestFunction) -> str:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from launcherkit.colour import Ink
-from launcherkit.model.function import PciLink
-from launcherkit.model.readiness import Blocker, State
 from launcherkit.render.columns import counted, padded, visible
 from launcherkit.render.guest import guest_lines, marks_of
 from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.size import size
+from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
     Bridge,
     Function,
     Group,
-    MdevSlots,
     Node,
     RootComplex,
     Slot,
     Topology,
-    VirtualFunctions,
 )
-
-_WORDS: Mapping[State, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
-"""Where the state's own name isn't what people say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ def _bridge(bridge: Bridge, pen: _Pen) -> Iterator[Line]:
 
 
 def _slot(slot: Slot, pen: _Pen) -> Iterator[Line]:
-    link = next((_link(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
+    link = next((link_words(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
     yield Line((f"slot {slot.slot}", *link))
     heads = iter(_heads(slot.functions, pen.ink))
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
@@ -114,7 +108,7 @@ def _heads(functions: Iterable[Function], ink: Ink) -> Iterator[list[str]]:
     """What is said of every function of a slot, lined up."""
     rows = []
     for each in functions:
-        state, driver = _state(each.state, each.blockers, ink), visible(each.driver or "")
+        state, driver = state_word(each.state, each.blockers, ink), visible(each.driver or "")
         rows.append((str(each.address), state, driver or ("no driver" if each.blockers else ""), visible(each.kind)))
     return ([cell for cell in cells if cell] for cells in padded(rows))
 
@@ -131,60 +125,12 @@ def _function(head: Iterable[str], function: Function, pen: _Pen) -> Iterator[Li
     yield Line(tuple(parts))
     possible = function.possible_vfs
     for vfs in function.vfs:
-        yield Line((*_vfs(vfs, possible, pen.ink), *_marked(map(str, vfs.addresses), pen)), "  ", "  ")
+        yield Line((*vfs_words(vfs, possible, pen.ink), *_marked(map(str, vfs.addresses), pen)), "  ", "  ")
     if function.mdevs:
         uuids = (uuid for slots in function.mdevs for uuid in slots.uuids)
-        yield Line((*map(_mdevs, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
+        yield Line((*map(mdevs_words, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
 
 
 def _marked(names: Iterable[str], pen: _Pen) -> Iterator[str]:
     """Which of those that share a line go to the guest."""
     yield from (f"{name} {pen.marks[name]}" for name in names if name in pen.marks)
-
-
-def _state(state: State, blockers: Iterable[Blocker], ink: Ink) -> str:
-    """One word: the code of what is in the way, else what it is."""
-    codes = dict.fromkeys(blocker.code for blocker in blockers)
-    if codes:
-        return ink.bad(",".join(code or "no group" for code in codes))
-    word = _WORDS.get(state, state)
-    return ink.good(word) if state in ("ready", "parent") else ink.odd(word) if state == "idle" else word
-
-
-def _vfs(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator[str]:
-    number = len(vfs.addresses)
-    yield counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs"
-    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else _state(vfs.state, vfs.blockers, ink)
-    yield visible(vfs.driver or "no driver")
-    yield f"[{vfs.ids}]"
-    if vfs.type:
-        yield visible(vfs.type)
-    if vfs.groups:
-        yield f"IOMMU {'group' if len(vfs.groups) == 1 else 'groups'} {_ranges(vfs.groups)}"
-    yield f"from {vfs.addresses[0]} on" if len(vfs.addresses) > 1 else str(vfs.addresses[0])
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    from launcherkit.model.cpuset import format_cpuset
-
-    return format_cpuset(frozenset(numbers))
-
-
-def _mdevs(slots: MdevSlots) -> str:
-    more = "" if slots.possible is None else f", {slots.possible} more possible"
-    return f"{visible(slots.type)}: {len(slots.uuids)} made{more}"
-
-
-def _link(link: PciLink | None, wider: int | None, ink: Ink) -> tuple[str, ...]:
-    """``16 GT/s x8``; a speed below the device's own is usual while it is idle, fewer lanes are not."""
-    if link is None or link.width is None:
-        return ()
-    speed = f"{_gigatransfers(link.speed)} " if link.speed else ""
-    if link.speed and link.max_speed and link.speed < link.max_speed:
-        speed = f"{_gigatransfers(link.speed)} of {_gigatransfers(link.max_speed)} "
-    text = f"PCIe {speed}x{link.width}"
-    return (text,) if wider is None else (text, ink.odd(f"could have x{wider}"))
-
-
-def _gigatransfers(speed: int) -> str:
-    return f"{speed / 1000:g} GT/s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcherkit.colour import PLAIN
 from launcherkit.render.host import topology_of
+from launcherkit.render.picture import picture
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
 from launcherkit.topology.tree import Topology
@@ -18,6 +19,7 @@ HOSTS = {
     "hgx": "hosts/hgx.json",
     "laptop": "hosts/laptop.json",
 }
+DRAWN = ROOT / "docs" / "images" / "topology.svg"
 TABLES = (str(DATA / "hosts" / "pci.ids"),)
 COLUMNS = 110
 
@@ -25,6 +27,11 @@ COLUMNS = 110
 def topology(name: str, *, every: bool = False) -> Topology:
     """The tree of one of the machines."""
     return topology_of(open_host(str(DATA / HOSTS[name])).scan(), TABLES, every=every)
+
+
+def drawn() -> str:
+    """The picture in README.md."""
+    return picture(topology("workstation"), "PCI devices of a workstation")
 
 
 def pictures() -> dict[str, str]:
@@ -35,3 +42,4 @@ def pictures() -> dict[str, str]:
 if __name__ == "__main__":
     for file, text in pictures().items():
         (PICTURES / file).write_text(text, encoding="utf-8")
+    DRAWN.write_text(drawn(), encoding="utf-8")

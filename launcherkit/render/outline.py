@@ -1,0 +1,125 @@
+"""A host, and the guest of a VM, as nested items in words: what drawings are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from launcherkit.colour import PLAIN
+from launcherkit.model.readiness import Blocker, State
+from launcherkit.render.columns import visible
+from launcherkit.render.guest import guest_bridge_words, guest_function_words, marks_of
+from launcherkit.render.size import size
+from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
+from launcherkit.topology.tree import (
+    Bridge,
+    Function,
+    Group,
+    GuestBridge,
+    GuestFunction,
+    Node,
+    RootComplex,
+    Slot,
+    Topology,
+)
+
+Tone: TypeAlias = Literal["plain", "good", "odd", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing of a drawing, with what is in it."""
+
+    kind: Literal["node", "branch", "slot", "group", "function", "guest"]
+    label: str
+    words: tuple[str, ...] = ()
+    badge: str = ""
+    tone: Tone = "plain"
+    """Of the badge."""
+    items: tuple[Item, ...] = ()
+
+
+def outline(topology: Topology) -> tuple[Item, ...]:
+    """The NUMA nodes of a host, then the guest where there is one."""
+    marks = marks_of(topology.guest, PLAIN)
+    groups = {group.number: group for group in topology.groups}
+    nodes = [_node(node, groups, marks) for node in topology.nodes]
+    if not nodes:
+        nodes = [Item("node", "no GPU, no accelerator, and nothing that has a VFIO driver")]
+    if topology.guest is None:
+        return tuple(nodes)
+    guest = topology.guest
+    items = [_guest_bridge(each) for each in guest.bridges]
+    if guest.unplaced:
+        items.append(Item("branch", "where libvirt puts it", items=tuple(map(_guest_function, guest.unplaced))))
+    return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
+
+
+def _node(node: Node, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Item:
+    label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
+    complexes = tuple(
+        Item("branch", visible(each.name or "on a path that isn't known"), items=tuple(_behind(each, groups, marks)))
+        for each in node.complexes
+    )
+    return Item("node", label, (f"CPUs {node.cpus}",) if node.cpus else (), items=complexes)
+
+
+def _behind(branch: RootComplex | Bridge, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Iterator[Item]:
+    for slot in branch.slots:
+        yield _slot(slot, groups, marks)
+    for bridge in branch.bridges:
+        items = tuple(_behind(bridge, groups, marks))
+        yield Item("branch", f"{visible(bridge.address)} {bridge.kind}", items=items)
+
+
+def _slot(slot: Slot, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Item:
+    link = next((link_words(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
+    items: list[Item] = []
+    for number, functions in groupby(slot.functions, key=lambda each: each.group):
+        inner = tuple(item for each in functions for item in _function(each, marks))
+        items += [_group(groups[number], inner)] if number in groups else inner
+    return Item("slot", f"slot {slot.slot}", link, items=tuple(items))
+
+
+def _group(group: Group, functions: tuple[Item, ...]) -> Item:
+    here = {item.label for item in functions}
+    elsewhere = [str(member) for member in group.members if str(member) not in here]
+    words = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
+    why = "; ".join(f"{each.code} {each.device} is {visible(each.why)}" for each in group.blockers)
+    return Item("group", f"IOMMU group {group.number}", words, why, "bad", functions)
+
+
+def _function(function: Function, marks: Mapping[str, str]) -> Iterator[Item]:
+    words = [visible(function.driver or "no driver"), visible(function.kind)]
+    words += [visible(function.name)] if function.name else []
+    words.append(f"[{function.ids}]")
+    words += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
+    words += [visible(each.why) for each in function.blockers if not each.whole]
+    address = str(function.address)
+    words += [marks[address]] if address in marks else []
+    yield Item("function", address, tuple(words), *_badge(function.state, function.blockers))
+    for vfs in function.vfs:
+        number, _, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
+        marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
+        yield Item("function", number, (*others, *marked), *_badge(vfs.state, vfs.blockers))
+    for slots in function.mdevs:
+        marked = (f"{uuid} {marks[uuid]}" for uuid in slots.uuids if uuid in marks)
+        yield Item("function", mdevs_words(slots), tuple(marked))
+
+
+def _badge(state: State, blockers: Iterable[Blocker]) -> tuple[str, Tone]:
+    them = tuple(blockers)
+    tones: dict[State, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
+    return state_word(state, them, PLAIN), "bad" if them else tones.get(state, "plain")
+
+
+def _guest_bridge(bridge: GuestBridge) -> Item:
+    items = (*map(_guest_function, bridge.functions), *map(_guest_bridge, bridge.bridges))
+    return Item("branch", guest_bridge_words(bridge), items=items)
+
+
+def _guest_function(function: GuestFunction) -> Item:
+    address, *words = guest_function_words(function, PLAIN)
+    return Item("guest", address, tuple(words))

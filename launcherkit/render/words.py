@@ -1,0 +1,63 @@
+"""Parts of a host in words, the same in every picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from launcherkit.colour import Ink
+from launcherkit.model.cpuset import format_cpuset
+from launcherkit.model.function import PciLink
+from launcherkit.model.readiness import Blocker, State
+from launcherkit.render.columns import counted, visible
+from launcherkit.topology.tree import MdevSlots, VirtualFunctions
+
+_WORDS: Mapping[State, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
+"""Where the state's own name isn't what people say."""
+
+
+def state_word(state: State, blockers: Iterable[Blocker], ink: Ink) -> str:
+    """One word: the code of what is in the way, else what it is."""
+    codes = dict.fromkeys(blocker.code for blocker in blockers)
+    if codes:
+        return ink.bad(",".join(code or "no group" for code in codes))
+    word = _WORDS.get(state, state)
+    return ink.good(word) if state in ("ready", "parent") else ink.odd(word) if state == "idle" else word
+
+
+def vfs_words(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator[str]:
+    """How many VFs, their state, driver, IDs, vGPU type and IOMMU groups, and where they begin."""
+    number = len(vfs.addresses)
+    yield counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs"
+    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_word(vfs.state, vfs.blockers, ink)
+    yield visible(vfs.driver or "no driver")
+    yield f"[{vfs.ids}]"
+    if vfs.type:
+        yield visible(vfs.type)
+    if vfs.groups:
+        yield f"IOMMU {'group' if len(vfs.groups) == 1 else 'groups'} {_ranges(vfs.groups)}"
+    yield f"from {vfs.addresses[0]} on" if len(vfs.addresses) > 1 else str(vfs.addresses[0])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    return format_cpuset(frozenset(numbers))
+
+
+def mdevs_words(slots: MdevSlots) -> str:
+    """``GRID T4-1Q: 2 made, 14 more possible``."""
+    more = "" if slots.possible is None else f", {slots.possible} more possible"
+    return f"{visible(slots.type)}: {len(slots.uuids)} made{more}"
+
+
+def link_words(link: PciLink | None, wider: int | None, ink: Ink) -> tuple[str, ...]:
+    """``16 GT/s x8``; a speed below the device's own is usual while it is idle, fewer lanes are not."""
+    if link is None or link.width is None:
+        return ()
+    speed = f"{_gigatransfers(link.speed)} " if link.speed else ""
+    if link.speed and link.max_speed and link.speed < link.max_speed:
+        speed = f"{_gigatransfers(link.speed)} of {_gigatransfers(link.max_speed)} "
+    text = f"PCIe {speed}x{link.width}"
+    return (text,) if wider is None else (text, ink.odd(f"could have x{wider}"))
+
+
+def _gigatransfers(speed: int) -> str:
+    return f"{speed / 1000:g} GT/s"
