@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
@@ -15,13 +16,15 @@ nodes. Everything launcherkit decides by is in it, so the file can stand for the
 `launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
 
 It reads only, needs no privileges, and leaves out host name and serial numbers unless --all is given.
-One function a line, sorted: two snapshots of one host can be compared with `diff`.
+One function a line, sorted: two snapshots of one host can be compared with `diff`, and --diff
+says what it means: what is gone, new or moved, drivers, groups that were split, links with fewer lanes.
 """
 EPILOG = """\
 examples:
   launcherkit snapshot -o host.json               this host
   launcherkit snapshot --root /host -o host.json  the node's root, mounted at /host in a pod
   launcherkit snapshot --root X.umockdev          a recording made by `umockdev-record --all`
+  launcherkit snapshot --diff host.json /         what changed since then
 """
 
 
@@ -48,19 +51,33 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         dest="everything",
         help="add host name, kernel, DMI names and serial numbers; review it before you share it",
     )
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="instead of all this, print what changed from one host to the other; each is a root, a snapshot or a "
+        "recording. Exits with 0 where nothing did, with 1 where something did",
+    )
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Read the host and write the snapshot.
+    """Read the host and write the snapshot, or compare two hosts: 1 where they differ.
 
     Raises:
         LauncherkitError: as `open_host` and `write_atomically` do.
     """
     from launcherkit.atomic import write_atomically
+    from launcherkit.colour import ink_for
+    from launcherkit.render.changes import draw_changes
     from launcherkit.sources.host import open_host, open_tree
     from launcherkit.sources.machine import read_machine
     from launcherkit.sources.snapshot import dump
+    from launcherkit.topology.changes import changes
 
+    if args.diff:
+        found = changes(*(open_host(each).scan() for each in args.diff))
+        write_stdout(draw_changes(found, ink_for(sys.stdout.isatty(), env)).encode("utf-8", "backslashreplace"))
+        return 1 if found else 0
     # This host's own links lead nowhere else; a root that was mounted or unpacked may be somebody else's.
     confined = os.path.realpath(args.root) != "/"
     facts = open_host(args.root, confined=confined).scan()

@@ -1,0 +1,149 @@
+"""What changed on a host between two looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.topology.build import bar_sizes
+
+Moves = Mapping[PciAddress, PciAddress]
+"""Where each function that is on both hosts was, and where it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different."""
+
+    what: str
+    """``gone``, ``new``, ``moved``, ``driver``, ``group``, ``link`` and so on."""
+    subject: str
+    """The address of the function, as it is now where it is there now."""
+    before: str
+    after: str
+
+
+def changes(old: HostFacts, new: HostFacts) -> tuple[Change, ...]:
+    """All that is different, function by function.
+
+    What differs from boot to boot anyhow is left out: numbers of groups, where BARs are, the speed of an idle link.
+
+    A function that is gone, where another of its model and function number is new, has moved.
+    """
+    moves = _moves(old, new)
+    here = set(moves.values())
+    found = [Change("gone", str(each), _what(old.functions[each]), "") for each in _own(old, moves)]
+    found += [Change("new", str(each), "", _what(new.functions[each])) for each in _own(new, here)]
+    for was, now in moves.items():
+        found += [Change("moved", str(now), str(was), str(now))] if was != now else []
+        found += _function_changes(now, _values(was, old), _values(now, new))
+    found += _group_changes(old, new, moves)
+    mdevs = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in old.mdevs.items()}
+    made = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in new.mdevs.items()}
+    found += [Change("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
+    found += [Change("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
+    return tuple(found)
+
+
+def _what(function: PciFunction) -> str:
+    return f"{function.vendor:04x}:{function.device:04x} class {function.class_code >> 8:04x}"
+
+
+def _own(facts: HostFacts, known: Iterable[PciAddress]) -> list[PciAddress]:
+    """The functions that the other host lacks; VFs are told by their physical function's number of them."""
+    there = set(known)
+    functions = facts.functions
+    return sorted(
+        address
+        for address, function in functions.items()
+        if address not in there and (function.physfn is None or function.physfn not in functions)
+    )
+
+
+def _moves(old: HostFacts, new: HostFacts) -> Moves:
+    same = {
+        address: address
+        for address in sorted(old.functions)
+        if _is_same(old.functions[address], new.functions, address)
+    }
+    left = _by_model(old, same)
+    arrived = _by_model(new, same)
+    moved = {
+        was: now
+        for model, addresses in left.items()
+        for was, now in zip(addresses, arrived.get(model, ()), strict=False)
+    }
+    return dict(sorted((same | moved).items()))
+
+
+def _is_same(function: PciFunction, others: Mapping[PciAddress, PciFunction], address: PciAddress) -> bool:
+    other = others.get(address)
+    return other is not None and _model(other) == _model(function)
+
+
+def _model(function: PciFunction) -> tuple[object, ...]:
+    subsystem = (function.subsystem_vendor, function.subsystem_device)
+    return (*function.model, *subsystem, function.class_code, function.is_vf or function.address.function)
+
+
+def _by_model(facts: HostFacts, without: Iterable[PciAddress]) -> Mapping[tuple[object, ...], list[PciAddress]]:
+    known, found = set(without), dict[tuple[object, ...], list[PciAddress]]()
+    for address in sorted(facts.functions):
+        function = facts.functions[address]
+        if address not in known and not function.is_vf:
+            found.setdefault(_model(function), []).append(address)
+    return found
+
+
+def _values(address: PciAddress, facts: HostFacts) -> Mapping[str, str]:
+    """What is compared of a function, in words."""
+    function, detail = facts.functions[address], facts.details.get(address)
+    values = {
+        "driver": function.driver or "none",
+        "NUMA node": "none" if function.numa_node is None else str(function.numa_node),
+        "IOMMU group": "none" if function.iommu_group is None else "one",
+    }
+    return values if detail is None else values | _detail_values(detail)
+
+
+def _detail_values(detail: PciDetail) -> dict[str, str]:
+    values = {"config space": "readable" if detail.config_readable else "all ones: fallen off the bus"}
+    if detail.link is not None and detail.link.width is not None:
+        values["link"] = f"x{detail.link.width}"
+    if detail.sriov_numvfs is not None:
+        values["VFs"] = str(detail.sriov_numvfs)
+    if sizes := bar_sizes(detail):
+        values["BARs"] = " + ".join(f"{each >> 20} MiB" if each >> 20 else f"{each} bytes" for each in sizes)
+    values["power"] = "D3cold" if detail.power_state == "D3cold" else "on"
+    if detail.vgpu is not None:
+        values["vGPU type"] = str(detail.vgpu.current_type or "none")
+    return values
+
+
+def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    """Of what is known of both: what one of two looks didn't read has not changed."""
+    for what, value in before.items():
+        if what in after and after[what] != value:
+            yield Change(what, str(now), value, after[what])
+
+
+def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Change]:
+    """Groups whose members are together no more, or are now; by today's addresses."""
+    before = {now: old.functions[was].iommu_group for was, now in moves.items()}
+    after = {now: new.functions[now].iommu_group for now in moves.values()}
+    kept = [now for now in before if before[now] is not None and after[now] is not None]
+    for what, ones, others in (("split", before, after), ("joined", after, before)):
+        members: dict[int | None, list[PciAddress]] = {}
+        for now in kept:
+            members.setdefault(ones[now], []).append(now)
+        for together in members.values():
+            parts: dict[int | None, list[str]] = {}
+            for now in together:
+                parts.setdefault(others[now], []).append(str(now))
+            if len(parts) > 1:
+                whole, apart = ", ".join(map(str, together)), " | ".join(", ".join(part) for part in parts.values())
+                texts = (whole, apart) if what == "split" else (apart, whole)
+                yield Change(f"group {what}", str(together[0]), *texts)
