@@ -1,7 +1,7 @@
 """How long ``launcherkit topology`` takes on a large host, against ``launcherkit snapshot`` on the same one.
 
 A tree of two-function cards is built in a temporary directory. Both are run as processes, one after the other,
-their output thrown away. The target: at most 1.5 times the snapshot's time.
+their output thrown away. The target, for the text: at most 1.5 times the snapshot's time.
 
     python -m benchmarks.host_tree [--pairs 7] [--functions 4096]
 """
@@ -22,12 +22,11 @@ _FORMS = {"text": (), "JSON": ("--json",), "SVG": ("--svg",), "HTML": ("--html",
 
 
 _SNAPSHOT = """import sys
-from launcherkit.cli.main import run
 from launcherkit.sources.host import open_host
 from launcherkit.sources.snapshot import dump
 sys.stdout.write(dump(open_host(sys.argv[1]).scan()))"""
-"""What the command does on its own machine. A root elsewhere it reads with care for links that lead out of it, which takes
-longer and would flatter us."""
+"""What the command does on its own machine. It reads a root elsewhere with care for links that lead out of it, which
+takes longer and would flatter us."""
 
 
 def seconds(*arguments: str) -> float:
