@@ -14,6 +14,7 @@ COMMANDS = {
     "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
     "discover": "show what would be advertised, and what would not and why; needs no kubelet",
+    "kubevirt-config": "print what KubeVirt must permit for the devices of nodes, as a patch; needs no cluster",
     "check-config": "read a configuration and report everything that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",

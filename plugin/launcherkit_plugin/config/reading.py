@@ -82,6 +82,25 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
     return tuple(entry.value() for entry in written.layout), tuple(written.spread)
 
 
+def read_permitted(path: str) -> Mapping[str, Any]:
+    """Read ``permittedHostDevices`` of a KubeVirt resource as it stands there; empty where it has none.
+
+    Args:
+        path: what ``kubectl get kubevirt -A -o yaml`` prints; ``-`` is standard input.
+
+    Raises:
+        UnreadableFile: it can't be read.
+        BadPluginConfig, SeveralErrors: it isn't one, or its entries are not as KubeVirt has them.
+    """
+    configuration, is_resource = _configuration(_parse(path, KUBEVIRT_REMEDY), path)
+    if not is_resource:
+        remedy = "Save it with `kubectl get kubevirt -A -o yaml`."
+        raise BadPluginConfig(f"{path}: not a KubeVirt resource: it has no kind", remedy, file=path, key="kind")
+    _known(configuration, path)
+    permitted: Mapping[str, Any] = configuration.get("permittedHostDevices") or {}
+    return permitted
+
+
 _Model = TypeVar("_Model", bound=Written)
 
 

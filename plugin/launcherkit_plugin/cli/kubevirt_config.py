@@ -1,0 +1,88 @@
+"""``launcherkit-plugin kubevirt-config``: what KubeVirt must permit for the devices of nodes, as a patch (K7)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from launcherkit.process.edge import tell, write_stdout
+from launcherkit.render.columns import counted
+from launcherkit_plugin.cli.offered import add_config_arguments, config_of, look, notes
+from launcherkit_plugin.cli.options import add_option
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.config.permitted import Permit
+
+OUTPUTS = ("yaml", "json")
+
+DESCRIPTION = """\
+Print what permittedHostDevices of the KubeVirt resource must have for VMs to get what `launcherkit-plugin serve`
+advertises with the same configuration, as a merge patch. It only reads, and applies nothing."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin kubevirt-config --config plugin.yaml                  for this node
+  launcherkit-plugin kubevirt-config --config plugin.yaml --snapshot gpu-1.json gpu-2.json
+  kubectl get kubevirt -A -o yaml > now.yaml
+  launcherkit-plugin kubevirt-config --config plugin.yaml --current now.yaml > patch.yaml
+  kubectl patch kubevirt -n kubevirt kubevirt --type merge --patch-file patch.yaml"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_config_arguments(parser, env)
+    hosts = parser.add_mutually_exclusive_group()
+    add_option(hosts, env, "--host", "DIR", "the root above the node's sys/ and dev/", "/")
+    about = "files of `launcherkit snapshot`, one a node, in place of this node"
+    hosts.add_argument("--snapshot", metavar="FILE", nargs="+", help=about)
+    about = "the KubeVirt resource, as `kubectl get kubevirt -A -o yaml` prints it; its entries are kept"
+    parser.add_argument("--current", metavar="FILE", help=f"{about}; - reads standard input")
+    add_option(parser, env, "--output", None, "form of the output", OUTPUTS[0], choices=OUTPUTS)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Look at each node once, and print.
+
+    Raises:
+        LauncherkitError: the configuration or the KubeVirt resource is wrong, a host can't be read, or two resources
+            have one name.
+    """
+    from launcherkit_plugin.config.permitted import permits, permitting_patch
+    from launcherkit_plugin.config.reading import read_permitted
+
+    if args.output not in OUTPUTS:  # from the variable
+        args.usage_error(f"--output is {' or '.join(OUTPUTS)}")
+    if args.config == args.current == "-":
+        args.usage_error("only one of --config and --current can read standard input")
+    current = None if args.current is None else read_permitted(args.current)
+    config = config_of(args, env)
+    wanted: list[Permit] = []
+    for place in args.snapshot or [args.host]:
+        before = f"{place}: " if args.snapshot else ""
+        offer = look(config, place, env, before)
+        offer.check()
+        wanted += permits(offer.resources, offer.facts)
+        for note in notes(offer.facts, offer.left, offer.resources):
+            tell("note", before + note, env)
+        if by_dra := sum(resource.dra for resource in offer.resources):
+            why = "KubeVirt asks no permission for claims"
+            tell("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
+    patch, more = permitting_patch(wanted, current)
+    for note in more:
+        tell("note", note, env)
+    if patch and current is None:
+        tell("note", "the patch replaces whole lists; --current FILE keeps what KubeVirt's resource has in them", env)
+    write_stdout(_written(patch, args.output).encode())
+    return 0
+
+
+def _written(patch: Mapping[str, object], output: str) -> str:
+    if output == "json":
+        return json.dumps(patch, indent=2) + "\n"
+    import yaml
+
+    text: str = yaml.safe_dump(patch, sort_keys=False)
+    return text

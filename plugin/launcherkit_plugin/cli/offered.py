@@ -1,0 +1,175 @@
+"""What a configuration offers on a host at one look, and what it leaves out and why."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.process.edge import tell, tell_notes
+from launcherkit.render.columns import counted
+from launcherkit.resolve.pci_class import class_name, is_gpu
+from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.daemon.wiring import Wiring, assemble
+from launcherkit_plugin.devices.selectors import compile_rules, with_auto
+from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.model.config import AUTO, Config, PciRule
+from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.lifecycle import Stopped
+
+NOBODY = Usage("pod-resources", {})
+"""As if no pod had anything."""
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare ``--config`` and ``--auto``; without either it is ``--auto all``."""
+    add_option(parser, env, "--config", "FILE", "the configuration; - reads standard input")
+    add_option(
+        parser,
+        env,
+        "--auto",
+        None,
+        "as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
+        "(default: all, where there is no --config)",
+        choices=AUTO,
+    )
+
+
+def config_of(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
+    """The configuration that the arguments name; notes on it are told.
+
+    Raises:
+        LauncherkitError: as `launcherkit_plugin.config.reading.read_config`.
+    """
+    if args.config is None:
+        return with_auto(Config(auto=args.auto or "all"))
+    from launcherkit_plugin.config.reading import read_config
+
+    reading = read_config(args.config, args.auto)
+    tell_notes(reading.notes, env)
+    if reading.cluster:
+        tell("note", "KubeVirt's settings in the cluster are not read here", env)
+    return reading.config
+
+
+class HostOffer(NamedTuple):
+    """What would be advertised on a host."""
+
+    facts: HostFacts
+    resources: Sequence[Resource]
+    """By name; those that have devices."""
+    left: Sequence[LeftOut]
+    check: Callable[[], None]
+    """Raises a `LauncherkitError` where two resources have one name."""
+
+
+def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -> HostOffer:
+    """Look once.
+
+    Args:
+        config: of the plugin.
+        place: the root above the host's ``sys/`` and ``dev/``, a snapshot, or a recording.
+        env: of the process; it says how messages are written.
+        before: what each begins with.
+
+    Raises:
+        LauncherkitError: the host can't be read.
+    """
+    host = node_host(place)
+    reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
+    # Looking leaves no CDI files behind.
+    setup = assemble(config._replace(cdi=None), Wiring(host, place, reporter, Guarded(), Stopped()))
+    facts = read_node(host, setup.wants, vgpu=True)
+    setup.learn(facts)
+    offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
+    resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
+    left = left_out(facts, compile_rules(config.pci), resources)
+    return HostOffer(facts, resources, left, partial(setup.check, resources))
+
+
+class LeftOut(NamedTuple):
+    """Functions of one model that a rule selects and that no pod would get, all for one reason."""
+
+    model: str
+    """``10de:2204``."""
+    what: str
+    """``display controller``."""
+    gpu: bool
+    driver: str | None
+    why: str
+    functions: tuple[PciAddress, ...]
+
+    def __str__(self) -> str:
+        first = ", ".join(map(str, self.functions[:4])) + (", ..." if len(self.functions) > 4 else "")
+        return f"{counted(len(self.functions), self.what)} {self.model} left out: {self.why} ({first})"
+
+
+def left_out(
+    host: HostFacts, match: Callable[[PciFunction], PciRule | None], resources: Iterable[Resource]
+) -> tuple[LeftOut, ...]:
+    """What rules select and no pod would get.
+
+    Args:
+        host: a scan.
+        match: the rule that a function falls under, if any.
+        resources: what would be advertised.
+    """
+    devices = [device for resource in resources for device in resource.devices.values()]
+    given = {function for device in devices for function in device.functions}
+    parents = {parent.address for parent in host.mdev_parents.values()}
+    found: dict[tuple[str, str, bool, str | None, str], list[PciAddress]] = {}
+    for address, function in sorted(host.functions.items()):
+        if address in given or match(function) is None:
+            continue
+        why = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
+        key = (f"{function.vendor:04x}:{function.device:04x}", class_name(function), is_gpu(function), function.driver)
+        found.setdefault((*key, why), []).append(address)
+    return tuple(LeftOut(*key, tuple(functions)) for key, functions in found.items())
+
+
+def _has_vgpus(address: PciAddress, host: HostFacts) -> bool:
+    """A function of an SR-IOV vGPU card (G4)."""
+    detail = host.details.get(address)
+    family = [address, *(detail.virtfns if detail else ())]
+    return any(host.details[member].vgpu is not None for member in family if member in host.details)
+
+
+def _why(function: PciFunction, host: HostFacts) -> str:
+    if bound_to_vfio(function, host.details.get(function.address)):
+        return "it is attached with another function of its card"
+    return f"bound to {function.driver}, not to a VFIO driver" if function.driver else "bound to no driver"
+
+
+def notes(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource]) -> Iterator[str]:
+    """Why a person may see less than was hoped for, a line each."""
+    yield from (str(entry) for entry in left if entry.gpu)
+    for resource in resources:
+        if _is_numbered(resource, host):
+            yield f"{resource.name} is named by its device ID: pci.ids has no name for it"
+    if resources:
+        return
+    selected = sum(len(entry.functions) for entry in left)
+    if not host.functions:
+        yield "nothing would be advertised: no PCI function is known here"
+    elif not selected:
+        yield f"nothing would be advertised: no rule selects any of the {counted(len(host.functions), 'PCI function')}"
+    else:
+        yield (
+            f"nothing would be advertised: {counted(selected, 'PCI function')} selected, none bound to a VFIO driver; "
+            "`launcherkit-plugin bind` binds them, and so does `bind: true` in their rule"
+        )
+
+
+def _is_numbered(resource: Resource, host: HostFacts) -> bool:
+    primaries = (device.functions[0] for device in resource.devices.values() if device.functions)
+    models = {host.functions[address].device for address in primaries if address in host.functions}
+    return resource.name.rpartition("/")[2] in {f"{model:04x}" for model in models}
