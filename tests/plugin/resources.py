@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
@@ -55,13 +56,20 @@ class Node:
         rules: Mapping[int, PciRule] | None = None,
         *,
         nodes: NodeChoice = "auto",
+        granted: GrantedNodes | None = None,
         binder: BindingProblems | None = None,
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = node_host(str(tree.root))
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
-            self.rule_of, lambda _, rule: rule.name or "", self.host, root=str(tree.root), nodes=nodes, binder=binder
+            self.rule_of,
+            lambda _, rule: rule.name or "",
+            self.host,
+            root=str(tree.root),
+            nodes=nodes,
+            granted=granted,
+            binder=binder,
         )
         self.seen: dict[str, Resource] = {}
 

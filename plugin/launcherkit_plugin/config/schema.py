@@ -26,6 +26,7 @@ from launcherkit_plugin.model.config import (
     DRA_DRIVER,
     Auto,
     CdiConfig,
+    CdiKind,
     DraConfig,
     GiveBack,
     LayoutEntry,
@@ -231,9 +232,14 @@ class WrittenCdi(Written):
     annotations: bool = Field(
         False, description="Give the names in an annotation of the container too, for kubelets before 1.28."
     )
+    kind: CdiKind = Field(
+        "launcherkit.io/vfio",
+        description="Of the devices: one for all, or the name of the resource, which Kata asks for.",
+    )
+    environment: bool = Field(True, description="Give containers the variables that list their devices.")
 
     def value(self) -> CdiConfig:
-        return CdiConfig(self.folder, self.only, self.annotations)
+        return CdiConfig(self.folder, self.only, self.annotations, self.kind, self.environment)
 
 
 class WrittenDra(Written):
@@ -292,3 +298,9 @@ class WrittenConfig(Written):
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
     )
+
+    @model_validator(mode="after")
+    def _each_device_once(self) -> WrittenConfig:
+        if self.nodes == "both" and self.cdi is not None and self.cdi.kind == "resource":
+            raise ValueError("cdi: {kind: resource} names each device once: nodes is auto, group or cdev")
+        return self

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
+from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
@@ -43,7 +43,7 @@ class Setup(NamedTuple):
     learn: Callable[[HostFacts], None]
     """Called once, with the first look. Raises a `LauncherkitError` where rules are in each other's way (D1)."""
     check: Callable[[Sequence[Resource]], None]
-    """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1)."""
+    """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1), or CDI can't have a name."""
     dra: DraConfig | None = None
     """Of the DRA driver; None where there is to be none."""
 
@@ -101,6 +101,8 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
     def check(resources: Sequence[Resource]) -> None:
         namer.check(resources)
+        if config.cdi is not None and config.cdi.kind == "resource":
+            check_kinds(resources)
         if config.dra is not None:
             from launcherkit_plugin.dra.disjoint import check_resources
 
@@ -146,8 +148,11 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
 def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
     if config.cdi is None:
         return GrantedNodes()
-    file = CdiFile(config.cdi.folder, part, wiring.dev_root)
-    return GrantedNodes(file, cdi_only=config.cdi.only, annotate=config.cdi.annotations)
+    cdi = config.cdi
+    used = {"pci": True, "mdev": bool(config.vgpu.mdevs), "vf": bool(config.vgpu.vfs)}
+    unused = [each for each, is_used in used.items() if not is_used and part == "pci"]
+    files = CdiFiles(cdi.folder, part, wiring.dev_root, by_resource=cdi.kind == "resource", unused=unused)
+    return GrantedNodes(files, cdi_only=cdi.only, annotate=cdi.annotations, environment=cdi.environment)
 
 
 def _binder(

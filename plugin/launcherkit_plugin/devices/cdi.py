@@ -12,19 +12,54 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import write_atomically
-from launcherkit.errors import UnwritableFile
-from launcherkit_plugin.model.device import Grant
-from launcherkit_plugin.model.errors import CdiNotWritten
+from launcherkit.errors import Collector, UnwritableFile
+from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.errors import CdiKindRefused, CdiNotWritten
 
 KIND = "launcherkit.io/vfio"
+_PREFIX = "launcherkit.io-vfio-"
+"""Of the files' names."""
 VERSION = "0.5.0"
 """Of the specification: the oldest that lets a name begin with a digit and has a path on the host. A runtime refuses a
 file that is newer than itself."""
 
 
-def cdi_name(device_id: str) -> str:
+_CDEVS = "/dev/vfio/devices/"
+_SAYABLE = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
+"""A kind, vendor and class, as that version has it: later ones allow a ``.`` in the class. No domain has a ``_``."""
+
+
+def cdi_name(device_id: str, kind: str = KIND) -> str:
     """The name by which a runtime is asked for a device: ``launcherkit.io/vfio=0000:e1:00.0``."""
-    return f"{KIND}={device_id}"
+    return f"{kind}={device_id}"
+
+
+def check_kinds(resources: Iterable[Resource]) -> None:
+    """Whether the name of each resource can be the kind of a CDI file; claims of DRA have files of another kind.
+
+    Raises:
+        CdiKindRefused, SeveralErrors: names each that can't.
+    """
+    errors = Collector()
+    for name in [resource.name for resource in resources if not resource.dra]:
+        if not _SAYABLE.fullmatch(name):
+            errors.add(
+                CdiKindRefused(
+                    f"{name} can't be the kind of a CDI file: domain and name begin with a letter, and the name has "
+                    "only letters, digits, '-' and '_'",
+                    "Give it another name: `name` in its rule, `aliases` for models and vGPU types, `domains` for "
+                    "vendors. Or leave out `kind: resource`.",
+                    resource=name,
+                    key="cdi.kind",
+                )
+            )
+    errors.raise_if_any()
+
+
+def opened_outside(nodes: Sequence[str]) -> tuple[str, ...]:
+    """What of a device's nodes tells a VMM outside of the container which device it is, as Kata takes it: VFIO's
+    character devices alone, else those of the groups. The VMM has ``/dev/iommu`` by itself."""
+    return tuple(node for node in nodes if node.startswith(_CDEVS)) or tuple(nodes)
 
 
 def cdi_annotation(names: Sequence[str]) -> dict[str, str]:
@@ -38,18 +73,19 @@ def cdi_annotation(names: Sequence[str]) -> dict[str, str]:
     return {f"cdi.k8s.io/launcherkit_{key}": ",".join(names)}
 
 
-def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "") -> bytes:
+def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "", kind: str = KIND) -> bytes:
     """The file.
 
     Args:
         nodes: the paths of the nodes in the container, by device ID. At least one device; CDI has no empty files.
         dev_root: what stands before the paths on the host.
+        kind: of the devices.
     """
     devices = [
         {"name": name, "containerEdits": {"deviceNodes": [node_edit(path, dev_root) for path in dict.fromkeys(paths)]}}
         for name, paths in sorted(nodes.items())
     ]
-    return (json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": devices}, indent=1) + "\n").encode()
+    return (json.dumps({"cdiVersion": VERSION, "kind": kind, "devices": devices}, indent=1) + "\n").encode()
 
 
 def node_edit(path: str, dev_root: str) -> dict[str, str]:
@@ -59,17 +95,19 @@ def node_edit(path: str, dev_root: str) -> dict[str, str]:
 
 
 class CdiFile:
-    """The file in the runtimes' folder. What it says is kept; nothing is written that is written already.
+    """A file in the runtimes' folder. What it says is kept; nothing is written that is written already.
 
     Args:
         folder: ``/var/run/cdi``, which runtimes look into for devices that come and go.
         part: whose devices these are: a kind may have several files, and each provider has its own.
-        dev_root: as `cdi_spec` has it.
+        dev_root, kind: as `cdi_spec` has them.
     """
 
-    def __init__(self, folder: str, part: str, dev_root: str = "") -> None:
-        self.path = os.path.join(folder, f"{KIND.replace('/', '-')}-{part}.json")
+    def __init__(self, folder: str, part: str, dev_root: str = "", kind: str = KIND) -> None:
+        of_kind = "" if kind == KIND else f"-{kind.replace('/', '_')}"
+        self.path = os.path.join(folder, f"{_PREFIX}{part}{of_kind}.json")
         self._dev_root = dev_root
+        self._kind = kind
         self._nodes: dict[str, tuple[str, ...]] = {}
         self._written: dict[str, tuple[str, ...]] | None = None
 
@@ -100,17 +138,74 @@ class CdiFile:
             with suppress(OSError):  # the write below gives the reason
                 os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             try:
-                write_atomically(self.path, cdi_spec(nodes, self._dev_root))
+                write_atomically(self.path, cdi_spec(nodes, self._dev_root, self._kind))
             except UnwritableFile as problem:
                 raise _not_written(self.path, problem.message) from problem
         else:
-            try:
-                os.unlink(self.path)
-            except (FileNotFoundError, NotADirectoryError):
-                pass
-            except OSError as problem:
-                raise _not_written(self.path, f"{self.path}: {problem.strerror}") from problem
+            _remove(self.path)
         self._written = nodes
+
+
+class CdiFiles:
+    """The files of one provider: one for all its devices, or one a resource, whose kind is the resource's name.
+
+    Args:
+        folder, part, dev_root: as `CdiFile` has them.
+        by_resource: whether each resource has its own. Kata asks for ``<resource>=<ID>`` of all that a pod has.
+        unused: parts that no provider has; what earlier configurations have left of them is removed too.
+    """
+
+    def __init__(
+        self, folder: str, part: str, dev_root: str = "", *, by_resource: bool = False, unused: Iterable[str] = ()
+    ) -> None:
+        self.by_resource = by_resource
+        self._folder = folder
+        self._part = part
+        self._dev_root = dev_root
+        self._ours = tuple(f"{_PREFIX}{each}{end}" for each in (part, *unused) for end in ("-", ".json"))
+        self._files: dict[str, CdiFile] = {}
+
+    def names(self, resource: str, ids: Iterable[str]) -> tuple[str, ...]:
+        """What a runtime is asked for."""
+        return tuple(cdi_name(key, self._kind(resource)) for key in ids)
+
+    def replace(self, nodes: Mapping[str, Mapping[str, Sequence[str]]], held: Collection[str] = ()) -> None:
+        """As `CdiFile.replace`, by resource and ID; the files of resources that are gone are removed."""
+        wanted: dict[str, dict[str, Sequence[str]]] = {kind: {} for kind in self._files}
+        for resource, of_one in nodes.items():
+            wanted.setdefault(self._kind(resource), {}).update(of_one)
+        for kind, of_kind in wanted.items():
+            self._file(kind).replace(of_kind, held)
+        self._remove_others()
+
+    def add(self, resource: str, nodes: Mapping[str, Sequence[str]]) -> None:
+        """As `CdiFile.add`, of one resource."""
+        self._file(self._kind(resource)).add(nodes)
+
+    def _kind(self, resource: str) -> str:
+        return resource if self.by_resource else KIND
+
+    def _file(self, kind: str) -> CdiFile:
+        if kind not in self._files:
+            self._files[kind] = CdiFile(self._folder, self._part, self._dev_root, kind)
+        return self._files[kind]
+
+    def _remove_others(self) -> None:
+        """Those of an earlier daemon, or of another configuration."""
+        known = {os.path.basename(file.path) for file in self._files.values()}
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for name in os.listdir(self._folder):
+                if name.startswith(self._ours) and name.endswith(".json") and name not in known:
+                    _remove(os.path.join(self._folder, name))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as problem:
+        raise _not_written(path, f"{path}: {problem.strerror}") from problem
 
 
 def _not_written(path: str, why: str) -> CdiNotWritten:
@@ -136,16 +231,36 @@ class GrantedNodes:
         cdi: where the runtime finds them.
         cdi_only: containers get them in no other way.
         annotate: containers name them in an annotation too.
+        environment: containers get the variables of E1.
     """
 
-    def __init__(self, cdi: CdiFile | None = None, *, cdi_only: bool = False, annotate: bool = False) -> None:
+    def __init__(
+        self,
+        cdi: CdiFiles | None = None,
+        *,
+        cdi_only: bool = False,
+        annotate: bool = False,
+        environment: bool = True,
+    ) -> None:
         self.cdi = cdi
         self._only = cdi_only
         self._annotate = annotate
+        self._environment = environment
+
+    def replace(self, nodes: Mapping[str, Mapping[str, Sequence[str]]], held: Collection[str] = ()) -> None:
+        """What there is, by resource and ID, for the runtime: see `CdiFiles.replace`."""
+        if self.cdi is not None:
+            self.cdi.replace(
+                {name: {key: self._said(paths) for key, paths in of_one.items()} for name, of_one in nodes.items()},
+                held,
+            )
+
+    def _said(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return opened_outside(nodes) if self.cdi is not None and self.cdi.by_resource else tuple(nodes)
 
     def grant(
         self,
-        variable: str,
+        resource: Resource,
         nodes: Mapping[str, Sequence[str]],
         *,
         listed: Iterable[str] | None = None,
@@ -154,10 +269,10 @@ class GrantedNodes:
         """What a container gets for devices.
 
         Args:
-            variable: that lists them.
+            resource: of the devices.
             nodes: of each, by ID in the order of the request; they aren't used where the next two are given and there
                 is no CDI file.
-            listed: what the variable lists, if not the IDs.
+            listed: what its variable lists, if not the IDs.
             together: the nodes of all, if not those of each.
 
         Raises:
@@ -165,10 +280,10 @@ class GrantedNodes:
         """
         names: tuple[str, ...] = ()
         if self.cdi is not None:
-            self.cdi.add(nodes)
-            names = tuple(map(cdi_name, nodes))
+            self.cdi.add(resource.name, {key: self._said(paths) for key, paths in nodes.items()})
+            names = self.cdi.names(resource.name, nodes)
         if together is None:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
-        env = {variable: ",".join(nodes if listed is None else listed)}
+        env = {resource.variable: ",".join(nodes if listed is None else listed)} if self._environment else {}
         annotations = cdi_annotation(names) if names and self._annotate else {}
-        return Grant(env, () if names and self._only else tuple(together), names, annotations)
+        return Grant(env, () if names and self._only else self._said(together), names, annotations)

@@ -295,7 +295,7 @@ class PciProvider:
         else:
             if self._granted.cdi is not None:
                 each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
-            grant = self._granted.grant(resource.variable, each, listed=listed, together=nodes)
+            grant = self._granted.grant(resource, each, listed=listed, together=nodes)
         return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
@@ -305,11 +305,18 @@ class PciProvider:
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
         if self._granted.cdi is not None:
-            well = (key for devices in self._devices.values() for key, device in devices.items() if device.healthy)
-            nodes = {key: self._chosen_nodes([self._plans[key]]) or () for key in well if key not in self._waiting}
+            nodes = {
+                name: {
+                    key: self._chosen_nodes([self._plans[key]]) or ()
+                    for key, device in devices.items()
+                    if device.healthy and key not in self._waiting
+                }
+                for name, devices in self._devices.items()
+                if not self._rules[name].dra
+            }
             # What was bound on demand since that look has nodes by now, which Allocate has written.
             held = {key for devices in usage.held.values() for key in devices if key in self._demands}
-            self._granted.cdi.replace(nodes, held)
+            self._granted.replace(nodes, held)
         return ()
 
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:

@@ -130,6 +130,10 @@ class VgpuConfig(NamedTuple):
     """For how long no pod must hold a device before it is removed (G3)."""
 
 
+CdiKind: TypeAlias = Literal["launcherkit.io/vfio", "resource"]
+"""Of CDI files: one for all devices; ``resource`` stands for the names of the resources, each with its own file."""
+
+
 class CdiConfig(NamedTuple):
     """CDI beside, or instead of, device nodes in the answer of Allocate."""
 
@@ -138,6 +142,9 @@ class CdiConfig(NamedTuple):
     """No DeviceSpecs: the runtime takes the nodes from the CDI file alone."""
     annotations: bool = False
     """The names are in an annotation of the container too, for kubelets before 1.28."""
+    kind: CdiKind = "launcherkit.io/vfio"
+    environment: bool = True
+    """Containers get the variables of E1."""
 
 
 DRA_DRIVER = "pci.launcherkit.io"

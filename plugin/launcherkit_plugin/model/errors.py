@@ -340,3 +340,13 @@ class ClaimUnreadable(LauncherkitError):
 
     code = "LK821"
     exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+# 84x: what other runtimes than KubeVirt's need
+
+
+class CdiKindRefused(LauncherkitError):
+    """CDI files are to be called after the resources, and one has a name that CDI can't say."""
+
+    code = "LK841"
+    exit_code: ClassVar[int] = EX_CONFIG

@@ -141,6 +141,8 @@ class Pool:
         self._granted = nodes or GrantedNodes()
         self._clock = changes.maker.clock
         self._targets: Mapping[tuple[str, str], Target] = {}
+        self._there: list[tuple[str, str]] = []
+        """Resource and ID of those that exist and are well."""
         self._idle: Mapping[str, float] = {}
         self._knows_usage = False
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -157,7 +159,10 @@ class Pool:
         devices: dict[str, dict[str, Device]] = {}
         rules: dict[str, MdevRule | VgpuVfRule] = {}
         targets: dict[tuple[str, str], Target] = {}
+        well: list[tuple[str, str]] = []
         for name, rule, device, target, there in self._kind.candidates(host, usage):
+            if there and device.problem is None and not rule.dra:
+                well.append((name, device.id))
             problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, there, now)
             problem = problem or elsewhere(usage, name, device.id)
             rules.setdefault(name, rule)
@@ -165,7 +170,7 @@ class Pool:
             targets[name, device.id] = target
         rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
         self._keep_held(devices, usage)
-        self._targets = targets
+        self._targets, self._there = targets, well
         return tuple(
             Resource(name, variable_name(name, rules[name].prefix), found, made_at_start=True, dra=rules[name].dra)
             for name, found in sorted(devices.items())
@@ -200,7 +205,7 @@ class Pool:
         if resource.dra:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
             return claimed_nodes(resource.variable, nodes, ids, together)
-        return self._granted.grant(resource.variable, nodes)
+        return self._granted.grant(resource, nodes)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `Provider.check`. The kubelet starts containers from its own notes after a reboot, without Allocate."""
@@ -266,9 +271,12 @@ class Pool:
             )
             for card in dict.fromkeys([*changing, *missing])
         ]
-        cdi = self._granted.cdi
-        if cdi is not None:
-            self._changes.try_to(lambda: cdi.replace(nodes, kept))
+        if self._granted.cdi is not None:
+            there: dict[str, dict[str, Sequence[str]]] = {}
+            for name, device in self._there:
+                if device in nodes:
+                    there.setdefault(name, {})[device] = nodes[device]
+            self._changes.try_to(lambda: self._granted.replace(there, kept))
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     # In a thread, one for each card

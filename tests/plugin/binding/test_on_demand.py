@@ -23,7 +23,7 @@ from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS, OnDemandBinding
 from launcherkit_plugin.binding.reconciler import BindingReconciler
-from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
+from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
@@ -86,7 +86,6 @@ class Node:
         match = self._match
         on_demand = OnDemandBinding(match, work, self.guarded, reporter, lambda: self.now)
         self.reconciler = BindingReconciler(match, work, self.guarded, reporter, on_demand)
-        self.cdi = CdiFile(f"{root}/cdi", "pci")
         self.provider = PciProvider(
             match,
             lambda _, rule: rule.name or "",
@@ -94,7 +93,7 @@ class Node:
             root=root,
             on_demand=on_demand,
             guarded=self.guarded,
-            granted=GrantedNodes(self.cdi),
+            granted=GrantedNodes(CdiFiles(f"{root}/cdi", "pci")),
         )
         self.allocator = Allocator(Reservations(), lambda: self.now)
 
@@ -203,7 +202,7 @@ def test_a_rule_may_keep_it_bound(tmp_path: Path) -> None:
 def test_the_runtime_finds_its_nodes_as_soon_as_the_pod_may_start(node: Node) -> None:
     node.allocate()
     node.turn()
-    assert '"/dev/vfio/44"' in Path(node.cdi.path).read_text()
+    assert '"/dev/vfio/44"' in (node.tree.root / "cdi" / "launcherkit.io-vfio-pci.json").read_text()
 
 
 def test_siblings_in_groups_of_their_own_are_bound_and_given_back_with_it(tmp_path: Path) -> None:

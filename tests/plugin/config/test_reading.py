@@ -57,7 +57,7 @@ aliases: {"10DE:2204": BIG, GRID T4-1Q: SMALL}
 domains: {1af4: virtio.example.com, 1002: example.com}
 pciIds: /usr/share/pci.ids
 nodes: cdev
-cdi: {folder: /run/cdi, only: true, annotations: true}
+cdi: {folder: /run/cdi, only: true, annotations: true, kind: resource, environment: false}
 rescanSeconds: 2.5
 dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
 """
@@ -124,7 +124,7 @@ def test_every_key_says_its_part(path: Path) -> None:
         domains={0x1AF4: "virtio.example.com", 0x1002: "example.com"},
         pci_ids="/usr/share/pci.ids",
         nodes="cdev",
-        cdi=CdiConfig("/run/cdi", only=True, annotations=True),
+        cdi=CdiConfig("/run/cdi", only=True, annotations=True, kind="resource", environment=False),
         rescan_seconds=2.5,
         dra=DraConfig("gpu.example.com", environment=False, evict=True),
     )
@@ -289,6 +289,8 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ("rescanSeconds: 0", "rescanSeconds: Input should be greater than or equal to 1; found '0'"),
         ("rescanSeconds: soon", "rescanSeconds: Input should be a valid number"),
         ("cdi: {folder: cdi}", "cdi.folder: String should match pattern"),
+        ("cdi: {kind: nvidia.com/gpu}", "cdi.kind: Input should be 'launcherkit.io/vfio' or 'resource'"),
+        ("nodes: both\ncdi: {kind: resource}", "the document: cdi: {kind: resource} names each device once: nodes is"),
         ("dra: {driver: GPU}", "dra.driver: a domain consists of lower-case letters"),
         (f"dra: {{driver: {'a' * 64}}}", "dra.driver: the name of a DRA driver has at most 63 characters"),
         (

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.devices.cdi import KIND, CdiFile, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
+from launcherkit_plugin.devices.cdi import KIND, CdiFile, CdiFiles, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
+from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import CdiNotWritten
 
 CARD = {"0000:e1:00.0": ["/dev/vfio/vfio", "/dev/vfio/44"]}
@@ -43,7 +44,8 @@ def test_the_annotation_has_a_key_that_the_specification_allows_and_all_names(de
 
 @pytest.mark.parametrize("annotate", [False, True])
 def test_containers_are_annotated_where_that_is_wanted(tmp_path: Path, annotate: bool) -> None:
-    granted = GrantedNodes(CdiFile(str(tmp_path), "pci"), cdi_only=True, annotate=annotate).grant("V", CARD)
+    nodes = GrantedNodes(CdiFiles(str(tmp_path), "pci"), cdi_only=True, annotate=annotate)
+    granted = nodes.grant(Resource("nvidia.com/GPU", "V", {}), CARD)
     named = {"cdi.k8s.io/launcherkit_0000-e1-00.0": "launcherkit.io/vfio=0000:e1:00.0"}
     assert (granted.nodes, granted.annotations) == ((), named if annotate else {})
 

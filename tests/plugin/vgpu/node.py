@@ -7,6 +7,7 @@ import atexit
 from collections.abc import Mapping, Sequence
 
 from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
@@ -69,9 +70,11 @@ class Node:
         layout: Sequence[LayoutEntry] = (),
         spread: Sequence[str] = (),
         grace: float = 60.0,
+        granted: GrantedNodes | None = None,
     ) -> None:
         self.kernel = kernel
         self.clock = Clock()
+        self.granted = granted
         self.config = VgpuConfig(tuple(mdevs), tuple(vfs), tuple(layout), tuple(spread), grace)
         self.usage = Usage("pod-resources", {})
         self.recorded = Recorded()
@@ -83,7 +86,9 @@ class Node:
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         self.guarded = Guarded()
-        self.providers, self.reconcilers = vgpus_of(self.config, name_of, changes, self.guarded, stopped=self.stopped)
+        self.providers, self.reconcilers = vgpus_of(
+            self.config, name_of, changes, self.guarded, stopped=self.stopped, mdev_nodes=self.granted
+        )
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 
     def hold(self, resource: str, *devices: str, pod: str = "default/vm", source: str = "pod-resources") -> None:

@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from launcherkit_plugin.devices.cdi import CdiFile, GrantedNodes
+from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.model.config import MdevRule
-from launcherkit_plugin.model.device import Holder, Usage
+from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped, held_devices
@@ -109,15 +109,17 @@ def test_a_stopped_vms_devices_are_free_until_they_are_another_pods() -> None:
 
 
 def test_the_container_runtime_finds_what_is_there_and_what_was_just_given(tmp_path: Path) -> None:
-    file = CdiFile(str(tmp_path), "mdev")
-    nodes = GrantedNodes(file, cdi_only=True)
+    nodes = GrantedNodes(CdiFiles(str(tmp_path), "mdev"), cdi_only=True)
 
     def written() -> set[str]:
-        return {device["name"] for device in json.loads(Path(file.path).read_text())["devices"]}
+        (file,) = tmp_path.iterdir()
+        return {device["name"] for device in json.loads(file.read_text())["devices"]}
 
-    grant = nodes.grant("X_A", {"1": ("/dev/vfio/vfio", "/dev/vfio/1"), "2": ("/dev/vfio/vfio", "/dev/vfio/2")})
+    grant = nodes.grant(
+        Resource("x/A", "X_A", {}), {"1": ("/dev/vfio/vfio", "/dev/vfio/1"), "2": ("/dev/vfio/vfio", "/dev/vfio/2")}
+    )
     assert grant.env == {"X_A": "1,2"}
     assert grant.nodes == ()
     assert grant.cdi == ("launcherkit.io/vfio=1", "launcherkit.io/vfio=2")
-    file.replace({"3": ("/dev/vfio/3",)}, held={"1"})  # by a look that was older than the grant
+    nodes.replace({"x/A": {"3": ("/dev/vfio/3",)}}, held={"1"})  # by a look that was older than the grant
     assert written() == {"1", "3"}
