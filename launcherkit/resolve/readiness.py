@@ -24,7 +24,7 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
         blocker = _blocker(error)
         members: Iterable[PciAddress] = (blocker.device,)
         if blocker.whole and error.group is not None:
-            members = (each for each in host.groups[error.group] if _is_concerned(each, blocker, states))
+            members = (each for each in host.groups.get(error.group, ()) if _is_concerned(each, blocker, states))
         for address in members:
             if address in found:
                 found[address].append(blocker)

@@ -73,7 +73,7 @@ def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> 
         function = facts.functions[address]
         shown.update(mate.address for mate in facts.slot_functions(address))
         if function.iommu_group is not None:
-            shown.update(member for member in facts.groups[function.iommu_group] if member in facts.functions)
+            shown.update(member for member in facts.groups.get(function.iommu_group, ()) if member in facts.functions)
         shown.add(_holder(address, facts))
     for address in tuple(shown):
         detail = facts.details.get(address)
@@ -248,7 +248,7 @@ def _groups(
     """Those of what is shown."""
     numbers = {facts.functions[address].iommu_group for address in shown}
     for number in sorted(number for number in numbers if number is not None):
-        members = facts.groups[number]
+        members = facts.groups.get(number, ())
         known = [member for member in members if member not in readiness or readiness[member].state != "bridge"]
         blockers = dict.fromkeys(
             blocker

@@ -97,6 +97,15 @@ def test_a_driver_of_an_odd_name_steers_no_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in run("--host", str(tmp_path)).stdout
 
 
+def test_a_snapshot_made_by_hand_that_lists_no_groups_is_drawn_too(tmp_path: Path) -> None:
+    card = {"address": "0000:01:00.0", "vendor": "10de", "device": "2204", "class": "030000", "iommu_group": 7}
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps({"format": "launcherkit.io/host/v1", "functions": [card], "groups": {}}))
+    done = run("--host", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "IOMMU group 7" in done.stdout
+
+
 def test_a_host_that_is_not_there_is_told_of() -> None:
     done = run("--host", "/nowhere")
     assert (done.returncode, done.stdout) == (65, "")
