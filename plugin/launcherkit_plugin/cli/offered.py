@@ -86,7 +86,6 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     """
     host = node_host(place)
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
-    # Looking leaves no CDI files behind.
     setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped()))
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)

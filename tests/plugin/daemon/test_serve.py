@@ -144,6 +144,7 @@ def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], c
         ("no file", 65, "error[LK131]"),
         ("wrong file", 78, "error[LK701]"),
         ("two of a name", 78, "error[LK702]"),
+        ("a name for no CDI kind", 78, "error[LK841]: nvidia.com/GPU.large"),
     ],
 )
 def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, text: str) -> None:
@@ -153,6 +154,9 @@ def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, te
         node.config.unlink()
     elif way == "wrong file":
         node.configure({"resources": [{"name": "GPU"}]})
+    elif way == "a name for no CDI kind":
+        rule = {"name": "nvidia.com/GPU.large", "select": [{"vendors": ["10de"], "classes": ["03"]}]}
+        node.configure({"resources": [rule], "cdi": {"kind": "resource", "folder": str(node.folder / "cdi")}})
     else:
         node.configure({"resources": [RULES["resources"][0], {**RULES["resources"][0], "name": "amd.com/GPU"}]})  # type: ignore[index]
     with node.serving() as process:
