@@ -15,13 +15,18 @@ from typing import Any
 import pytest
 import yaml
 
+from launcherkit_plugin.dra.slices import slices as slices_of
+from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector, VgpuConfig
 from launcherkit_plugin.model.errors import ClaimUnreadable
 from tests.api.applying import apply
 from tests.api.dra import AS_PLUGIN, DRIVER, NODE, claim, server
 from tests.plugin.cluster.test_cluster import Daemon, daemon
+from tests.plugin.dra.test_inventory import offer
+from tests.plugin.dra.test_inventory import published as inventory_of
 from tests.support.apiserver import kubeconfig_of
 from tests.support.cluster import Cluster
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.hosttree import HostTree
 from tests.support.waiting import until
 from tests.test_deploy_plugin import COMPONENTS, rights
 from tests.tiers import IDLE
@@ -113,6 +118,36 @@ def test_a_pool_at_the_limits_of_the_api_is_taken_and_never_written_again(server
     # The last one may not have been said yet.
     both = [f"info: {DRIVER}: {count} ResourceSlices, generation 1" for count in (2, 0)]
     assert told in (both[:1], both)
+
+
+def test_what_the_driver_publishes_of_a_large_node_is_taken_as_it_is(
+    server: Cluster, path: Path, tmp_path: Path
+) -> None:
+    tree = HostTree(tmp_path)
+    for number in range(140):  # two cards of two functions in each group, of which every fifth is not viable
+        audio = "snd_hda_intel" if number % 10 == 0 else "vfio-pci"
+        tree.function(f"0000:{number:02x}:00.0", driver="vfio-pci", group=number // 2, numa=number % 2)
+        tree.function(f"0000:{number:02x}:00.1", device=0x1AEF, class_code=0x40300, driver=audio, group=number // 2)
+    offer(tree, "0001:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
+    rule = MdevRule(("*",), mode="dynamic", dra=True)
+    gpus = PciRule((Selector(classes=("03",)),), name="a/GPU", dra=True)
+    published = [*inventory_of(tree, Config(pci=(gpus,), vgpu=VgpuConfig(mdevs=(rule,)))).values()]
+    assert len(published) == 140 + 1 + 27
+    wanted = slices_of(published, DRIVER)
+    assert {key for spec in wanted for key in spec} == {"driver", "sharedCounters", "devices"}
+
+    async def scenario(it: Daemon) -> None:
+        it.socket.publish_slices(DRIVER, wanted)
+        await shown(server, [device.name for device in published])
+        assert any(device.get("taints") for item in slices(server) for device in item["spec"].get("devices", []))
+        await asyncio.sleep(2)  # the changes come back by the watch
+        it.socket.publish_slices(DRIVER, [*wanted, {"devices": [{"name": "one-more"}]}])
+        await shown(server, [*(device.name for device in published), "one-more"])
+        assert {item["metadata"]["generation"] for item in slices(server)[:-1]} == {2}, "nothing else was written"
+        it.socket.publish_slices(DRIVER, [])
+        await shown(server, [])
+
+    beside(server, path, scenario)
 
 
 def test_slices_that_are_wiped_are_there_again_and_changes_reach_all(server: Cluster, path: Path) -> None:
