@@ -15,7 +15,7 @@ from launcherkit.golden.case import WrittenCase
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.sources.policy_file import WrittenPolicy
 from launcherkit.topology.document import FORMAT, key_of
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 from launcherkit_plugin.config.device_config import WrittenDeviceConfig
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenLayout
 
@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[type[Any], str]] = {
     "plugin-config.schema.json": (WrittenConfig, "launcherkit device plugin"),
     "device-config.schema.json": (WrittenDeviceConfig, "launcherkit parameters of DRA devices"),
     "vgpu-layout.schema.json": (WrittenLayout, "launcherkit vGPU layout"),
-    "topology.schema.json": (Topology, "launcherkit topology"),
+    "topology.schema.json": (HostTopology, "launcherkit topology"),
 }
 
 

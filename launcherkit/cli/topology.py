@@ -30,7 +30,7 @@ from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.topology.document import document
 from launcherkit.topology.guest import guest_of
 from launcherkit.topology.matrix import matrix_of
-from launcherkit.topology.tree import Guest, Topology
+from launcherkit.topology.tree import HostTopology, TreeGuest
 
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket
@@ -98,13 +98,13 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
     return read_inputs(args, env, None if args.domain else (_STUB, args.vmi or args.env_file))
 
 
-def _guest(inputs: Inputs, facts: HostFacts) -> Guest:
+def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
     translation = replace(inputs, host=KnownHost(facts)).translate()
     tree = read_tree(read_document(translation.domain_xml).root)
     return guest_of(inputs.domain_name, translation.plan, tree)
 
 
-def _text(topology: Topology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
+def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
     if args.json:
         return json.dumps(document(topology), indent=2) + "\n"
     if args.svg or args.html:

@@ -5,12 +5,12 @@ from typing import Literal, TypeAlias
 from launcherkit.model.address import PciAddress
 from launcherkit.model.value import NamedTuple
 
-State: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
+ReadyState: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
 """Of GPUs, accelerators and what has a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without a vGPU
 type) or ``parent`` (its VFs or mediated devices go to guests). Of all else: ``host`` for what the host uses, ``unused``
 for what has no driver, ``bridge``."""
 
-FOR_GUESTS: tuple[State, ...] = ("ready", "blocked", "idle", "parent")
+FOR_GUESTS: tuple[ReadyState, ...] = ("ready", "blocked", "idle", "parent")
 """The states of devices that people give to guests."""
 
 
@@ -30,7 +30,7 @@ class Blocker(NamedTuple):
 class Readiness(NamedTuple):
     """The state of a function, and what is in its way."""
 
-    state: State
+    state: ReadyState
     blockers: tuple[Blocker, ...] = ()
     """Those of its whole group; where a function is the host's own, those that it is itself to others."""
 

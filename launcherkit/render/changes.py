@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from launcherkit.colour import Ink
 from launcherkit.render.columns import columns, visible
-from launcherkit.topology.changes import Change
+from launcherkit.topology.changes import HostChange
 
 
-def draw_changes(found: Sequence[Change], ink: Ink) -> str:
+def draw_changes(found: Sequence[HostChange], ink: Ink) -> str:
     """The address, what is different, and how it was and is; nothing where nothing changed."""
     if not found:
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from launcherkit.colour import Ink
 from launcherkit.render.columns import visible
 from launcherkit.render.lines import Line, branched
-from launcherkit.topology.tree import Guest, GuestBridge, GuestFunction
+from launcherkit.topology.tree import GuestBridge, GuestFunction, TreeGuest
 
 _SHORT = {
     "pcie-expander-bus": "expander",
@@ -17,7 +17,7 @@ _SHORT = {
 }
 
 
-def guest_lines(guest: Guest, ink: Ink) -> Iterator[Line]:
+def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
     """The guest below its name."""
     yield Line((ink.head("guest"), visible(guest.name)))
     children = [[*_bridge(each, ink)] for each in guest.bridges]
@@ -27,7 +27,7 @@ def guest_lines(guest: Guest, ink: Ink) -> Iterator[Line]:
     yield from branched(children or [[Line(("nothing of this host",))]])
 
 
-def marks_of(guest: Guest | None, ink: Ink) -> Mapping[str, str]:
+def marks_of(guest: TreeGuest | None, ink: Ink) -> Mapping[str, str]:
     """What to say of a function of the host, by its address or UUID: which request it goes to, or why it stays."""
     if guest is None:
         return {}

@@ -9,10 +9,10 @@ from launcherkit.resolve.pci_class import class_name
 from launcherkit.resolve.readiness import readiness_of
 from launcherkit.sources.pci_ids import find_names
 from launcherkit.topology.build import build
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 
 
-def topology_of(facts: HostFacts, tables: Iterable[str], *, every: bool) -> Topology:
+def topology_of(facts: HostFacts, tables: Iterable[str], *, every: bool) -> HostTopology:
     """The tree of a host.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcherkit.colour import Ink
 from launcherkit.render.columns import columns, visible
-from launcherkit.topology.matrix import LEGEND, Matrix, Pair
+from launcherkit.topology.matrix import LEGEND, DevicePair, Matrix
 
 
 def draw_matrix(matrix: Matrix, ink: Ink) -> str:
@@ -32,7 +32,7 @@ def draw_matrix(matrix: Matrix, ink: Ink) -> str:
     return "".join(f"{line}\n" for line in (*columns(rows, ""), "", *columns(legend)))
 
 
-def _cell(pair: Pair, ink: Ink) -> str:
+def _cell(pair: DevicePair, ink: Ink) -> str:
     word = pair.closeness
     if word == "X":
         return word

@@ -8,21 +8,21 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from launcherkit.colour import PLAIN
-from launcherkit.model.readiness import Blocker, State
+from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import visible
 from launcherkit.render.guest import guest_bridge_words, guest_function_words, marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
-    Bridge,
-    Function,
-    Group,
     GuestBridge,
     GuestFunction,
-    Node,
+    HostTopology,
     RootComplex,
-    Slot,
-    Topology,
+    TreeBridge,
+    TreeFunction,
+    TreeGroup,
+    TreeNode,
+    TreeSlot,
 )
 
 Tone: TypeAlias = Literal["plain", "good", "odd", "bad"]
@@ -41,7 +41,7 @@ class Item:
     items: tuple[Item, ...] = ()
 
 
-def outline(topology: Topology) -> tuple[Item, ...]:
+def outline(topology: HostTopology) -> tuple[Item, ...]:
     """The NUMA nodes of a host, then the guest where there is one."""
     marks = marks_of(topology.guest, PLAIN)
     groups = {group.number: group for group in topology.groups}
@@ -57,7 +57,7 @@ def outline(topology: Topology) -> tuple[Item, ...]:
     return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
 
 
-def _node(node: Node, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Item:
+def _node(node: TreeNode, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
     label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
     complexes = tuple(
         Item("branch", visible(each.name or "on a path that isn't known"), items=tuple(_behind(each, groups, marks)))
@@ -66,7 +66,9 @@ def _node(node: Node, groups: Mapping[int, Group], marks: Mapping[str, str]) -> 
     return Item("node", label, (f"CPUs {node.cpus}",) if node.cpus else (), items=complexes)
 
 
-def _behind(branch: RootComplex | Bridge, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Iterator[Item]:
+def _behind(
+    branch: RootComplex | TreeBridge, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]
+) -> Iterator[Item]:
     for slot in branch.slots:
         yield _slot(slot, groups, marks)
     for bridge in branch.bridges:
@@ -74,7 +76,7 @@ def _behind(branch: RootComplex | Bridge, groups: Mapping[int, Group], marks: Ma
         yield Item("branch", f"{visible(bridge.address)} {bridge.kind}", items=items)
 
 
-def _slot(slot: Slot, groups: Mapping[int, Group], marks: Mapping[str, str]) -> Item:
+def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
     link = next((link_words(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
     items: list[Item] = []
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
@@ -83,7 +85,7 @@ def _slot(slot: Slot, groups: Mapping[int, Group], marks: Mapping[str, str]) -> 
     return Item("slot", f"slot {slot.slot}", link, items=tuple(items))
 
 
-def _group(group: Group, functions: tuple[Item, ...]) -> Item:
+def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
     here = {item.label for item in functions}
     elsewhere = [str(member) for member in group.members if str(member) not in here]
     words = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
@@ -91,7 +93,7 @@ def _group(group: Group, functions: tuple[Item, ...]) -> Item:
     return Item("group", f"IOMMU group {group.number}", words, why, "bad", functions)
 
 
-def _function(function: Function, marks: Mapping[str, str]) -> Iterator[Item]:
+def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item]:
     words = [visible(function.driver or "no driver"), visible(function.kind)]
     words += [visible(function.name)] if function.name else []
     words.append(f"[{function.ids}]")
@@ -109,9 +111,9 @@ def _function(function: Function, marks: Mapping[str, str]) -> Iterator[Item]:
         yield Item("function", mdevs_words(slots), tuple(marked))
 
 
-def _badge(state: State, blockers: Iterable[Blocker]) -> tuple[str, Tone]:
+def _badge(state: ReadyState, blockers: Iterable[Blocker]) -> tuple[str, Tone]:
     them = tuple(blockers)
-    tones: dict[State, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
+    tones: dict[ReadyState, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
     return state_word(state, them, PLAIN), "bad" if them else tones.get(state, "plain")
 
 

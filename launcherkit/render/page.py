@@ -7,7 +7,7 @@ from html import escape
 
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.paper import PAPER
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 
 _STYLE = """
 body{margin:2rem auto;max-width:80rem;padding:0 1rem;background:var(--back);color:var(--text);
@@ -24,7 +24,7 @@ details::details-content{content-visibility:visible;display:block}}
 """
 
 
-def page(topology: Topology, title: str) -> str:
+def page(topology: HostTopology, title: str) -> str:
     """The page; it is well-formed XML too.
 
     Args:

@@ -9,7 +9,7 @@ from html import escape
 from launcherkit.render.columns import width
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.paper import PAPER
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 
 _ROW, _STEP, _MARGIN, _LETTER = 22, 20, 16, 7.9
 """Pixels: the height of a row, how far a level is to the right, the border, the widest letter of a usual monospace."""
@@ -32,7 +32,7 @@ class _Row:
     """How many rows are in it."""
 
 
-def picture(topology: Topology, title: str) -> str:
+def picture(topology: HostTopology, title: str) -> str:
     """The picture; its rows can be reached by the keyboard, and screen readers have their text.
 
     Args:

@@ -13,13 +13,13 @@ from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.size import size
 from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
-    Bridge,
-    Function,
-    Group,
-    Node,
+    HostTopology,
     RootComplex,
-    Slot,
-    Topology,
+    TreeBridge,
+    TreeFunction,
+    TreeGroup,
+    TreeNode,
+    TreeSlot,
 )
 
 
@@ -28,12 +28,12 @@ class _Pen:
     """What every part of the picture is drawn with."""
 
     ink: Ink
-    groups: Mapping[int, Group]
+    groups: Mapping[int, TreeGroup]
     marks: Mapping[str, str]
     """What to say of a function or a mediated device besides, by its address or UUID."""
 
 
-def draw(topology: Topology, ink: Ink, across: int) -> str:
+def draw(topology: HostTopology, ink: Ink, across: int) -> str:
     """The tree as text.
 
     Args:
@@ -54,7 +54,7 @@ def draw(topology: Topology, ink: Ink, across: int) -> str:
     return "".join(f"{text}\n" for line in lines for text in broken(line, across))
 
 
-def _node(node: Node, pen: _Pen) -> Iterator[Line]:
+def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:
     cpus = (f"CPUs {node.cpus}",) if node.cpus else ()
     yield Line((pen.ink.head("no NUMA node" if node.number is None else f"NUMA node {node.number}"), *cpus))
     yield from branched([[*_complex(each, pen)] for each in node.complexes])
@@ -65,13 +65,13 @@ def _complex(root: RootComplex, pen: _Pen) -> Iterator[Line]:
     yield from _behind(root, pen)
 
 
-def _behind(branch: RootComplex | Bridge, pen: _Pen) -> Iterator[Line]:
+def _behind(branch: RootComplex | TreeBridge, pen: _Pen) -> Iterator[Line]:
     bridges = [[*_bridge(each, pen)] for each in branch.bridges]
     slots = [[*_slot(each, pen)] for each in branch.slots]
     yield from branched([*slots, *bridges])
 
 
-def _bridge(bridge: Bridge, pen: _Pen) -> Iterator[Line]:
+def _bridge(bridge: TreeBridge, pen: _Pen) -> Iterator[Line]:
     """A bridge that leads to one other bridge alone stands on one line with that."""
     names = [f"{visible(bridge.address)} {bridge.kind}"]
     while len(bridge.bridges) == 1 and not bridge.slots:
@@ -81,7 +81,7 @@ def _bridge(bridge: Bridge, pen: _Pen) -> Iterator[Line]:
     yield from _behind(bridge, pen)
 
 
-def _slot(slot: Slot, pen: _Pen) -> Iterator[Line]:
+def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
     link = next((link_words(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
     yield Line((f"slot {slot.slot}", *link))
     heads = iter(_heads(slot.functions, pen.ink))
@@ -95,7 +95,7 @@ def _slot(slot: Slot, pen: _Pen) -> Iterator[Line]:
             yield row.within(rail, below)
 
 
-def _group(group: Group, here: Iterable[Function], ink: Ink) -> Iterator[str]:
+def _group(group: TreeGroup, here: Iterable[TreeFunction], ink: Ink) -> Iterator[str]:
     own = {each.address for each in here}
     elsewhere = [str(member) for member in group.members if member not in own]
     yield ink.head(f"IOMMU group {group.number}")
@@ -104,7 +104,7 @@ def _group(group: Group, here: Iterable[Function], ink: Ink) -> Iterator[str]:
     yield from (ink.bad(f"{each.code} {each.device} is {visible(each.why)}") for each in group.blockers)
 
 
-def _heads(functions: Iterable[Function], ink: Ink) -> Iterator[list[str]]:
+def _heads(functions: Iterable[TreeFunction], ink: Ink) -> Iterator[list[str]]:
     """What is said of every function of a slot, lined up."""
     rows = []
     for each in functions:
@@ -113,7 +113,7 @@ def _heads(functions: Iterable[Function], ink: Ink) -> Iterator[list[str]]:
     return ([cell for cell in cells if cell] for cells in padded(rows))
 
 
-def _function(head: Iterable[str], function: Function, pen: _Pen) -> Iterator[Line]:
+def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterator[Line]:
     parts = [
         *head,
         *([visible(function.name)] if function.name else []),

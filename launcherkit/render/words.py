@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from launcherkit.colour import Ink
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciLink
-from launcherkit.model.readiness import Blocker, State
+from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import counted, visible
 from launcherkit.topology.tree import MdevSlots, VirtualFunctions
 
-_WORDS: Mapping[State, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
+_WORDS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
 """Where the state's own name isn't what people say."""
 
 
-def state_word(state: State, blockers: Iterable[Blocker], ink: Ink) -> str:
+def state_word(state: ReadyState, blockers: Iterable[Blocker], ink: Ink) -> str:
     """One word: the code of what is in the way, else what it is."""
     codes = dict.fromkeys(blocker.code for blocker in blockers)
     if codes:

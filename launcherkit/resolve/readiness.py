@@ -8,7 +8,7 @@ from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.readiness import Blocker, Readiness, State
+from launcherkit.model.readiness import Blocker, Readiness, ReadyState
 from launcherkit.resolve.pci_class import is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, touched_groups
@@ -34,7 +34,7 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
     return {address: _readiness(state, found[address]) for address, state in states.items()}
 
 
-def _state(function: PciFunction, host: HostFacts, parents: set[PciAddress | None]) -> State:
+def _state(function: PciFunction, host: HostFacts, parents: set[PciAddress | None]) -> ReadyState:
     """Before anybody has looked at its group."""
     detail = host.details.get(function.address)
     if is_bridge(function, detail):
@@ -50,7 +50,7 @@ def _state(function: PciFunction, host: HostFacts, parents: set[PciAddress | Non
     return "idle" if function.driver is None else "blocked"
 
 
-def _is_concerned(address: PciAddress, blocker: Blocker, states: Mapping[PciAddress, State]) -> bool:
+def _is_concerned(address: PciAddress, blocker: Blocker, states: Mapping[PciAddress, ReadyState]) -> bool:
     return address == blocker.device or states.get(address) in ("ready", "blocked", "idle")
 
 
@@ -66,5 +66,5 @@ def _blocker(error: LauncherkitError) -> Blocker:
     return Blocker(error.code, PciAddress.parse(error.device or ""), why, error.group is not None)
 
 
-def _readiness(state: State, blockers: list[Blocker]) -> Readiness:
+def _readiness(state: ReadyState, blockers: list[Blocker]) -> Readiness:
     return Readiness("blocked" if blockers and state == "ready" else state, tuple(blockers))

@@ -11,14 +11,14 @@ from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.readiness import Readiness
 from launcherkit.topology.tree import (
-    Bridge,
-    Function,
-    Group,
+    HostTopology,
     MdevSlots,
-    Node,
     RootComplex,
-    Slot,
-    Topology,
+    TreeBridge,
+    TreeFunction,
+    TreeGroup,
+    TreeNode,
+    TreeSlot,
     VirtualFunctions,
 )
 
@@ -34,7 +34,7 @@ def build(
     describe: Callable[[PciFunction], Described],
     *,
     every: bool = False,
-) -> Topology:
+) -> HostTopology:
     """The tree of a host.
 
     Args:
@@ -46,7 +46,7 @@ def build(
     endpoints = {address for address, ready in readiness.items() if ready.state != "bridge"}
     shown = endpoints if every else _for_guests(facts, readiness) & endpoints
     whole = {address for address in shown if _holder(address, facts) == address}
-    return Topology(
+    return HostTopology(
         tuple(_nodes(facts, readiness, describe, whole)),
         tuple(_groups(facts, readiness, shown)),
         len(endpoints) - len(shown),
@@ -86,10 +86,10 @@ def _nodes(
     readiness: Mapping[PciAddress, Readiness],
     describe: Callable[[PciFunction], Described],
     shown: Iterable[PciAddress],
-) -> Iterable[Node]:
+) -> Iterable[TreeNode]:
     """The slots by NUMA node and root complex; those without a node come last."""
     vfs = _vfs_by_holder(facts)
-    places: dict[tuple[int | None, str | None], dict[tuple[str, ...], list[Function]]] = {}
+    places: dict[tuple[int | None, str | None], dict[tuple[str, ...], list[TreeFunction]]] = {}
     for address in sorted(shown):
         function, detail = facts.functions[address], facts.details.get(address)
         path = detail.parents if detail else ()
@@ -100,12 +100,12 @@ def _nodes(
         names = sorted((name for node, name in places if node == number), key=lambda each: each or "~")
         complexes = (RootComplex(name, *_branch(places[number, name], 0, facts)) for name in names)
         known = None if number is None else facts.numa.get(number)
-        yield Node(number, format_cpuset(known.cpus) if known else "", tuple(complexes))
+        yield TreeNode(number, format_cpuset(known.cpus) if known else "", tuple(complexes))
 
 
 def _branch(
-    paths: Mapping[tuple[str, ...], list[Function]], depth: int, facts: HostFacts
-) -> tuple[tuple[Bridge, ...], tuple[Slot, ...]]:
+    paths: Mapping[tuple[str, ...], list[TreeFunction]], depth: int, facts: HostFacts
+) -> tuple[tuple[TreeBridge, ...], tuple[TreeSlot, ...]]:
     """The bridges and slots directly below one point of the tree.
 
     Args:
@@ -113,8 +113,8 @@ def _branch(
         depth: how many bridges are above it.
         facts: tell the links of bridges.
     """
-    below: dict[str, dict[tuple[str, ...], list[Function]]] = {}
-    here: list[Function] = []
+    below: dict[str, dict[tuple[str, ...], list[TreeFunction]]] = {}
+    here: list[TreeFunction] = []
     for path, functions in paths.items():
         if len(path) > depth:
             below.setdefault(path[depth], {})[path] = functions
@@ -125,14 +125,14 @@ def _branch(
         inner, slots = _branch(below[name], depth + 1, facts)
         detail = _detail_of(name, facts)
         kind = "root port" if depth == 0 else "switch" if inner else "switch port" if depth > 1 else "bridge"
-        bridges.append(Bridge(name, kind, detail.link if detail else None, inner, slots))
+        bridges.append(TreeBridge(name, kind, detail.link if detail else None, inner, slots))
     return tuple(bridges), _slots(here)
 
 
-def _slots(functions: Iterable[Function]) -> tuple[Slot, ...]:
+def _slots(functions: Iterable[TreeFunction]) -> tuple[TreeSlot, ...]:
     """Functions of one bus by slot."""
     ordered = sorted(functions, key=lambda each: each.address)
-    return tuple(Slot(slot, tuple(them)) for slot, them in groupby(ordered, key=lambda each: each.address.slot))
+    return tuple(TreeSlot(slot, tuple(them)) for slot, them in groupby(ordered, key=lambda each: each.address.slot))
 
 
 def _detail_of(name: str, facts: HostFacts) -> PciDetail | None:
@@ -149,10 +149,10 @@ def _function(
     readiness: Mapping[PciAddress, Readiness],
     described: Described,
     vfs: list[PciFunction],
-) -> Function:
+) -> TreeFunction:
     detail = facts.details.get(function.address)
     ready = readiness[function.address]
-    return Function(
+    return TreeFunction(
         address=function.address,
         ids=_ids(function),
         kind=described[0],
@@ -244,7 +244,7 @@ def _mdevs(address: PciAddress, facts: HostFacts) -> Iterable[MdevSlots]:
 
 def _groups(
     facts: HostFacts, readiness: Mapping[PciAddress, Readiness], shown: Iterable[PciAddress]
-) -> Iterable[Group]:
+) -> Iterable[TreeGroup]:
     """Those of what is shown."""
     numbers = {facts.functions[address].iommu_group for address in shown}
     for number in sorted(number for number in numbers if number is not None):
@@ -256,4 +256,4 @@ def _groups(
             for blocker in (readiness[member].blockers if member in readiness else ())
             if blocker.whole
         )
-        yield Group(number, tuple(known), tuple(blockers))
+        yield TreeGroup(number, tuple(known), tuple(blockers))

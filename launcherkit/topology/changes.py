@@ -15,7 +15,7 @@ Moves = Mapping[PciAddress, PciAddress]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class HostChange:
     """One thing that is different."""
 
     what: str
@@ -26,7 +26,7 @@ class Change:
     after: str
 
 
-def changes(old: HostFacts, new: HostFacts) -> tuple[Change, ...]:
+def changes(old: HostFacts, new: HostFacts) -> tuple[HostChange, ...]:
     """All that is different, function by function.
 
     What differs from boot to boot anyhow is left out: numbers of groups, where BARs are, the speed of an idle link.
@@ -35,16 +35,16 @@ def changes(old: HostFacts, new: HostFacts) -> tuple[Change, ...]:
     """
     moves = _moves(old, new)
     here = set(moves.values())
-    found = [Change("gone", str(each), _what(old.functions[each]), "") for each in _own(old, moves)]
-    found += [Change("new", str(each), "", _what(new.functions[each])) for each in _own(new, here)]
+    found = [HostChange("gone", str(each), _what(old.functions[each]), "") for each in _own(old, moves)]
+    found += [HostChange("new", str(each), "", _what(new.functions[each])) for each in _own(new, here)]
     for was, now in moves.items():
-        found += [Change("moved", str(now), str(was), str(now))] if was != now else []
+        found += [HostChange("moved", str(now), str(was), str(now))] if was != now else []
         found += _function_changes(now, _values(was, old), _values(now, new))
     found += _group_changes(old, new, moves)
     mdevs = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in old.mdevs.items()}
     made = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in new.mdevs.items()}
-    found += [Change("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
-    found += [Change("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
+    found += [HostChange("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
+    found += [HostChange("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
     return tuple(found)
 
 
@@ -123,14 +123,14 @@ def _detail_values(detail: PciDetail) -> dict[str, str]:
     return values
 
 
-def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[HostChange]:
     """Of what is known of both: what one of two looks didn't read has not changed."""
     for what, value in before.items():
         if what in after and after[what] != value:
-            yield Change(what, str(now), value, after[what])
+            yield HostChange(what, str(now), value, after[what])
 
 
-def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Change]:
+def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[HostChange]:
     """Groups whose members are together no more, or are now; by today's addresses."""
     before = {now: old.functions[was].iommu_group for was, now in moves.items()}
     after = {now: new.functions[now].iommu_group for now in moves.values()}
@@ -146,4 +146,4 @@ def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Cha
             if len(parts) > 1:
                 whole, apart = ", ".join(map(str, together)), " | ".join(", ".join(part) for part in parts.values())
                 texts = (whole, apart) if what == "split" else (apart, whole)
-                yield Change(f"group {what}", str(together[0]), *texts)
+                yield HostChange(f"group {what}", str(together[0]), *texts)

@@ -6,12 +6,12 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 
 FORMAT = "launcherkit.io/topology/v1"
 
 
-def document(topology: Topology) -> dict[str, Any]:
+def document(topology: HostTopology) -> dict[str, Any]:
     """The tree as JSON's own types: addresses as text, every field by its name in camel case."""
     return {"format": FORMAT, **_plain(topology)}
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction
 from launcherkit.model.tree import Bridge, GuestTree
-from launcherkit.topology.tree import Guest, GuestBridge, GuestFunction, Stayed
+from launcherkit.topology.tree import GuestBridge, GuestFunction, Stayed, TreeGuest
 
 
-def guest_of(name: str, plan: Plan, tree: GuestTree) -> Guest:
+def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
     """What a VM gets.
 
     Args:
@@ -26,7 +26,7 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> Guest:
             where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
             where.append(_function(function, device))
     stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.stayed)
-    return Guest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed)
+    return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed)
 
 
 def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:

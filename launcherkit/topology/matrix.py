@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from launcherkit.model.readiness import FOR_GUESTS
-from launcherkit.topology.tree import Function, Place, Topology
+from launcherkit.topology.tree import HostTopology, TreeFunction, TreePlace
 
 Closeness: TypeAlias = Literal["X", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
 LEGEND: dict[Closeness, str] = {
@@ -21,15 +21,15 @@ LEGEND: dict[Closeness, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MatrixDevice:
     """A device and where it is."""
 
-    place: Place
-    function: Function
+    place: TreePlace
+    function: TreeFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DevicePair:
     """Two devices."""
 
     closeness: Closeness
@@ -41,29 +41,29 @@ class Pair:
 class Matrix:
     """Every device with every other."""
 
-    devices: tuple[Device, ...]
-    rows: tuple[tuple[Pair, ...], ...]
+    devices: tuple[MatrixDevice, ...]
+    rows: tuple[tuple[DevicePair, ...], ...]
 
 
-def matrix_of(topology: Topology) -> Matrix:
+def matrix_of(topology: HostTopology) -> Matrix:
     """The devices of a tree, a card's first function for the card; further functions of its model are devices too."""
     devices = tuple(
-        Device(place, function) for place in topology.places() for function in _devices_of(place.slot.functions)
+        MatrixDevice(place, function) for place in topology.places() for function in _devices_of(place.slot.functions)
     )
     return Matrix(devices, tuple(tuple(_pair(one, other) for other in devices) for one in devices))
 
 
-def _devices_of(functions: tuple[Function, ...]) -> list[Function]:
+def _devices_of(functions: tuple[TreeFunction, ...]) -> list[TreeFunction]:
     first = next((each for each in functions if each.state in FOR_GUESTS), functions[0])
     return [each for each in functions if each is first or each.ids == first.ids]
 
 
-def _pair(one: Device, other: Device) -> Pair:
+def _pair(one: MatrixDevice, other: MatrixDevice) -> DevicePair:
     same_group = one.function.group is not None and one.function.group == other.function.group
-    return Pair(_closeness(one, other), one.place.slot == other.place.slot, same_group)
+    return DevicePair(_closeness(one, other), one.place.slot == other.place.slot, same_group)
 
 
-def _closeness(one: Device, other: Device) -> Closeness:
+def _closeness(one: MatrixDevice, other: MatrixDevice) -> Closeness:
     if one.function == other.function:
         return "X"
     here, there = one.place, other.place

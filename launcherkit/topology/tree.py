@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciLink
 from launcherkit.model.plan import Role
-from launcherkit.model.readiness import Blocker, State
+from launcherkit.model.readiness import Blocker, ReadyState
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class VirtualFunctions:
     addresses: tuple[PciAddress, ...]
     ids: str
     driver: str | None
-    state: State
+    state: ReadyState
     type: str | None
     """The vGPU type that is set: its name, or its number where that has none."""
     groups: tuple[int, ...]
@@ -36,7 +36,7 @@ class MdevSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class TreeFunction:
     """An endpoint; its VFs are told with it."""
 
     address: PciAddress
@@ -48,7 +48,7 @@ class Function:
     """Vendor and device, where pci.ids knows them."""
     driver: str | None
     group: int | None
-    state: State
+    state: ReadyState
     blockers: tuple[Blocker, ...]
     link: PciLink | None
     wider: int | None
@@ -61,15 +61,15 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TreeSlot:
     """A card, or what else shares domain, bus and device."""
 
     slot: PciSlot
-    functions: tuple[Function, ...]
+    functions: tuple[TreeFunction, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Bridge:
+class TreeBridge:
     """A root port, a switch's port or a bridge, with what is behind it."""
 
     address: str
@@ -77,8 +77,8 @@ class Bridge:
     kind: str
     """``root port``, ``switch``, ``switch port`` or ``bridge``."""
     link: PciLink | None
-    bridges: tuple[Bridge, ...]
-    slots: tuple[Slot, ...]
+    bridges: tuple[TreeBridge, ...]
+    slots: tuple[TreeSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ class RootComplex:
 
     name: str | None
     """``pci0000:e0``; None where the device path isn't known."""
-    bridges: tuple[Bridge, ...]
-    slots: tuple[Slot, ...]
+    bridges: tuple[TreeBridge, ...]
+    slots: tuple[TreeSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreeNode:
     """A NUMA node with its root complexes."""
 
     number: int | None
@@ -103,7 +103,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TreeGroup:
     """An IOMMU group of which something is shown."""
 
     number: int
@@ -150,7 +150,7 @@ class Stayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class TreeGuest:
     """What a VM gets of a host."""
 
     name: str
@@ -173,35 +173,35 @@ def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreePlace:
     """A slot and the way to it."""
 
     node: int | None
     way: tuple[str | None, ...]
     """The root complex, and each bridge below it."""
-    slot: Slot
+    slot: TreeSlot
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class HostTopology:
     """A host as a tree."""
 
-    nodes: tuple[Node, ...]
-    groups: tuple[Group, ...]
+    nodes: tuple[TreeNode, ...]
+    groups: tuple[TreeGroup, ...]
     """By number."""
     left_out: int
     """How many endpoints are not shown."""
-    guest: Guest | None = None
+    guest: TreeGuest | None = None
     """Where it was asked for with a VM."""
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[TreePlace]:
         """All slots, in the order of the tree."""
         for node in self.nodes:
             for root in node.complexes:
                 yield from _places(root, node.number, (root.name,))
 
 
-def _places(branch: RootComplex | Bridge, node: int | None, way: tuple[str | None, ...]) -> Iterator[Place]:
-    yield from (Place(node, way, slot) for slot in branch.slots)
+def _places(branch: RootComplex | TreeBridge, node: int | None, way: tuple[str | None, ...]) -> Iterator[TreePlace]:
+    yield from (TreePlace(node, way, slot) for slot in branch.slots)
     for bridge in branch.bridges:
         yield from _places(bridge, node, (*way, bridge.address))

@@ -7,7 +7,7 @@ from launcherkit.render.host import topology_of
 from launcherkit.render.picture import picture
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
-from launcherkit.topology.tree import Topology
+from launcherkit.topology.tree import HostTopology
 from tests.support.imports import ROOT
 
 DATA = ROOT / "tests" / "data"
@@ -24,7 +24,7 @@ TABLES = (str(DATA / "hosts" / "pci.ids"),)
 COLUMNS = 110
 
 
-def topology(name: str, *, every: bool = False) -> Topology:
+def topology(name: str, *, every: bool = False) -> HostTopology:
     """The tree of one of the machines."""
     return topology_of(open_host(str(DATA / HOSTS[name])).scan(), TABLES, every=every)
 

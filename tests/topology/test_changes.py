@@ -12,7 +12,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
-from launcherkit.topology.changes import Change, changes
+from launcherkit.topology.changes import HostChange, changes
 from tests.support.hosttree import HostTree
 from tests.topology.machines import DATA, HOSTS
 
@@ -47,35 +47,35 @@ def nic(address: str) -> Build:
         (
             [card("0000:01:00", 1)],
             [card("0000:01:00", 1, "nouveau")],
-            [Change("driver", "0000:01:00.0", "vfio-pci", "nouveau")],
+            [HostChange("driver", "0000:01:00.0", "vfio-pci", "nouveau")],
         ),
-        ([nic("0000:02:00.0")], [], [Change("gone", "0000:02:00.0", "8086:1533 class 0200", "")]),
-        ([], [nic("0000:02:00.0")], [Change("new", "0000:02:00.0", "", "8086:1533 class 0200")]),
+        ([nic("0000:02:00.0")], [], [HostChange("gone", "0000:02:00.0", "8086:1533 class 0200", "")]),
+        ([], [nic("0000:02:00.0")], [HostChange("new", "0000:02:00.0", "", "8086:1533 class 0200")]),
         (
             [nic("0000:02:00.0")],
             [nic("0000:03:00.0")],
-            [Change("moved", "0000:03:00.0", "0000:02:00.0", "0000:03:00.0")],
+            [HostChange("moved", "0000:03:00.0", "0000:02:00.0", "0000:03:00.0")],
         ),
         (
             [card("0000:01:00", 1)],
             [card("0000:01:00", 1, current_link_width="4\n")],
-            [Change("link", "0000:01:00.0", "x16", "x4")],
+            [HostChange("link", "0000:01:00.0", "x16", "x4")],
         ),
         ([card("0000:01:00", 1)], [card("0000:01:00", 1, current_link_speed="2.5 GT/s PCIe\n")], []),
         (
             [card("0000:01:00", 1)],
             [card("0000:01:00", 1, audio_group=2)],
-            [Change("group split", "0000:01:00.0", "0000:01:00.0, 0000:01:00.1", "0000:01:00.0 | 0000:01:00.1")],
+            [HostChange("group split", "0000:01:00.0", "0000:01:00.0, 0000:01:00.1", "0000:01:00.0 | 0000:01:00.1")],
         ),
         (
             [card("0000:01:00", 1, audio_group=2)],
             [card("0000:01:00", 1)],
-            [Change("group joined", "0000:01:00.0", "0000:01:00.0 | 0000:01:00.1", "0000:01:00.0, 0000:01:00.1")],
+            [HostChange("group joined", "0000:01:00.0", "0000:01:00.0 | 0000:01:00.1", "0000:01:00.0, 0000:01:00.1")],
         ),
     ],
 )
 def test_a_change_is_told_once_and_what_differs_from_boot_to_boot_is_none(
-    tmp_path: Path, old: list[Build], new: list[Build], expected: list[Change]
+    tmp_path: Path, old: list[Build], new: list[Build], expected: list[HostChange]
 ) -> None:
     assert list(changes(host(tmp_path / "old", *old), host(tmp_path / "new", *new))) == expected
 
@@ -98,7 +98,7 @@ def test_vfs_that_are_gone_are_told_by_their_number(tmp_path: Path) -> None:
         (tree.path("0000:01:00.0") / "sriov_numvfs").write_text("0\n")
 
     old, new = host(tmp_path / "old", card("0000:01:00", 1), vfs), host(tmp_path / "new", card("0000:01:00", 1), none)
-    assert changes(old, new) == (Change("VFs", "0000:01:00.0", "2", "0"),)
+    assert changes(old, new) == (HostChange("VFs", "0000:01:00.0", "2", "0"),)
 
 
 def test_a_group_that_is_lost_with_the_iommu_is_told(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_group_that_is_lost_with_the_iommu_is_told(tmp_path: Path) -> None:
     off = old._replace(
         functions={key: each._replace(iommu_group=None) for key, each in old.functions.items()}, groups={}
     )
-    assert changes(old, off) == (Change("IOMMU group", "0000:02:00.0", "one", "none"),)
+    assert changes(old, off) == (HostChange("IOMMU group", "0000:02:00.0", "one", "none"),)
 
 
 def test_what_one_look_did_not_read_has_not_changed(tmp_path: Path) -> None:
