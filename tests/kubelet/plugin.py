@@ -21,7 +21,9 @@ class Plugin:
         """``folder`` is where its files go, none to this machine's places; ``options`` are those of every start."""
         self._config = folder / "plugin.yaml"
         self._config.write_text(json.dumps(configuration))  # which is YAML too
-        self._options = [*options, "--ledger", str(folder / "ledger"), "--features-dir", str(folder)]
+        features = folder / "features"  # apart from the configuration: what is written there wakes the daemon
+        features.mkdir(exist_ok=True)
+        self._options = [*options, "--ledger", str(folder / "ledger"), "--features-dir", str(features)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, env: Mapping[str, str] = {}) -> None:
