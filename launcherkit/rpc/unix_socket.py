@@ -88,11 +88,11 @@ def _make_way(path: str, in_use: InUse, not_made: NotMade) -> None:
         raise not_made(path, problem.strerror or str(problem)) from problem
     if not stat.S_ISSOCK(mode):
         raise not_made(path, "what is there is not a socket")
-    if _answers(path):
+    if answers(path):
         raise in_use(path)
 
 
-def _answers(path: str) -> bool:
+def answers(path: str) -> bool:
     """Whether a process listens there. One that is too busy to accept does; one that only refuses has died."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(DIAL_SECONDS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from zlib import crc32
@@ -22,7 +21,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import BoundedServer
-from launcherkit.rpc.unix_socket import DIAL_SECONDS, PATH_BYTES, SocketIdentity, identity, socket_at
+from launcherkit.rpc.unix_socket import PATH_BYTES, SocketIdentity, answers, identity, socket_at
 from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS, Healths
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
 from launcherkit_plugin.model.errors import (
@@ -216,20 +215,9 @@ def _remove_dead(paths: SocketPaths, driver: str) -> None:
         folder = os.path.dirname(path)
         with suppress(OSError):
             for each in filter(name.fullmatch, os.listdir(folder)):
-                if not _answers(f"{folder}/{each}"):
-                    os.unlink(f"{folder}/{each}")
-
-
-def _answers(path: str) -> bool:
-    """Whether a process listens there. One that is too busy to accept does; one that only refuses has died."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(DIAL_SECONDS)
-        with suppress(OSError):
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                return False
-        return True
+                if not answers(f"{folder}/{each}"):
+                    with suppress(FileNotFoundError):  # its process has removed it just now
+                        os.unlink(f"{folder}/{each}")
 
 
 def _in_use(path: str) -> PluginSocketInUse:
