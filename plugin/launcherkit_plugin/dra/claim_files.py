@@ -13,6 +13,7 @@ from typing import Any
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, PreparedDevice
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef
 
@@ -21,8 +22,6 @@ _VERSIONS = ("v1beta1", "v1alpha1")
 """Of the metadata, newest first: the same object once for each. Readers pass over those that they don't know."""
 _NAME_BYTES = 255
 """The most that the name of a file may have; namespace and name of a claim may have 317."""
-_VALUE_BYTES = 64
-"""The most that a string attribute may have."""
 
 
 class ClaimPlaces(NamedTuple):
@@ -146,7 +145,7 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
             "driver": driver,
             "pool": device.result.pool,
             "name": device.result.device,
-            "attributes": {name: _typed(value) for name, value in sorted(device.attributes.items())},
+            "attributes": {name: attribute(value) for name, value in sorted(device.attributes.items())},
         }
         for device in given
         if device.result.request == request
@@ -166,12 +165,6 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
     return "".join(f'{{"apiVersion": "metadata.resource.k8s.io/{version}", {rest}\n' for version in _VERSIONS).encode()
 
 
-def _typed(value: int | bool | str) -> dict[str, int | bool | str]:
-    """An attribute as the API writes it."""
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
-    return {kind: value}
-
-
 def sibling_attributes(siblings: Iterable[str]) -> dict[str, str]:
     """The addresses of what comes along with a device, comma-separated: ``siblings``, and where they are too long for
     one attribute ``siblings2`` and so on.
@@ -179,7 +172,7 @@ def sibling_attributes(siblings: Iterable[str]) -> dict[str, str]:
     values: list[str] = []
     for address in siblings:
         longer = f"{values[-1]},{address}" if values else address
-        if values and len(longer) <= _VALUE_BYTES:
+        if values and len(longer) <= LONGEST_TEXT:
             values[-1] = longer
         else:
             values.append(address)

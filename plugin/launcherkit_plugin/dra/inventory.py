@@ -11,14 +11,12 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.window import card_bars, window_need
 from launcherkit.resolve.vfio import IOMMUFD_NODE, bound_to_vfio
 from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses
-from launcherkit_plugin.dra.labels import device_name, is_bdf
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, device_name, is_bdf
 from launcherkit_plugin.model.device import Device, Problem, Resource
 
 STANDARD = "resource.kubernetes.io/"
 """Before the names of attributes that mean the same for every driver."""
 TAINTS = "launcherkit.io/"
-LONGEST_TEXT = 64
-"""Bytes of an attribute's value."""
 
 
 Attributes: TypeAlias = dict[str, int | bool | str]

@@ -1,4 +1,7 @@
-"""What devices and counter sets are called in a pool: DNS labels, the same for as long as the device is there (D2)."""
+"""What devices and counter sets are called in a pool: DNS labels, the same for as long as the device is there (D2).
+
+And how the values of their attributes are written.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from launcherkit_plugin.model.device import Resource
 
 LONGEST = 63
 """Characters of a DNS label."""
+LONGEST_TEXT = 64
+"""Bytes of an attribute's value that is text."""
 _NOT_IN_LABEL = re.compile("[^a-z0-9]+")
 
 
@@ -28,6 +33,12 @@ def device_name(resource: Resource, key: str) -> str:
     return (
         _with_checksum(label(name, resource.name.rpartition("/")[2]), resource.name) if resource.made_at_start else name
     )
+
+
+def attribute(value: int | bool | str) -> dict[str, int | bool | str]:
+    """An attribute's value as the API writes it, in slices and in metadata."""
+    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
+    return {kind: value}
 
 
 def is_bdf(key: str) -> bool:

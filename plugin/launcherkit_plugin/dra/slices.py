@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
+from launcherkit_plugin.dra.labels import attribute
 
 MOST_DEVICES = 128
 """Of a slice whose devices have neither taints nor counters."""
@@ -71,15 +72,12 @@ def _device(device: DraDevice) -> dict[str, Any]:
         uses.setdefault(use.set, {})[use.counter] = use.amount
     written: dict[str, Any] = {
         "name": device.name,
-        "attributes": {name: {_KINDS[type(value)]: value} for name, value in sorted(device.attributes.items())},
+        "attributes": {name: attribute(value) for name, value in sorted(device.attributes.items())},
         "capacity": {name: {"value": value} for name, value in sorted(device.capacity.items())},
         "consumesCounters": [{"counterSet": name, "counters": _amounts(each)} for name, each in sorted(uses.items())],
         "taints": [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints],
     }
     return {key: value for key, value in written.items() if value}
-
-
-_KINDS: Mapping[type, str] = {int: "int", bool: "bool", str: "string"}
 
 
 def _amounts(counters: Mapping[str, int]) -> dict[str, dict[str, str]]:
