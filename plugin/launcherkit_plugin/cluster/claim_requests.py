@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from launcherkit.errors import shown
 from launcherkit_plugin.cluster.api import ApiProblem, Json, part
 from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 CLAIMS_PATH = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
@@ -34,19 +35,12 @@ class ClaimServer(Protocol):
     def apply(self, path: str, body: Json, manager: str) -> Json: ...
 
 
-class ClaimName(NamedTuple):
-    """A claim as the kubelet names it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    @property
-    def path(self) -> str:
-        return f"{CLAIMS_PATH.format(self.namespace)}/{self.name}"
+def claim_path(claim: ClaimRef) -> str:
+    """Where the API server has it."""
+    return f"{CLAIMS_PATH.format(claim.namespace)}/{claim.name}"
 
 
-def claim_name(value: object) -> ClaimName:
+def claim_name(value: object) -> ClaimRef:
     """The claim that a message names.
 
     Raises:
@@ -55,17 +49,17 @@ def claim_name(value: object) -> ClaimName:
     match value:
         case {"namespace": str(namespace), "name": str(name), "uid": str(uid)}:
             if all(re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", each) for each in (namespace, name)):
-                return ClaimName(namespace, name, uid)
+                return ClaimRef(namespace, name, uid)
     raise ValueError(f"{shown(value)} names no ResourceClaim")
 
 
-def read_claim(server: ClaimServer, claim: ClaimName) -> Json:
+def read_claim(server: ClaimServer, claim: ClaimRef) -> Json:
     """The claim as it is now, without who has changed which field.
 
     Raises:
         ApiProblem: it is gone, another one has its name, or the server doesn't answer.
     """
-    found = server.get(claim.path)
+    found = server.get(claim_path(claim))
     metadata = part(found, "metadata")
     if metadata.get("uid") != claim.uid:
         raise ApiProblem(404, f"it was deleted, and another one has its name: {shown(metadata.get('uid'))}")
@@ -87,7 +81,7 @@ class ClaimRequests:
         self._answered = answered
         self._reporter = reporter
         self._readers = ThreadPoolExecutor(_READERS, "claims")
-        self._statuses: dict[ClaimName, list[Json]] = {}
+        self._statuses: dict[ClaimRef, list[Json]] = {}
         self._some = threading.Condition()
 
     def get(self, value: object) -> None:
@@ -101,13 +95,13 @@ class ClaimRequests:
             raise ValueError(f"get-claim: {shown(value)} has no number")
         self._readers.submit(self._read, number, claim_name(value))
 
-    def _read(self, number: int, claim: ClaimName) -> None:
+    def _read(self, number: int, claim: ClaimRef) -> None:
         try:
             self._answered({"id": number, "object": read_claim(self._server, claim)})
         except ApiProblem as problem:
             self._answered({"id": number, "error": str(problem)})
         except Exception as bug:
-            self._reporter.bug(bug, f" while {claim.path} was read")
+            self._reporter.bug(bug, f" while {claim_path(claim)} was read")
 
     def status(self, value: object) -> None:
         """Take what a claim's status is to say.
@@ -146,7 +140,7 @@ class ClaimRequests:
                     wait(backoff.failed(self, clock()))
 
 
-def apply_status(server: ClaimServer, claim: ClaimName, devices: list[Json]) -> None:
+def apply_status(server: ClaimServer, claim: ClaimRef, devices: list[Json]) -> None:
     """Say what ``status.devices`` of a claim is to have of this driver; other drivers' devices stay.
 
     Raises:
@@ -158,4 +152,4 @@ def apply_status(server: ClaimServer, claim: ClaimName, devices: list[Json]) -> 
         "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
         "status": {"devices": devices},
     }
-    server.apply(f"{claim.path}/status", body, "launcherkit-plugin")
+    server.apply(f"{claim_path(claim)}/status", body, "launcherkit-plugin")

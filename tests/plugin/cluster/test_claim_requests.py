@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from launcherkit_plugin.cluster.api import ApiProblem, Json
-from launcherkit_plugin.cluster.claim_requests import ClaimName, ClaimRequests, claim_name
+from launcherkit_plugin.cluster.claim_requests import ClaimRequests, claim_name
 from launcherkit_plugin.cluster.protocol import HELLO, line_of
+from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import ClaimUnreadable
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.cluster.test_cluster import Daemon, beside, daemon, kubeconfig, path, server
@@ -241,4 +242,4 @@ def test_of_two_statuses_of_a_claim_the_later_one_is_written() -> None:
 def test_a_name_that_is_none_never_becomes_a_path(value: object) -> None:
     with pytest.raises(ValueError, match="names no ResourceClaim"):
         claim_name(value)
-    assert claim_name({"namespace": "vms", "name": "a.b", "uid": "u"}) == ClaimName("vms", "a.b", "u")
+    assert claim_name({"namespace": "vms", "name": "a.b", "uid": "u"}) == ClaimRef("vms", "a.b", "u")
