@@ -1,8 +1,9 @@
-"""Unified diffs of documents."""
+"""Unified diffs of documents, and the nearest of several words."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 
 def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = None) -> bytes:
@@ -18,6 +19,18 @@ def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = N
         _lines(before), _lines(after), fromfile=name, tofile=f"{name} (translated)" if renamed is None else renamed
     )
     return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def did_you_mean(text: str, known: Iterable[str], prefix: str = "") -> str:
+    """``; did you mean siblings?``, for the end of a sentence; nothing where no known word is near.
+
+    Args:
+        text: what was written.
+        known: what could have been.
+        prefix: what precedes all of them, and isn't compared.
+    """
+    near = difflib.get_close_matches(text[:60], sorted(known), n=1, cutoff=0.7)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _lines(document: bytes) -> list[str]:

@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
     # The translator, from left to right. The rooms between sources and pipeline know values only.
-    "sources": {"model"},
+    "sources": {"model", "diff"},
     "resolve": {"model"},
     "place": {"model"},
     "domain": {"model"},
@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "compatibility": set(),
     "colour": set(),
     "diff": set(),
-    "process": {"model", "colour"},
+    "process": {"model", "colour", "diff"},
     "plan_json": {"model", "pipeline"},
     "topology": {"model"},
     "render": {"model", "sources", "resolve", "pipeline", "topology", "colour"},

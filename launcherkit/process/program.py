@@ -93,15 +93,10 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
 def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], commands: Collection[str]) -> None:
     """Exit with 2 where the first argument is no command, naming the nearest; argparse would list them all."""
     if arguments and not arguments[0].startswith("-"):
-        near = _nearest(arguments[0], commands)
+        from launcherkit.diff import did_you_mean
+
+        near = did_you_mean(arguments[0], commands)
         parser.error(f"there is no command {arguments[0][:40]}{near or f'; `{parser.prog} --help` lists them'}")
-
-
-def _nearest(text: str, known: Collection[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(text[:60], sorted(known), n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _check_options(
@@ -125,7 +120,9 @@ def _check_options(
             continue
         if option in later:
             parser.error(f"{option} is an option of the command: give it after that")
-        parser.error(f"there is no option {option[:40]}{_nearest(option, known)}")
+        from launcherkit.diff import did_you_mean
+
+        parser.error(f"there is no option {option[:40]}{did_you_mean(option, known)}")
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

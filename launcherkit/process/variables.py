@@ -72,12 +72,11 @@ def warn_of_unknown(
     """
     for name in sorted(names):
         if name.startswith(PREFIX) and name not in known and not name.startswith(others) and not _is_of_service(name):
-            import difflib  # nearly nobody has one
+            from launcherkit.diff import did_you_mean  # nearly nobody has one
 
-            endings = sorted(each.removeprefix(PREFIX) for each in known)
-            near = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1, cutoff=0.7)
-            rest = f"; did you mean {PREFIX}{near[0]}?" if near else ""
-            yield f"the variable {name} is set, and nothing reads it{rest}"
+            endings = [each.removeprefix(PREFIX) for each in known]
+            nearest = did_you_mean(name.removeprefix(PREFIX), endings, PREFIX)
+            yield f"the variable {name} is set, and nothing reads it{nearest}"
 
 
 def _is_of_service(name: str) -> bool:

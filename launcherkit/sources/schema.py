@@ -113,13 +113,11 @@ def validate_document(
 
 def _nearest_key(model: type[BaseModel], key: int | str) -> str:
     """The key that was meant, wherever in the document it belongs; nothing where none is near."""
-    import difflib  # only where something is wrong already
+    from launcherkit.diff import did_you_mean  # only where something is wrong already
 
     schema = model.model_json_schema()
     objects = (schema, *schema.get("$defs", {}).values())
-    keys = sorted({known for each in objects for known in each.get("properties", {})})
-    near = difflib.get_close_matches(str(key)[:60], keys, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
+    return did_you_mean(str(key), {known for each in objects for known in each.get("properties", {})})
 
 
 def _step(step: int | str) -> str:
