@@ -483,3 +483,13 @@ class BadTemplateValue(LauncherkitError):
     """A value for a template is missing, unknown or malformed."""
 
     code = "LK633"
+
+
+# 87x: who holds what
+
+
+class PodResourcesUnreadable(LauncherkitError):
+    """The kubelet doesn't say which pod holds which device."""
+
+    code = "LK871"
+    exit_code = EX_UNAVAILABLE

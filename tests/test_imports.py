@@ -57,6 +57,7 @@ ARROWS: dict[str, set[str]] = {
         "plan_json",
         "topology",
         "render",
+        "rpc",
         "inputs",
         "golden",
         "doctor",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from launcherkit.cli.known_host import KnownHost
+from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
 from launcherkit.colour import ink_for
 from launcherkit.domain.document import read_document
 from launcherkit.domain.tree import read_tree
@@ -18,7 +19,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import write_stdout
-from launcherkit.process.options import switch_from
+from launcherkit.process.options import switch_from, text_from
 from launcherkit.render.host import topology_of
 from launcherkit.render.matrix import draw_matrix
 from launcherkit.render.page import page
@@ -29,6 +30,7 @@ from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.topology.document import document
 from launcherkit.topology.guest import guest_of
+from launcherkit.topology.holders import with_holders
 from launcherkit.topology.matrix import matrix_of
 from launcherkit.topology.tree import HostTopology, TreeGuest
 
@@ -46,6 +48,7 @@ examples:
   launcherkit topology --all                 every function
   launcherkit topology --matrix              how close the devices are to each other
   launcherkit topology --json                the tree as JSON
+  launcherkit topology --pods                which pod and VM holds what; as root on a node
   launcherkit topology --html > host.html    a page to fold, print and send; --svg: a picture
   launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
 
@@ -60,6 +63,19 @@ _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></o
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     add_input_arguments(parser, env, domain_required=False)
+    pods = parser.add_argument_group("pods")
+    pods.add_argument(
+        "--pods",
+        action="store_true",
+        default=switch_from("--pods", env),
+        help="show which pod, and which VM, holds each device, as this machine's kubelet says",
+    )
+    pods.add_argument(
+        "--kubelet-socket",
+        metavar="SOCKET",
+        default=text_from("--kubelet-socket", env),
+        help=f"the kubelet's PodResources, for --pods (default: {KUBELET_SOCKET} below --host)",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--all", action="store_true", default=switch_from("--all", env), help="show every function")
     form = group.add_mutually_exclusive_group()
@@ -69,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     )
     form.add_argument("--svg", action="store_true", help="print the tree as a picture, one self-contained SVG file")
     form.add_argument("--html", action="store_true", help="print the tree as a page, one self-contained HTML file")
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -79,9 +96,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     inputs = _vm(args, env)
     policy = inputs.policy if inputs else resolve_policy(policy_flags(args, env), env, None, args.policy)
-    host = open_host(host_of(args.host, env, policy).text)
+    root = host_of(args.host, env, policy).text
+    held = held_by_pods(_kubelet_socket(args, root)) if args.pods else None
+    host = open_host(root)
     facts = host.scan()._replace(recorded=host.recorded)
     topology = topology_of(facts, PATHS, every=args.all)
+    topology = topology if held is None else with_holders(topology, held)
     try:
         guest = None if inputs is None else _guest(inputs, facts)
     except LauncherkitError:
@@ -90,6 +110,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         raise
     _print(_text(replace(topology, guest=guest), args, env))
     return 0
+
+
+def _kubelet_socket(args: argparse.Namespace, root: str) -> str:
+    if args.kubelet_socket is None and not os.path.isdir(root):
+        args.usage_error("--pods asks the kubelet of this machine: with a snapshot give --kubelet-socket too")
+    return args.kubelet_socket or os.path.join(root, KUBELET_SOCKET)
 
 
 def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from launcherkit.colour import Ink
 from launcherkit.render.columns import visible
 from launcherkit.render.lines import Line, branched
+from launcherkit.render.marks import comes_along
 from launcherkit.topology.tree import GuestBridge, GuestFunction, TreeGuest
 
 _SHORT = {
@@ -27,14 +28,6 @@ def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
     yield from branched(children or [[Line(("nothing of this host",))]])
 
 
-def marks_of(guest: TreeGuest | None, ink: Ink) -> Mapping[str, str]:
-    """What to say of a function of the host, by its address or UUID: which request it goes to, or why it stays."""
-    if guest is None:
-        return {}
-    marks = {each.source: ink.good(f"\u2192 {visible(each.request)}{_along(each)}") for each in guest.functions()}
-    return marks | {str(each.address): ink.odd(f"stays: {visible(each.why)}") for each in guest.stayed}
-
-
 def guest_bridge_words(bridge: GuestBridge) -> str:
     """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
     number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
@@ -45,14 +38,10 @@ def guest_bridge_words(bridge: GuestBridge) -> str:
 def guest_function_words(function: GuestFunction, ink: Ink) -> tuple[str, str, str]:
     """Where it is in the guest, where on the host, and for which request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
-    return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{_along(function)}")
+    return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{comes_along(function)}")
 
 
 def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:
     yield Line((ink.faint(guest_bridge_words(bridge)),))
     rows = [[Line(guest_function_words(each, ink))] for each in bridge.functions]
     yield from branched([*rows, *([*_bridge(each, ink)] for each in bridge.bridges)])
-
-
-def _along(function: GuestFunction) -> str:
-    return "" if function.role == "primary" else ", comes along"

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from launcherkit.colour import PLAIN
 from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import visible
-from launcherkit.render.guest import guest_bridge_words, guest_function_words, marks_of
+from launcherkit.render.guest import guest_bridge_words, guest_function_words
+from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
@@ -43,7 +44,7 @@ class Item:
 
 def outline(topology: HostTopology) -> tuple[Item, ...]:
     """The NUMA nodes of a host, then the guest where there is one."""
-    marks = marks_of(topology.guest, PLAIN)
+    marks = marks_of(topology, PLAIN)
     groups = {group.number: group for group in topology.groups}
     nodes = [_node(node, groups, marks) for node in topology.nodes]
     if not nodes:

@@ -8,8 +8,9 @@ from itertools import groupby
 
 from launcherkit.colour import Ink
 from launcherkit.render.columns import counted, padded, visible
-from launcherkit.render.guest import guest_lines, marks_of
+from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
+from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
@@ -42,7 +43,7 @@ def draw(topology: HostTopology, ink: Ink, across: int) -> str:
         across: columns of the terminal. A line that is longer goes on below itself, broken between its parts alone.
     """
     groups = {group.number: group for group in topology.groups}
-    pen = _Pen(ink, groups, marks_of(topology.guest, ink))
+    pen = _Pen(ink, groups, marks_of(topology, ink))
     lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines:
         lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))

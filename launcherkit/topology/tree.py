@@ -173,6 +173,24 @@ def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device that somebody has: a pod, or a ResourceClaim that it was prepared for."""
+
+    device: str
+    """Its address on the host, or the UUID of a mediated device."""
+    resource: str
+    """As a device plugin names it, ``nvidia.com/GA102``; empty for a device of a claim."""
+    pod: str
+    """``namespace/name``; empty where only the claim is known."""
+    container: str
+    """Of the pod; empty where it isn't known."""
+    claim: str
+    """``namespace/name``; empty for a device of a device plugin."""
+    vm: str | None
+    """The name of the VM that the pod is for, in the pod's namespace; None for another pod."""
+
+
+@dataclass(frozen=True, slots=True)
 class TreePlace:
     """A slot and the way to it."""
 
@@ -193,6 +211,8 @@ class HostTopology:
     """How many endpoints are not shown."""
     guest: TreeGuest | None = None
     """Where it was asked for with a VM."""
+    held: tuple[HeldDevice, ...] | None = None
+    """Who holds what, by device; None where nobody was asked."""
 
     def places(self) -> Iterator[TreePlace]:
         """All slots, in the order of the tree."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from launcherkit_plugin.kubelet.proto import podresources_v1_pb2 as podresources
+from launcherkit.rpc.proto import podresources_v1_pb2 as podresources
 from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE, until
 

@@ -19,8 +19,8 @@ import grpc
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from launcherkit.rpc.proto import podresources_v1_pb2 as podresources
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.kubelet.proto import podresources_v1_pb2 as podresources
 
 PATIENCE = 60.0
 """Seconds before a test gives up; nothing here should take one."""

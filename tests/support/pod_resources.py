@@ -10,8 +10,8 @@ from pathlib import Path
 from grpclib.server import Server, Stream
 
 from launcherkit.rpc.methods import Servicer
-from launcherkit_plugin.kubelet.client import LIST
-from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import (
+from launcherkit.rpc.pod_resources import LIST
+from launcherkit.rpc.proto.podresources_v1_pb2 import (
     ContainerDevices,
     ContainerResources,
     ListPodResourcesRequest,

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.daemon.dra_wiring import DraDrivers
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.node_service import ClaimServiceV1
-from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from grpclib.client import Channel
 
+from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call, opened
 from launcherkit.rpc.unix_socket import PATH_BYTES
 from launcherkit_plugin.dra import kubelet_sockets
@@ -28,7 +29,6 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1Alpha1,
 )
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as registration
-from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.model.device import ClaimRef, Problem
 from launcherkit_plugin.model.errors import ClaimFilesFailed, DeviceTaken
 from launcherkit_plugin.telemetry.metrics import Metrics

@@ -11,8 +11,9 @@ import pytest
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
-from launcherkit_plugin.kubelet.client import ANSWER_BYTES, list_pod_devices
-from launcherkit_plugin.kubelet.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from launcherkit.rpc.pod_resources import ANSWER_BYTES
+from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable

@@ -13,8 +13,8 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import BadVmi
+from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call
-from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest

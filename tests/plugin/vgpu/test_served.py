@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.__main__ import run
-from launcherkit_plugin.kubelet.client import unix_channel
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from tests.plugin.daemon.test_serve import Node
 from tests.plugin.nodehook.test_service import EXECUTE_NODE_HOOK, vmi

@@ -1,0 +1,56 @@
+"""Who holds the devices of this machine, as its kubelet says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from launcherkit.errors import SidecarNotInstalled
+from launcherkit.topology.holders import vm_of
+from launcherkit.topology.tree import HeldDevice
+
+if TYPE_CHECKING:
+    from launcherkit.rpc.proto.podresources_v1_pb2 import ContainerResources, ListPodResourcesResponse
+
+KUBELET_SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
+"""Below the root of the host."""
+
+
+def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
+    """Devices by their IDs as the kubelet has them.
+
+    Args:
+        socket: the kubelet's for PodResources.
+
+    Raises:
+        PodResourcesUnreadable: nobody answers there.
+        SidecarNotInstalled: there is no gRPC.
+    """
+    try:
+        from launcherkit.rpc.pod_resources import list_pods
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
+            raise
+        raise SidecarNotInstalled(
+            f"the module {missing.name} is not installed, and --pods needs it",
+            "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
+        ) from missing
+    return tuple(_held(asyncio.run(list_pods(socket))))
+
+
+def _held(answer: ListPodResourcesResponse) -> Iterator[HeldDevice]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            yield from _of_container(f"{pod.namespace}/{pod.name}", container)
+
+
+def _of_container(pod: str, container: ContainerResources) -> Iterator[HeldDevice]:
+    vm = vm_of(pod)
+    for devices in container.devices:
+        for device in devices.device_ids:
+            yield HeldDevice(device, devices.resource_name, pod, container.name, "", vm)
+    for claim in container.dynamic_resources:
+        name = f"{claim.claim_namespace}/{claim.claim_name}"
+        for resource in claim.claim_resources:
+            yield HeldDevice(resource.device_name, "", pod, container.name, name, vm)

@@ -1,0 +1,41 @@
+"""What to say of a function besides what it is: who holds it, and what a VM would get of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcherkit.colour import Ink
+from launcherkit.render.columns import visible
+from launcherkit.topology.tree import GuestFunction, HeldDevice, HostTopology
+
+
+def marks_of(topology: HostTopology, ink: Ink) -> Mapping[str, str]:
+    """By the address or UUID: who holds it, which request it goes to, or why it stays."""
+    marks: dict[str, list[str]] = {}
+    for device, words in (*_holders(topology, ink), *_goals(topology, ink)):
+        marks.setdefault(device, []).append(words)
+    return {device: "  ".join(words) for device, words in marks.items()}
+
+
+def holder_words(held: HeldDevice) -> str:
+    """``held by pod team/virt-launcher-vm-x2x8p (VM vm)``."""
+    who = f"pod {held.pod}" if held.pod else f"ResourceClaim {held.claim}"
+    return visible(f"held by {who}" + (f" (VM {held.vm})" if held.vm else ""))
+
+
+def comes_along(function: GuestFunction) -> str:
+    """What is said behind the request of a function that nobody asked for."""
+    return "" if function.role == "primary" else ", comes along"
+
+
+def _holders(topology: HostTopology, ink: Ink) -> Iterator[tuple[str, str]]:
+    for held in topology.held or ():
+        yield held.device, ink.odd(holder_words(held))
+
+
+def _goals(topology: HostTopology, ink: Ink) -> Iterator[tuple[str, str]]:
+    if topology.guest is not None:
+        for each in topology.guest.functions():
+            yield each.source, ink.good(f"\u2192 {visible(each.request)}{comes_along(each)}")
+        for stayed in topology.guest.stayed:
+            yield str(stayed.address), ink.odd(f"stays: {visible(stayed.why)}")

@@ -1,0 +1,81 @@
+"""PodResources of the kubelet: which pod holds which device."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+from grpclib import GRPCError
+from grpclib.exceptions import ProtocolError, StreamTerminatedError
+
+from launcherkit.errors import PodResourcesUnreadable
+from launcherkit.rpc.channel import in_a_task, unix_channel
+from launcherkit.rpc.methods import opened
+from launcherkit.rpc.proto import podresources_v1_pb2 as wire
+from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+
+if TYPE_CHECKING:
+    from grpclib.client import Channel, Stream
+
+LIST = wire.DESCRIPTOR.services_by_name["PodResourcesLister"].methods_by_name["List"]
+ANSWER_SECONDS = 10.0
+ANSWER_BYTES = 16 << 20
+"""The largest answer, as the kubelet's own clients have it: some 100,000 devices."""
+
+
+async def list_pods(socket: str, seconds: float = ANSWER_SECONDS) -> ListPodResourcesResponse:
+    """Ask the kubelet for all pods with what they hold.
+
+    Args:
+        socket: path of ``pod-resources/kubelet.sock``.
+        seconds: the longest to wait for the whole answer.
+
+    Raises:
+        PodResourcesUnreadable: it isn't there, doesn't answer, or answers what can't be read.
+    """
+    channel = unix_channel(socket)
+    try:
+        async with asyncio.timeout(seconds):
+            return await in_a_task(_list(channel))
+    except TimeoutError:
+        raise _unreadable(socket, f"no answer within {seconds:g} s") from None
+    except OSError as problem:
+        raise _unreadable(socket, problem.strerror or str(problem)) from problem
+    except GRPCError as refused:
+        raise _unreadable(socket, f"the kubelet says {refused.status.name}: {refused.message}") from refused
+    except AssertionError as short:  # grpclib's way to say that the stream ended before
+        raise _unreadable(socket, "the answer is cut off") from short
+    except (DecodeError, ProtocolError, StreamTerminatedError, ValueError) as broken:
+        raise _unreadable(socket, f"the answer can't be read: {type(broken).__name__} {broken}") from broken
+    finally:
+        channel.close()
+
+
+async def _list(channel: Channel) -> ListPodResourcesResponse:
+    async with opened(channel, LIST) as stream:
+        await stream.send_message(ListPodResourcesRequest(), end=True)
+        return ListPodResourcesResponse.FromString(await _message(stream))
+
+
+async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> bytes:
+    """The bytes of the one message; grpclib itself reads whatever length the other side says."""
+    await stream.recv_initial_metadata()
+    arriving = stream._stream  # the only way to see the length before the message is read
+    head = await arriving.recv_data(5)
+    if len(head) == 5 and not head[0]:
+        length = int.from_bytes(head[1:], "big")
+        if length > ANSWER_BYTES:
+            raise ValueError(f"it has {length} bytes, the limit is {ANSWER_BYTES}")
+        return await arriving.recv_data(length)
+    await stream.recv_trailing_metadata()  # an error of the kubelet's comes here
+    raise ValueError("it has no message")
+
+
+def _unreadable(socket: str, why: str) -> PodResourcesUnreadable:
+    return PodResourcesUnreadable(
+        f"{socket}: {why}",
+        "The kubelet serves PodResources there since 1.20, for root alone: run this as root, or give the socket's path "
+        "with --kubelet-socket.",
+        file=socket,
+    )
