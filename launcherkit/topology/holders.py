@@ -28,8 +28,8 @@ def with_holders(topology: HostTopology, held: Iterable[HeldDevice]) -> HostTopo
 
     Args:
         topology: of the host.
-        held: devices by their IDs as the kubelet has them. An address, a UUID, or an IOMMU group's number, as KubeVirt's own
-            plugin and NVIDIA's up to 1.4 have it; of a claim the name in the pool, if it has the address in it.
+        held: devices by their IDs as the kubelet has them: an address, a UUID, or an IOMMU group's number, as in
+            KubeVirt's own plugin and in NVIDIA's up to 1.4; of a claim the name in the pool, if it has the address.
     """
     placed = (replace(each, device=device) for each in held for device in _devices(each, topology))
     return replace(topology, held=tuple(sorted(dict.fromkeys(placed), key=lambda each: (each.device, each.pod))))

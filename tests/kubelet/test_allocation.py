@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from urllib.request import urlopen
 
 import pytest
 
 from launcherkit import Host, translate
+from launcherkit.cli.main import run
 from tests.kubelet.conftest import Serving
 from tests.kubelet.daemonset import PROBE_SOCKET
 from tests.kubelet.host import CARDS, VM_GPU, nodes_of
@@ -85,6 +87,21 @@ def test_the_kubelet_and_the_metrics_tell_of_what_was_given(serving: Serving, no
     assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{resource}"}} 1.0' in lines
     assert f'launcherkit_plugin_devices{{health="healthy",resource="{resource}"}} 1.0' in lines
     serving.plugin.exec("plugin", "launcherkit-plugin", "probe", "readyz", f"--probe-socket={PROBE_SOCKET}")
+
+
+def test_the_tree_of_the_host_tells_which_vm_holds_the_card(
+    serving: Serving, node: Node, pods: Pods, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (card,) = CARDS["gpus.test/TOLD"]
+    name = pods.run("virt-launcher-gpu-vm-x2x8p", container("compute", TOLD=1))
+    socket = str(node.kubelet_dir / "pod-resources/kubelet.sock")
+
+    assert run(["topology", "--host", str(serving.host.root), "--pods", "--kubelet-socket", socket, "--json"], {}) == 0
+
+    held = json.loads(capfdbinary.readouterr().out)["held"]
+    assert [(each["pod"].rpartition("/")[2], each["vm"]) for each in held if each["device"] == card.gpu] == [
+        (name, "gpu-vm")
+    ]
 
 
 def test_what_a_vm_pod_gets_is_what_the_translator_in_it_makes_a_card_of(

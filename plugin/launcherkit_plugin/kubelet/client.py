@@ -92,8 +92,8 @@ async def list_pod_devices(socket: str, seconds: float = ANSWER_SECONDS) -> PodD
     except PodResourcesUnreadable as problem:
         raise UsageUnreadable(
             problem.message,
-            "The kubelet serves PodResources there since 1.20; mount /var/lib/kubelet/pod-resources into the container, "
-            "or give its path with --pod-resources.",
+            "The kubelet serves PodResources there since 1.20; mount /var/lib/kubelet/pod-resources into the "
+            "container, or give its path with --pod-resources.",
             file=socket,
         ) from problem
 
