@@ -18,16 +18,22 @@ from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_input
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation
-from launcherkit.pipeline import HostSource
+from launcherkit.pipeline import HostSource, Translation
 from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.options import switch_from
+from launcherkit.process.terminal import drawing_columns
 from launcherkit.render.evidence import Asked, Evidence
 from launcherkit.render.failure import explain_failure
+from launcherkit.render.guest import refused_lines
+from launcherkit.render.host import topology_of
 from launcherkit.render.plan import explain_plan
+from launcherkit.render.topology import draw
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, find_names
+from launcherkit.topology.guest import guest_of
+from launcherkit.topology.tree import HostTopology
 
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
@@ -41,6 +47,7 @@ examples:
   launcherkit explain policy
   launcherkit explain --domain vm.xml --vmi vmi.json
   launcherkit explain --domain vm.xml --vmi vmi.json --env-file env.txt --host host.json
+  launcherkit explain --domain vm.xml --vmi vmi.json --tree
   launcherkit explain --domain vm.xml --vmi vmi.json --json"""
 
 
@@ -55,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     )
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
+    form.add_argument(
+        "--tree", action="store_true", help="print the picture alone: the host's PCI tree, and the guest's beside it"
+    )
     group.add_argument("--list", action="store_true", help="print every error code and topic with its title and exit")
 
 
@@ -79,16 +90,41 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     host = RememberingHost(inputs.host)
     try:
         translation = replace(inputs, host=host).translate()
-    except LauncherkitError:
+    except LauncherkitError as error:
         if not args.json:
-            _print(explain_failure(gather(inputs, host, PATHS), ink))
+            evidence = gather(inputs, host, PATHS)
+            _print(_refused(error, evidence, ink, env) if args.tree else explain_failure(evidence, ink))
         raise
     if args.json:
         _print(json.dumps(plan_document(translation), indent=2) + "\n")
-    else:
-        tree = read_tree(read_document(translation.domain_xml).root)
-        _print(explain_plan(translation, gather(inputs, host, PATHS), ink, tree=tree))
+        return 0
+    evidence = gather(inputs, host, PATHS)
+    picture = _picture(translation, evidence, ink, env)
+    _print(picture if args.tree else explain_plan(translation, evidence, ink, picture=picture))
     return 0
+
+
+def _picture(translation: Translation, evidence: Evidence, ink: Ink, env: Mapping[str, str]) -> str:
+    """What of the host the VM touches, and the guest; nothing where it gets nothing."""
+    tree = read_tree(read_document(translation.domain_xml).root)
+    guest = guest_of(evidence.name, translation.plan, tree)
+    if not any(guest.functions()):
+        return ""
+    return draw(replace(_host(evidence), guest=guest), ink, drawing_columns(env))
+
+
+def _refused(error: LauncherkitError, evidence: Evidence, ink: Ink, env: Mapping[str, str]) -> str:
+    refused = [*refused_lines(evidence.name, error.leaves(), ink)]
+    return draw(_host(evidence), ink, drawing_columns(env), refused)
+
+
+def _host(evidence: Evidence) -> HostTopology:
+    """What is listed or in the domain, with its slots and groups."""
+    facts = evidence.facts
+    shown = {*_touched(facts, evidence.allocations, evidence.hostdevs)}
+    groups = {facts.functions[each].iommu_group for each in shown}
+    shown |= {each.address for each in facts.functions.values() if each.iommu_group in groups - {None}}
+    return topology_of(facts, PATHS, every=True, only=shown)
 
 
 class RememberingHost:

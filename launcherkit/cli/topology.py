@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +19,8 @@ from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_fla
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from, text_from
+from launcherkit.process.terminal import drawing_columns
+from launcherkit.render.guest import refused_lines
 from launcherkit.render.host import topology_of
 from launcherkit.render.matrix import draw_matrix
 from launcherkit.render.page import page
@@ -38,8 +39,8 @@ DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket
 around its functions; each function has its driver, whether a guest could have it, or the code of the error that says
 why not (`launcherkit explain CODE`). GPUs, accelerators and what is bound to a VFIO driver are shown, with all that
-shares their slots and groups. With a VM, what goes to it is marked, and the guest's own tree
-follows. It only reads, and needs no privileges."""
+shares their slots and groups. With a VM, what goes to it is marked, and the guest's own
+tree stands beside it, or below where the terminal is narrow. It only reads, and needs no privileges."""
 
 EPILOG = """\
 examples:
@@ -51,10 +52,6 @@ examples:
   launcherkit topology --pods                which pod and VM holds what; as root on a node
   launcherkit topology --html > host.html    a page to fold, print and send; --svg: a picture
   launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
-
-_WIDE = 120
-"""Columns where there is no terminal to ask."""
-
 
 _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 """Stands in for the domain where only a VMI or an environment is given."""
@@ -104,9 +101,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     topology = topology if held is None else with_holders(topology, held)
     try:
         guest = None if inputs is None else _guest(inputs, facts)
-    except LauncherkitError:
-        if not (args.json or args.svg or args.html):
-            _print(_text(topology, args, env))
+    except LauncherkitError as error:
+        if inputs is not None and not (args.json or args.svg or args.html or args.matrix):
+            ink = ink_for(sys.stdout.isatty(), env)
+            refused = [*refused_lines(inputs.domain_name, error.leaves(), ink)]
+            _print(draw(topology, ink, drawing_columns(env), refused))
         raise
     _print(_text(replace(topology, guest=guest), args, env))
     return 0
@@ -138,7 +137,7 @@ def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, st
     ink = ink_for(sys.stdout.isatty(), env)
     if args.matrix:
         return draw_matrix(matrix_of(topology), ink)
-    return draw(topology, ink, _columns(env))
+    return draw(topology, ink, drawing_columns(env))
 
 
 def _name(args: argparse.Namespace) -> str:
@@ -147,10 +146,3 @@ def _name(args: argparse.Namespace) -> str:
 
 def _print(text: str) -> None:
     write_stdout(text.encode("utf-8", "backslashreplace"))
-
-
-def _columns(env: Mapping[str, str]) -> int:
-    said = env.get("COLUMNS", "")
-    if said.isascii() and said.isdigit() and 0 < int(said) < 10_000:
-        return int(said)
-    return shutil.get_terminal_size((_WIDE, 0)).columns if sys.stdout.isatty() else _WIDE

@@ -1,13 +1,16 @@
-"""The tree of a guest on a terminal: what it gets, and from where."""
+"""The tree of a guest: what it gets, and from where."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from launcherkit.colour import Ink
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.plan import Window
 from launcherkit.render.columns import visible
-from launcherkit.render.lines import Line, branched
+from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import comes_along
+from launcherkit.render.size import size
 from launcherkit.topology.tree import GuestBridge, GuestFunction, TreeGuest
 
 _SHORT = {
@@ -18,6 +21,11 @@ _SHORT = {
 }
 
 
+def draw_guest(guest: TreeGuest, ink: Ink, across: int) -> str:
+    """The tree as text; a line that is longer than so many columns is broken between its parts."""
+    return "".join(f"{text}\n" for line in guest_lines(guest, ink) for text in broken(line, across))
+
+
 def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
     """The guest below its name."""
     yield Line((ink.head("guest"), visible(guest.name)))
@@ -25,7 +33,22 @@ def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
     if guest.unplaced:
         rows = [[Line(guest_function_words(each, ink))] for each in guest.unplaced]
         children.append([Line(("where libvirt puts it",)), *branched(rows)])
+    if guest.window is not None:
+        children.append([Line(window_words(guest.window))])
     yield from branched(children or [[Line(("nothing of this host",))]])
+
+
+def refused_lines(name: str, errors: Iterable[LauncherkitError], ink: Ink) -> Iterator[Line]:
+    """A guest that can't have what it asks for: what each error is about, by its code."""
+    yield Line((ink.head("guest"), visible(name), ink.bad("can't start")))
+    yield from branched([[Line((ink.bad(each.code), visible(subject_of(each))))] for each in errors])
+
+
+def subject_of(error: LauncherkitError) -> str:
+    """What an error is about: the device first, else what else it names."""
+    group = "" if error.group is None else f"IOMMU group {error.group}"
+    about = (error.device, group, None if error.driver is None else f"bound to {error.driver}")
+    return ", ".join(filter(None, about)) or error.resource or error.variable or error.file or error.message
 
 
 def guest_bridge_words(bridge: GuestBridge) -> str:
@@ -39,6 +62,14 @@ def guest_function_words(function: GuestFunction, ink: Ink) -> tuple[str, str, s
     """Where it is in the guest, where on the host, and for which request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
     return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{comes_along(function)}")
+
+
+def window_words(window: Window) -> tuple[str, str]:
+    """What the BARs need of the guest's 64-bit window, and what is written for it (P5)."""
+    hole = f"<pcihole64> of {size(window.hole)}" if window.hole else ""
+    bits = "<maxphysaddr mode='passthrough'>" if window.pass_bits else ""
+    written = " and ".join(filter(None, (hole, bits))) or "nothing"
+    return f"64-bit window: the BARs need {size(window.need)}", f"written for it: {written}"
 
 
 def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:

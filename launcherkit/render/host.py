@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import class_name
 from launcherkit.resolve.readiness import readiness_of
@@ -12,18 +13,22 @@ from launcherkit.topology.build import build
 from launcherkit.topology.tree import HostTopology
 
 
-def topology_of(facts: HostFacts, tables: Iterable[str], *, every: bool) -> HostTopology:
+def topology_of(
+    facts: HostFacts, tables: Iterable[str], *, every: bool, only: Collection[PciAddress] | None = None
+) -> HostTopology:
     """The tree of a host.
 
     Args:
         facts: a scan.
         tables: where ``pci.ids`` may be.
-        every: as for `build`.
+        every, only: as for `build`.
     """
-    names = find_names(facts.functions.values(), tables)
+    named = facts.functions if only is None else only
+    names = find_names((facts.functions[each] for each in named), tables)
     return build(
         facts,
         readiness_of(facts),
         lambda function: (names.class_(function) or class_name(function), names.device(function)),
         every=every,
+        only=only,
     )

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from launcherkit.colour import PLAIN
 from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import visible
-from launcherkit.render.guest import guest_bridge_words, guest_function_words
+from launcherkit.render.guest import guest_bridge_words, guest_function_words, window_words
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
@@ -55,6 +55,9 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     items = [_guest_bridge(each) for each in guest.bridges]
     if guest.unplaced:
         items.append(Item("branch", "where libvirt puts it", items=tuple(map(_guest_function, guest.unplaced))))
+    if guest.window is not None:
+        label, *words = window_words(guest.window)
+        items.append(Item("guest", label, tuple(words)))
     return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
 
 
@@ -95,13 +98,13 @@ def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
 
 
 def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item]:
+    address = str(function.address)
     words = [visible(function.driver or "no driver"), visible(function.kind)]
+    words += [visible(each.why) for each in function.blockers if not each.whole]
+    words += [marks[address]] if address in marks else []
     words += [visible(function.name)] if function.name else []
     words.append(f"[{function.ids}]")
     words += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
-    words += [visible(each.why) for each in function.blockers if not each.whole]
-    address = str(function.address)
-    words += [marks[address]] if address in marks else []
     yield Item("function", address, tuple(words), *_badge(function.state, function.blockers))
     for vfs in function.vfs:
         number, _, *others = vfs_words(vfs, function.possible_vfs, PLAIN)

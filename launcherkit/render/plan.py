@@ -7,19 +7,17 @@ from collections.abc import Iterable, Iterator
 from launcherkit.colour import Ink
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
-from launcherkit.model.tree import GuestTree
 from launcherkit.pipeline import Translation
 from launcherkit.render.columns import columns, counted, visible, wrapped
 from launcherkit.render.evidence import Evidence
 from launcherkit.render.functions import driver_of, part_in_group, what
-from launcherkit.render.tree import explain_tree
 
 _TOLD_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation itself tells."""
 
 
 def explain_plan(
-    translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True, tree: GuestTree | None = None
+    translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True, picture: str = ""
 ) -> str:
     """Each request with what answers it and where it goes, the groups, the nodes, what stays, and the notes.
 
@@ -28,7 +26,7 @@ def explain_plan(
         evidence: what it decided by.
         ink: colours or none.
         groups: whether the members of the IOMMU groups are told.
-        tree: of the document with the plan in it; None leaves out where the functions are in it.
+        picture: of host and guest, drawn; empty leaves it out.
     """
     plan = translation.plan
     lines = [_summary(translation, evidence), ""]
@@ -37,8 +35,8 @@ def explain_plan(
         lines += [*_device(device, evidence, told, ink), ""]
     for group in plan.groups if groups else ():
         lines += [*_group(group, translation, evidence, ink), ""]
-    if tree is not None and (places := list(explain_tree(plan, tree, evidence.facts, ink))):
-        lines += [*places, ""]
+    if picture:
+        lines += [ink.head("PCI tree"), *picture.splitlines(), ""]
     lines += [*_needs(translation, evidence, ink), *_left(translation, evidence, ink)]
     lines += [f"{ink.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE]
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from launcherkit.colour import Ink
-from launcherkit.render.columns import counted, padded, visible
+from launcherkit.render.columns import counted, padded, visible, width
 from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import marks_of
@@ -34,25 +34,45 @@ class _Pen:
     """What to say of a function or a mediated device besides, by its address or UUID."""
 
 
-def draw(topology: HostTopology, ink: Ink, across: int) -> str:
-    """The tree as text.
+_HOST_COLUMNS = 72
+"""So many are left to the host where the guest stands beside it."""
+_GAP = 3
+
+
+def draw(topology: HostTopology, ink: Ink, across: int, refused: Sequence[Line] = ()) -> str:
+    """The tree as text, with a guest beside it where there is room, else below it.
 
     Args:
         topology: of a host.
         ink: colours or none.
         across: columns of the terminal. A line that is longer goes on below itself, broken between its parts alone.
+        refused: of a guest that can't be had, in the place of that of the topology.
     """
+    guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, ink)])
+    host = _host(topology, ink, alone=not guest)
+    right = [text for line in guest for text in broken(line, across)]
+    room = across - _GAP - max(map(width, right), default=0)
+    if host and right and room >= _HOST_COLUMNS:
+        left = [text for line in host for text in broken(line, room)]
+        wide = max(map(width, left)) + _GAP
+        both = zip_longest(left, right, fillvalue="")
+        texts = [f"{one}{' ' * (wide - width(one))}{other}".rstrip() for one, other in both]
+    else:
+        texts = [text for line in host for text in broken(line, across)]
+        texts += [*([""] if host and right else []), *right]
+    return "".join(f"{text}\n" for text in texts)
+
+
+def _host(topology: HostTopology, ink: Ink, *, alone: bool) -> list[Line]:
     groups = {group.number: group for group in topology.groups}
     pen = _Pen(ink, groups, marks_of(topology, ink))
     lines = [line for node in topology.nodes for line in _node(node, pen)]
-    if not lines:
+    if not lines and alone:
         lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
     if topology.left_out:
         several = counted(topology.left_out, "other function")
         lines.append(Line((ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),)))
-    if topology.guest is not None:
-        lines += [Line(()), *guest_lines(topology.guest, ink)]
-    return "".join(f"{text}\n" for line in lines for text in broken(line, across))
+    return lines
 
 
 def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:
@@ -115,14 +135,10 @@ def _heads(functions: Iterable[TreeFunction], ink: Ink) -> Iterator[list[str]]:
 
 
 def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterator[Line]:
-    parts = [
-        *head,
-        *([visible(function.name)] if function.name else []),
-        f"[{function.ids}]",
-    ]
-    parts += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
-    parts += [pen.ink.bad(visible(each.why)) for each in function.blockers if not each.whole]
+    parts = [*head, *(pen.ink.bad(visible(each.why)) for each in function.blockers if not each.whole)]
     parts += [pen.marks[str(function.address)]] if str(function.address) in pen.marks else []
+    parts += [*([visible(function.name)] if function.name else []), f"[{function.ids}]"]
+    parts += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
     yield Line(tuple(parts))
     possible = function.possible_vfs
     for vfs in function.vfs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 
 from launcherkit.model.address import PciAddress
@@ -34,6 +34,7 @@ def build(
     describe: Callable[[PciFunction], Described],
     *,
     every: bool = False,
+    only: Collection[PciAddress] | None = None,
 ) -> HostTopology:
     """The tree of a host.
 
@@ -42,8 +43,10 @@ def build(
         readiness: of every function.
         describe: what to call a function.
         every: show every function, not only the devices that are for guests, with what shares their slots and groups.
+        only: show these functions, and leave the others out of account.
     """
     endpoints = {address for address, ready in readiness.items() if ready.state != "bridge"}
+    endpoints = endpoints if only is None else endpoints.intersection(only)
     shown = endpoints if every else _for_guests(facts, readiness) & endpoints
     whole = {address for address in shown if _holder(address, facts) == address}
     return HostTopology(

@@ -26,7 +26,7 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
             where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
             where.append(_function(function, device))
     stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.stayed)
-    return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed)
+    return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed, plan.window)
 
 
 def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciLink
-from launcherkit.model.plan import Role
+from launcherkit.model.plan import Role, Window
 from launcherkit.model.readiness import Blocker, ReadyState
 
 
@@ -158,6 +158,8 @@ class TreeGuest:
     unplaced: tuple[GuestFunction, ...]
     """What libvirt places, what it isn't shown, and what is behind ports that libvirt places."""
     stayed: tuple[Stayed, ...]
+    window: Window | None
+    """The 64-bit PCI window that is needed and what is written for it; None where the default has room (P5)."""
 
     def functions(self) -> Iterator[GuestFunction]:
         """All that it gets."""

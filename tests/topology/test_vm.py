@@ -15,7 +15,7 @@ from tests.support.imports import ROOT
 DEMO = ROOT / "launcherkit" / "demo_data"
 
 
-def run(host: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(host: Path, *arguments: str, command: str = "topology", across: int = 110) -> subprocess.CompletedProcess[str]:
     inputs = [
         "--domain",
         str(DEMO / "domain.xml"),
@@ -24,9 +24,9 @@ def run(host: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "--env-file",
         str(DEMO / "env.txt"),
     ]
-    command = [sys.executable, "-m", "launcherkit", "topology", "--host", str(host), *inputs, *arguments]
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "launcherkit", command, "--host", str(host), *inputs, *arguments]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COLUMNS": str(across)}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -49,7 +49,11 @@ def with_audio_on_the_host(directory: Path, **changes: object) -> Path:
 def test_each_function_says_which_request_it_goes_to_and_the_guest_where_it_is_from() -> None:
     text = run(DEMO / "host.json").stdout
     host, _, guest = text.partition("\nguest  ")
-    arrows = {line.split()[1]: line.partition("\u2192 ")[2] for line in host.splitlines() if "\u2192" in line}
+    arrows = {
+        line.split()[1]: line.partition("\u2192 ")[2].partition("  ")[0]
+        for line in host.splitlines()
+        if "\u2192" in line
+    }
     assert arrows == {
         "0000:01:00.0": "gpu2",
         "0000:01:00.1": "gpu2, comes along",
@@ -70,7 +74,40 @@ def test_where_the_vm_could_not_start_the_picture_has_the_code_and_the_errors_fo
     assert done.returncode == 65
     assert "LK204 0000:e1:00.1 is bound to" in done.stdout
     assert "error[LK204]" in done.stderr
-    assert "guest" not in done.stdout
+    guest = done.stdout.partition("\nguest  ")[2].splitlines()
+    assert guest[0].endswith("  can't start")
+    assert guest[1] == "└─ LK204  0000:e1:00.1, IOMMU group 44, bound to snd_hda_intel"
+
+
+@pytest.mark.parametrize("command", ["topology", "explain"])
+def test_where_the_terminal_is_wide_enough_the_guest_stands_beside_the_host(command: str) -> None:
+    more = ["--tree"] if command == "explain" else []
+    beside, below = (run(DEMO / "host.json", *more, command=command, across=wide).stdout for wide in (160, 110))
+    first, *others = beside.splitlines()
+    at = first.index("guest  ")
+    assert at > 80
+    assert max(map(len, beside.splitlines())) <= 160
+    assert [line[at:] for line in others if line[at:]] == below.partition("\nguest  ")[2].splitlines()[1:]
+
+
+def test_explain_draws_what_topology_draws_and_of_the_host_what_the_vm_touches() -> None:
+    drawn, picture = (
+        run(DEMO / "host.json", *more, command=command).stdout
+        for command, more in (("topology", []), ("explain", ["--tree"]))
+    )
+    assert picture == drawn.replace("1 other function not shown; --all shows it\n", "")
+    assert picture in run(DEMO / "host.json", command="explain").stdout
+
+
+def test_explain_tree_has_the_codes_of_what_is_in_the_way(blocked: Path) -> None:
+    done = run(blocked, "--tree", command="explain")
+    assert done.returncode == 65
+    assert "IOMMU group 44  LK204 0000:e1:00.1 is bound to snd_hda_intel" in done.stdout
+    assert "can't start\n└─ LK204  0000:e1:00.1" in done.stdout
+
+
+def test_where_nothing_is_known_of_the_host_there_is_the_guest_alone() -> None:
+    assert run(Path("none"), "--tree", command="explain").stdout.startswith("guest  ")
 
 
 def test_as_json_there_is_nothing_where_the_vm_could_not_start(blocked: Path) -> None:
