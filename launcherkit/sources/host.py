@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import NoSysfs, UnreadableFile
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import is_vfio_name
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.identity import DEVICES
 from launcherkit.sources.tree import DiskTree
@@ -13,7 +15,7 @@ from launcherkit.sources.tree import DiskTree
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from launcherkit.model.address import MdevAddress, PciAddress
+    from launcherkit.model.address import MdevAddress
     from launcherkit.sources.sysfs import IdentityMemory
     from launcherkit.sources.tree import Tree
 
@@ -129,6 +131,15 @@ class Host:
     def recorded(self) -> bool:
         """Whether it is a snapshot or a recording."""
         return self._root is None and self._facts.known
+
+    def bound_to_vfio(self) -> list[PciAddress]:
+        """The functions that VFIO drivers have, in order; nothing but the drivers' folders is read for it."""
+        if self._root is None:
+            return sorted(each.address for each in self._facts.functions.values() if is_vfio_name(each.driver))
+        from launcherkit.sources.sysfs import bound_names
+
+        with self._tree(self._root) as tree:
+            return sorted(map(PciAddress.parse, bound_names(tree)))
 
     def mdevs(self) -> HostFacts:
         """The mediated devices and the parents that they can be made on; nothing else."""

@@ -85,7 +85,7 @@ class IdentityMemory:
         last, events = self._last, tree.read(EVENTS)
         if events is not None and events == last.events:
             return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
-        inodes, bound = tree.inodes(DEVICES), _bound_to_vfio(tree)
+        inodes, bound = tree.inodes(DEVICES), bound_names(tree)
         kept, changed = last.inodes, last.bound ^ bound
         if changed:
             kept = {name: inode for name, inode in kept.items() if name not in changed}
@@ -117,7 +117,7 @@ class IdentityMemory:
         return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
 
 
-def _bound_to_vfio(tree: Tree) -> frozenset[str]:
+def bound_names(tree: Tree) -> frozenset[str]:
     """The functions that VFIO drivers list, by name."""
     drivers = [name for name in tree.names(_DRIVERS) if is_vfio_name(name)]
     return frozenset(entry for driver in drivers for entry in tree.names(f"{_DRIVERS}/{driver}") if ":" in entry)

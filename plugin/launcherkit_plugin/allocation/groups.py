@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import GroupSplit
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from launcherkit_plugin.cli.options import add_option, add_place_arguments, add_switch, pod_resources_of, proc_of
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.check_config:
         return _check_config(args, env)
     gc.disable()  # a seventh of the start, most of which is imports
-    import asyncio
+    with without_ssl():
+        import asyncio
 
     asyncio.run(_serve(args, env))
     return 0
@@ -97,7 +100,8 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         first = asyncio.create_task(read_config_in_child(args.config, args.auto, dra=args.dra))
         await asyncio.sleep(0)
 
-    from launcherkit_plugin.daemon.serve import Options, serve
+    with without_ssl():
+        from launcherkit_plugin.daemon.serve import Options, serve
 
     gc.freeze()  # what was imported stays; no later collection looks at it
     asyncio.get_running_loop().call_later(FIRST_SECONDS, gc.enable)
@@ -111,6 +115,22 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
             # asyncio can't abandon a process that is just being started: its end is waited for for ever then.
             await asyncio.wait({first})
             first.cancelled() or first.exception()  # reported already, or no longer of interest
+
+
+@contextmanager
+def without_ssl() -> Iterator[None]:
+    """While the block runs, modules that import ``ssl`` if there is one find none.
+
+    asyncio and grpclib do. It takes a twentieth of the start, and the daemon speaks to unix sockets.
+    """
+    if "ssl" in sys.modules:
+        yield
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # which is how Python is told so
+    try:
+        yield
+    finally:
+        del sys.modules["ssl"]
 
 
 def _check_config(args: argparse.Namespace, env: Mapping[str, str]) -> int:

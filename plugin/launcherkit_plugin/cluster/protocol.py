@@ -20,9 +20,10 @@ A key that one side doesn't know is ignored, so keys can be added without a new 
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcherkit.errors import shown
+from launcherkit.model.value import NamedTuple
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024

@@ -30,6 +30,8 @@ BREATH_SECONDS = 60.0
 """The longest time between two calls of ``turned`` while the loop waits."""
 TURN_SECONDS = 10.0
 """For how long a turn under way may go on when the daemon ends."""
+REGISTRATION_SECONDS = 0.2
+"""Between the first list and the look at the whole host, which would compete with the kubelet's first calls."""
 
 
 class Daemon:
@@ -95,6 +97,8 @@ class Daemon:
             await turning
 
     async def _turns(self, advertiser: Advertiser, stop: asyncio.Event) -> None:
+        if await self._advertise_bound(advertiser):
+            await asyncio.sleep(REGISTRATION_SECONDS)
         await self._turn(advertiser)
         self._due = monotonic() + self._setup.rescan_seconds
         while wakeups := await self._next_wakeups(stop):
@@ -102,7 +106,8 @@ class Daemon:
                 if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
                 if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
-                    self._list(self._facts, advertiser)  # nothing but the group members of what was given has changed
+                    # Nothing but the group members of what was given has changed.
+                    self._report(self._facts, self._list(self._facts, advertiser))
                 else:
                     await self._turn(advertiser)
                 self._take_for_good()
@@ -127,6 +132,16 @@ class Daemon:
             waiting.cancel()
         return frozenset()
 
+    async def _advertise_bound(self, advertiser: Advertiser) -> bool:
+        """Advertise what VFIO drivers have before the whole host is looked at. True where that is anything."""
+        read_at = monotonic()
+        facts = await self._looks.at_bound()
+        if facts is None:
+            return False
+        self._setup.learn(facts)
+        self._allocator.saw(await self._read_usage(), read_at)
+        return bool(self._advertise(facts, advertiser))
+
     async def _turn(self, advertiser: Advertiser) -> None:
         read_at = monotonic()
         facts, used = await asyncio.gather(self._look(), self._read_usage())
@@ -135,7 +150,7 @@ class Daemon:
             self._learned = True
         if await self._reconcile(facts, self._allocator.saw(used, read_at)):
             facts = await self._look()
-        self._advertise(facts, advertiser)
+        self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
@@ -183,8 +198,8 @@ class Daemon:
         if not task.cancelled() and self._has_changed(task):
             self._wakeups.give(Wakeup.HOST)
 
-    def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> None:
-        """What there is."""
+    def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
+        """What there is, by name."""
         usage = self._allocator.usage()
         for provider in self._setup.providers:
             self._found[provider] = self._resources_of(provider, facts, usage)
@@ -192,13 +207,13 @@ class Daemon:
             Offer(resource, provider) for provider in self._setup.providers for resource in self._found[provider]
         ]
         self._offers = {offer.resource.name: offer for offer in self._without_clashes(offered)}
-        self._list(facts, advertiser)
+        return self._list(facts, advertiser)
 
-    def _list(self, facts: HostFacts, advertiser: Advertiser) -> None:
+    def _list(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
         """The same with the group members of what pods have Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(resource for resource in listed.values() if not resource.dra)
-        self._report(facts, listed)
+        return listed
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import keep_quiet
 from launcherkit.sources.host import Host
@@ -32,7 +33,7 @@ from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
-from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress
+from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress, read_bound
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
@@ -150,7 +151,7 @@ async def _serve(
 
         watch()
         configuration = _Configuration(source, cluster, watch, wiring)
-        reader = _reader(options, wiring)
+        looks = _looks(options, wiring)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter).read
         if options.node_hook is not None:
@@ -164,7 +165,7 @@ async def _serve(
             allocator,
             wakeups,
             reporter,
-            looks=Looks(wiring.guarded, partial(_scan, wiring.host, reader)),
+            looks=looks,
             read_usage=read_usage,
             reload=configuration.reload,
             publish=publish,
@@ -191,13 +192,15 @@ def _advertiser(
     )
 
 
-def _reader(options: Options, wiring: Wiring) -> NodeReader:
-    """What looks at the host, and does so while the configuration is read, which takes longer."""
+def _looks(options: Options, wiring: Wiring) -> Looks:
+    """What looks at the host, and does so while a configuration is read, which takes longer."""
     reader = NodeReader()
     if options.config is not None:
         prepare = partial(reader.prepare, wiring.host)
         wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
-    return reader
+    # Without a configuration only what VFIO drivers have is advertised of PCI functions; DRA publishes all at once.
+    bound = None if options.config is not None or options.dra else partial(read_bound, wiring.host)
+    return Looks(wiring.guarded, partial(_scan, wiring.host, reader), bound)
 
 
 def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wiring:

@@ -6,7 +6,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+
+from launcherkit.model.value import NamedTuple
 
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first PID namespace has this number on every Linux (PROC_PID_INIT_INO)."""

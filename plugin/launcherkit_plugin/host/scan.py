@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
+from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.sysfs import IdentityMemory
@@ -71,19 +73,14 @@ class NodeReader:
         identity = host.identities(self._memory, without)
         addresses = self._wanted_of(identity, wanted)
         mediated = host.mdevs() if vgpu else NO_FACTS
-        needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), numa=True)
+        needed = _closely(host, addresses, mediated.mdevs)
         if any(_has_moved(function, identity) for function in needed.functions.values()):
             self._memory = IdentityMemory(numa=self._numa)
             return self.read(host, wanted, vgpu=vgpu, without=without)
-        paths = host.paths(address for address in addresses if address in needed.functions)
-        details = {
-            address: detail._replace(parents=paths.get(address, detail.parents))
-            for address, detail in needed.details.items()
-        }
         return identity._replace(
             functions={**identity.functions, **needed.functions},
             groups={**identity.groups, **needed.groups},
-            details=details,
+            details=needed.details,
             nodes=needed.nodes,
             mdevs=mediated.mdevs,
             mdev_parents=mediated.mdev_parents,
@@ -103,6 +100,26 @@ class NodeReader:
             last = _Judged(wanted, identity.functions, dict.fromkeys(yes))
         self._judged = last
         return list(last.yes)
+
+
+def _closely(host: Host, addresses: Collection[PciAddress], mdevs: Iterable[str] = ()) -> HostFacts:
+    """What is wanted, with its slots and groups."""
+    needed = host.facts(addresses, map(MdevAddress, mdevs), numa=True)
+    paths = host.paths(address for address in addresses if address in needed.functions)
+    details = {
+        address: detail._replace(parents=paths.get(address, detail.parents))
+        for address, detail in needed.details.items()
+    }
+    return needed._replace(details=details)
+
+
+def read_bound(host: Host) -> HostFacts:
+    """What VFIO drivers have, with the slots and groups of that: so little is soon read on a host of thousands.
+
+    Raises:
+        UnreadableFile: see `NodeReader.read`.
+    """
+    return _closely(host, host.bound_to_vfio())
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
@@ -189,12 +206,20 @@ class Looks:
     Args:
         guarded: does them.
         scan: how.
+        read_bound: reads what VFIO drivers have, where `at_bound` may be called.
         stall: seconds, see `STALL_SECONDS`.
     """
 
-    def __init__(self, guarded: Guarded, scan: Scan, stall: float = STALL_SECONDS) -> None:
+    def __init__(
+        self,
+        guarded: Guarded,
+        scan: Scan,
+        read_bound: Callable[[], HostFacts] | None = None,
+        stall: float = STALL_SECONDS,
+    ) -> None:
         self._guarded = guarded
         self._scan = scan
+        self._read_bound = read_bound
         self._stall = stall
         self._stalled: dict[str, asyncio.Future[HostFacts]] = {}
         self._last: HostFacts | None = None
@@ -203,6 +228,15 @@ class Looks:
     def stalled(self) -> frozenset[str]:
         """The names of the devices that have not answered yet."""
         return frozenset(name for name, look in self._stalled.items() if not look.done())
+
+    async def at_bound(self) -> HostFacts | None:
+        """What VFIO drivers have; None where that isn't all that could be advertised, or can't be read at once."""
+        if self._read_bound is None:
+            return None
+        try:
+            return await self._guarded.run("what VFIO drivers have", "reading it", self._read_bound, self._stall)
+        except LauncherkitError:
+            return None  # `look` reports it, or can do without the device that is in trouble
 
     async def look(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
         """What there is; of devices that don't answer what was known last, for they may be in use (T2).

@@ -203,9 +203,15 @@ class Watching:
         """What is watched for each: itself, or while it isn't there the nearest folder above it that is."""
 
     def folders(self, wanted: Mapping[str, Callable[[], None]]) -> None:
-        """Call back when entries of these folders change, and of no others; one that is not there is waited for."""
-        self._folders = dict(wanted)
-        self.renew()
+        """Call back when entries of these folders change, and of no others; one that is not there is waited for.
+
+        The first time nobody has looked at them before, so nothing can have been missed.
+        """
+        first, self._folders = not self._folders, dict(wanted)
+        if first:
+            self._rearm()
+        else:
+            self.renew()
 
     def renew(self) -> None:
         """Watch what has come since, and call back for it. For changes that made no event; cheap."""

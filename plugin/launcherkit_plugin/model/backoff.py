@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import NamedTuple
+
+from launcherkit.model.value import NamedTuple
 
 
 class _Failure(NamedTuple):

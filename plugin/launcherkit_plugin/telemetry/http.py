@@ -11,8 +11,9 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.unix_socket import socket_at
 from launcherkit_plugin.model.errors import NoMetricsAddress, NoProbeSocket
 

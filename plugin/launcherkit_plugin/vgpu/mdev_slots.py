@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
-from uuid import NAMESPACE_DNS, uuid5
+from typing import Literal, TypeAlias
+from uuid import UUID, uuid5
 
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
+from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import VgpuCard, cards
 
@@ -24,7 +25,8 @@ PURPOSES: tuple[Purpose, ...] = ("pods", "layout")
 MOST = 512
 """No more slots are looked at, or advertised, for a type on a parent."""
 
-_NAMESPACE = uuid5(NAMESPACE_DNS, "vgpu.launcherkit.io")
+_NAMESPACE = UUID("f3741647-b238-5e5f-b5bd-2a869a41e169")
+"""The uuid5 of the domain name ``vgpu.launcherkit.io``. To compute it imports hashlib, with a library of 5 MB."""
 
 
 class Slot(NamedTuple):

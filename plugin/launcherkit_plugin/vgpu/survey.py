@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import columns, visible
 from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.host.processes import OpenNodes

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
@@ -94,7 +95,14 @@ class Events:
 class Stage:
     """A daemon with everything that it is told about the world."""
 
-    def __init__(self, loop: Loop, folder: Path, *providers: Shelf, rescan: float = LONG) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        folder: Path,
+        *providers: Shelf,
+        rescan: float = LONG,
+        read_bound: Callable[[], HostFacts] | None = None,
+    ) -> None:
         self.loop = loop
         self.log, self.events = Lines(), Events()
         self.scans = 0
@@ -116,7 +124,7 @@ class Stage:
             allocator,
             self.wakeups,
             reporter,
-            looks=Looks(Guarded(), self._scan, stall=0.05),
+            looks=Looks(Guarded(), self._scan, read_bound, stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
             publish=lambda facts, resources, dra: self.published.__setitem__(slice(None), resources),
@@ -202,6 +210,44 @@ def test_what_the_providers_have_is_advertised(kubelet: Kubelet) -> None:
         kubelet.wait_for(NAME, {"a": False})
         kubelet.wait_for(OTHER, {"b": True})
         until(lambda: [found.name for found in stage.published] == [NAME, OTHER])
+
+
+def test_what_vfio_drivers_have_is_advertised_before_the_whole_host_is_looked_at(kubelet: Kubelet) -> None:
+    shelf, may_look = Shelf(resource("a")), threading.Event()
+
+    def scan() -> HostFacts:
+        may_look.wait(60)
+        return NO_FACTS
+
+    with on_stage(kubelet, shelf, start=False, read_bound=lambda: NO_FACTS) as stage:
+        stage.scan = scan
+        stage.start()
+        kubelet.wait_for(NAME, {"a": True})
+        assert (stage.published, stage.rounds) == ([], 0)
+        shelf.has = [resource("a", "b", sick=["b"])]
+        may_look.set()
+        kubelet.wait_for(NAME, {"a": True, "b": False})
+
+
+def _has_published(stage: Stage, name: str) -> bool:
+    return [found.name for found in stage.published] == [name]
+
+
+def test_a_first_look_that_fails_leaves_it_to_the_look_at_the_whole_host(kubelet: Kubelet) -> None:
+    free = threading.Event()
+
+    def hang() -> HostFacts:
+        free.wait(60)
+        return NO_FACTS
+
+    def fail() -> HostFacts:
+        raise UnreadableFile("drivers: Permission denied", "", file="drivers")
+
+    for read in (hang, fail):
+        with on_stage(kubelet, Shelf(resource("a")), read_bound=read) as stage:
+            kubelet.wait_for(NAME, {"a": True})
+            until(partial(_has_published, stage, NAME))
+    free.set()
 
 
 def test_what_is_for_dra_is_published_and_not_advertised(kubelet: Kubelet) -> None:

@@ -18,7 +18,7 @@ from launcherkit.sources.snapshot import dump
 from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of, uevents
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_node, with_stalled
+from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_bound, read_node, with_stalled
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
 from tests.plugin.resources import rebind, regroup
@@ -52,6 +52,21 @@ def test_all_functions_are_known_and_the_wanted_ones_closely(tmp_path: Path) -> 
     assert facts.groups[12] == (PciAddress.parse("0000:02:00.0"),)
     assert facts.nodes == frozenset({"/dev/vfio/vfio", "/dev/vfio/44"})
     assert (facts.mdevs, facts.mdev_parents) == ({}, {})
+
+
+def test_what_vfio_drivers_have_is_read_as_by_a_whole_look_and_nothing_else_is(tmp_path: Path) -> None:
+    tree = built(tmp_path)
+    tree.function("0000:04:00.0", class_code=0x020000, driver="mlx5_core", group=44)
+    whole = read_node(Host.from_sysfs(tree.root), lambda function: function.driver == "vfio-pci", vgpu=False)
+    facts = read_bound(Host.from_sysfs(tree.root))
+    near = ["0000:04:00.0", "0000:e1:00.0", "0000:e1:00.1"]
+    assert sorted(map(str, facts.functions)) == near
+    assert facts.functions == {address: whole.functions[address] for address in facts.functions}
+    assert facts.details == whole.details
+    assert (facts.groups, facts.nodes) == ({44: whole.groups[44]}, whole.nodes)
+    snapshot = tmp_path / "snapshot.json"
+    snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
+    assert Host.from_snapshot(snapshot).bound_to_vfio() == Host.from_sysfs(tree.root).bound_to_vfio()
 
 
 def test_mediated_devices_come_with_their_nodes(tmp_path: Path) -> None:
