@@ -1,4 +1,4 @@
-"""A private libvirtd: an unprivileged session daemon with all its files in one temporary directory.
+"""A private virtqemud or libvirtd: an unprivileged session daemon with all its files in one temporary directory.
 
 Nothing of the machine's own libvirt is touched, not even read: no /etc/libvirt, no /run/libvirt, no network. A session
 daemon is one that isn't root's, so root starts it as ``nobody``.
@@ -21,13 +21,17 @@ from lxml import etree
 
 from tests.tiers import LIBVIRT, LIBVIRT_SOCKET, find_program
 
+DAEMON = "virtqemud" if find_program("virtqemud") else "libvirtd"
+"""The one that launcherkit takes: the modular one where it is installed."""
+SOCKET = {"virtqemud": "virtqemud-sock", "libvirtd": "libvirt-sock"}[DAEMON]
+
 _START_SECONDS = 60
 _IDLE_SECONDS = 900  # it goes by itself should the tests be killed
 _KVM = "/dev/kvm"
 
 
 class CannotStart(Exception):
-    """libvirtd did not come up; the text says what it said."""
+    """The daemon did not come up; the text says what it said."""
 
 
 class Refused(Exception):
@@ -108,7 +112,7 @@ def _start(folder: Path, user: pwd.struct_passwd | None) -> subprocess.Popen[byt
     variables = {"HOME": "", "XDG_CONFIG_HOME": "config", "XDG_RUNTIME_DIR": "run", "XDG_CACHE_HOME": "cache"}
     env = {name: str(folder / directory) for name, directory in variables.items()}
     env["PATH"] = str(_emulators(folder))
-    command = [find_program("libvirtd") or "libvirtd", "--timeout", str(_IDLE_SECONDS)]
+    command = [find_program(DAEMON) or DAEMON, "--timeout", str(_IDLE_SECONDS)]
     with open(folder / "log", "wb") as log:
         try:
             return subprocess.Popen(
@@ -152,7 +156,7 @@ def _groups_for_kvm() -> list[int]:
 
 
 def _socket(folder: Path) -> Path:
-    return folder / "run" / "libvirt" / "libvirt-sock"
+    return folder / "run" / "libvirt" / SOCKET
 
 
 def _wait_for_socket(process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -160,7 +164,7 @@ def _wait_for_socket(process: subprocess.Popen[bytes], folder: Path) -> None:
     while not _socket(folder).exists():
         if process.poll() is not None or time.monotonic() > deadline:
             log = (folder / "log").read_text(errors="replace").splitlines()
-            raise CannotStart("libvirtd did not start: " + " | ".join(log[-5:]))
+            raise CannotStart(f"{DAEMON} did not start: " + " | ".join(log[-5:]))
         time.sleep(0.05)
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.libvirt.daemon import DAEMON, SOCKET
+
 ROOT = Path(__file__).parents[2]
 KERNEL = Path(__file__).parent / "kernel"
 SECONDS = 180
@@ -36,14 +38,14 @@ namespaces = []
 cgroup_controllers = []
 remember_owner = 0
 """
-_LIBVIRTD_CONF = """auth_unix_rw = "none"
+_DAEMON_CONF = """auth_unix_rw = "none"
 auth_unix_ro = "none"
 log_outputs = "3:stderr"
 """
 # What libvirt's QEMU driver doesn't start without, whatever qemu.conf says; a package makes it that wants services too.
 _USERS = {"passwd": "libvirt-qemu:x:64055:64055::/nowhere:/bin/false\n", "group": "libvirt-qemu:x:64055:\n"}
 # libvirt for a pod in which nobody else starts it. Its PID 1 must bury QEMU, or libvirt waits for it.
-DAEMONS = "virtlogd -d; libvirtd & while :; do wait; sleep 0.1; done"
+DAEMONS = f"virtlogd -d; {DAEMON} & while :; do wait; sleep 0.1; done"
 _LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
 
 
@@ -69,7 +71,7 @@ class Pod:
         for name in _PLACES:
             (folder / name).mkdir()
         (folder / "etc" / "qemu.conf").write_text(_QEMU_CONF)
-        (folder / "etc" / "libvirtd.conf").write_text(_LIBVIRTD_CONF)
+        (folder / "etc" / f"{DAEMON}.conf").write_text(_DAEMON_CONF)
         for name, line in _USERS.items():
             (folder / name).write_text(Path("/etc", name).read_text() + line)
         binds = [f"mount --bind {folder / name} /etc/{name}" for name in _USERS]
@@ -105,7 +107,7 @@ class Pod:
     def libvirtd(self) -> Process:
         """Start libvirt alone."""
         process = self.start("sh", "-c", DAEMONS, output=self.folder / "libvirtd")
-        process.until((self.folder / "run" / "libvirt-sock").exists, "libvirt's socket")
+        process.until((self.folder / "run" / SOCKET).exists, "libvirt's socket")
         return process
 
     def outside(self, *arguments: str) -> Process:
@@ -120,7 +122,7 @@ class Pod:
     @property
     def uri(self) -> str:
         """libvirt's, from outside of the pod that runs now."""
-        return f"qemu+unix:///system?socket={self.folder / 'run' / 'libvirt-sock'}"
+        return f"qemu+unix:///system?socket={self.folder / 'run' / SOCKET}"
 
     def libvirt(self, *arguments: str) -> str:
         """Run virsh on the libvirt of the pod that runs now; fails as virsh does."""

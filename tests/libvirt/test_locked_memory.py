@@ -11,7 +11,7 @@ from launcherkit.doctor.facts import Process
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from tests.doctor.patients import finding, gathered, patient
-from tests.libvirt.daemon import Libvirt, Refused
+from tests.libvirt.daemon import DAEMON, Libvirt, Refused
 
 pytestmark = pytest.mark.libvirt
 
@@ -29,7 +29,7 @@ def test_a_domain_that_the_doctor_fails_for_its_limit_is_refused_and_no_other(li
     soft, hard = (
         None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
     )
-    daemon = Process("libvirtd", soft, hard, may_raise=False, may_lock=False)  # an unprivileged child of this process
+    daemon = Process(DAEMON, soft, hard, may_raise=False, may_lock=False)  # an unprivileged child of this process
     guest = read_guest(read_document(LOCKED).root)
     said = finding(patient(gathered=gathered(process=daemon), guest=guest), "memlock")
     file = tmp_path / "locked.xml"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.libvirt.daemon import DAEMON
 from tests.libvirt.pod import KILL, TERM, CannotUnshare, Pod, Process, build_kernel, pod
 
 pytestmark = pytest.mark.guest
@@ -125,11 +126,11 @@ def test_a_libvirtd_that_dies_is_started_again_and_the_guest_goes_on(place: Pod,
     process = launch(place, kernel, "wait", *STAYS)
     process.says("guest: waiting")
     (qemu,) = process.inner("qemu-system-x86_64")
-    (daemon,) = process.inner("libvirtd")
+    (daemon,) = process.inner(DAEMON)
     os.kill(daemon, KILL)
     process.tells("libvirt is back")
     assert process.inner("qemu-system-x86_64") == [qemu]
-    assert "libvirtd was killed by signal 9" in process.told
+    assert f"{DAEMON} was killed by signal 9" in process.told
     process.send(TERM)
     assert process.ends() == 0, process.told
     assert domains(place) == set()

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.systems.virtqemud import HOOK
+
 SYSTEMS = ("trixie", "sid")
 """The releases, as Debian calls them; sid is the one of the day on which its root was made."""
 
@@ -41,9 +43,13 @@ _OPTIONS = (
     *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")),
     f"--include={','.join(PACKAGES)}",
 )
+_MORE = {"trixie": (HOOK,)}
+"""What a release's root has besides: of libvirt's two daemons the tests take the modular one where it is."""
 _STAMP = ".launcherkit"
 _SECONDS = 1800
-_SAYS = "python3 --version; libvirtd --version; qemu-system-x86_64 --version | head -n1"
+_SAYS = (
+    "python3 --version; virtqemud --version 2>/dev/null || libvirtd --version; qemu-system-x86_64 --version | head -n1"
+)
 
 
 class CannotMake(Exception):
@@ -75,18 +81,18 @@ def root_of(system: str, env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     root = cache / system
     with open(cache / f"{system}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        programs = _what_is_in(root)
+        programs = _what_is_in(system, root)
         if not programs:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            programs = _what_is_in(root) or _make(system, root, env)  # somebody else may have made it meanwhile
+            programs = _what_is_in(system, root) or _make(system, root, env)  # somebody else may have made it meanwhile
             fcntl.flock(lock, fcntl.LOCK_SH)
         yield root, programs
 
 
-def _what_is_in(root: Path) -> str:
+def _what_is_in(system: str, root: Path) -> str:
     """The programs that tests are about, with their versions; empty where this is no root that can be used."""
     try:
-        if (root / _STAMP).read_text() != _recipe():
+        if (root / _STAMP).read_text() != _recipe(system):
             return ""
     except OSError:
         return ""
@@ -94,18 +100,22 @@ def _what_is_in(root: Path) -> str:
     return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
 
-def _recipe() -> str:
-    return hashlib.sha256("\n".join(_OPTIONS).encode()).hexdigest()
+def _recipe(system: str) -> str:
+    return hashlib.sha256("\n".join(_options(system)).encode()).hexdigest()
+
+
+def _options(system: str) -> tuple[str, ...]:
+    return *_OPTIONS, *_MORE.get(system, ())
 
 
 def _make(system: str, root: Path, env: Mapping[str, str]) -> str:
     mirror = env.get(MIRROR) or _mirror()
     with tempfile.TemporaryDirectory(prefix=f"{system}-", dir=root.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch, "root")
-        command = ["mmdebstrap", "--quiet", *_OPTIONS, system, str(made), mirror]
+        command = ["mmdebstrap", "--quiet", *_options(system), system, str(made), mirror]
         _run(command, f"the root of {system} can't be made; it comes from {mirror}: is there a network?")
-        (made / _STAMP).write_text(_recipe())
-        if not (programs := _what_is_in(made)):
+        (made / _STAMP).write_text(_recipe(system))
+        if not (programs := _what_is_in(system, made)):
             raise CannotMake(f"the root of {system} was made, but its programs don't run")
         remove(root)
         made.rename(root)
