@@ -130,14 +130,22 @@ def _own_sources(suite: str) -> str:
 def _labels(base: str) -> dict[str, str]:
     """What differs from build to build; the rest is in the Containerfile."""
     (image,) = json.loads(_run("buildah", "images", "--json", base))
-    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "version": __version__,
         "source": tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["launcherkit"]["home"],
-        **({"revision": revision.stdout.strip()} if revision.returncode == 0 else {}),
+        **_revision(),
         "base.name": base,
         "base.digest": image["digest"],
     }
+
+
+def _revision() -> dict[str, str]:
+    """The checkout's commit; nothing where the sources came without git, or git isn't here."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return {}
+    return {"revision": done.stdout.strip()} if done.returncode == 0 else {}
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit import __version__
+from release.images import build
 from tests.support.containerfile import Containerfile, Stage, copied_from, exec_form, read_containerfile
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,18 @@ def test_the_images_are_those_of_launcherkit_and_the_one_of_the_shim() -> None:
     assert [stage.name for stage in FILES["Containerfile"].targets()] == ["plugin", "launcher", "sidecar"]
     assert [stage.name for stage in FILES["shim.Containerfile"].targets()] == [""]
     assert FILES["Containerfile"].stages[-1].name == "sidecar"
+
+
+def test_images_are_built_of_sources_that_came_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buildah = tmp_path / "buildah"
+    answer = '[{"digest": "sha256:1", "size": "1 MB"}]'
+    buildah.write_text(f"#!/bin/sh\n[ $1 = build ] && echo \"$@\" >{tmp_path}/built || echo '{answer}'\n")
+    buildah.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (image,) = build(["sidecar"], base="registry.example/debian@sha256:1")
+    assert image.name == "registry.example/launcherkit-sidecar:" + __version__
+    labels = re.findall(r"--label=org.opencontainers.image.(\S+?)=", (tmp_path / "built").read_text())
+    assert labels == ["version", "source", "base.name", "base.digest"]
 
 
 @every_file
