@@ -21,7 +21,7 @@ from launcherkit import __version__
 PLUGIN = DEPLOY / "plugin"
 CHART = DEPLOY / "helm" / "launcherkit-plugin"
 IMAGE = "registry.example/launcherkit-plugin"
-_MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
+MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 """Lists that a strategic merge patch merges, with what tells their items apart."""
 
 
@@ -59,7 +59,7 @@ def patched(part: Part, patch: Any, component: str, field: str = "") -> Part:
         return part._replace(value=merged)
     if isinstance(patch, list) and isinstance(part.value, list):
         items = list(part.value)
-        key = _MERGE_KEYS.get(field)
+        key = MERGE_KEYS.get(field)
         for item in patch:
             same = [at for at, there in enumerate(items) if _identity(there, key) == _identity(parts(item), key)]
             if same:

@@ -149,7 +149,9 @@ IMAGES = Tier(
         ("buildah", ("buildah",)),
         ("mmdebstrap", ("mmdebstrap",)),
         ("apt-get", ("apt",)),
-        ("mke2fs", ("e2fsprogs",)),  # from pod to guest they are on a disk
+        # From pod to guest they are on a disk, and runc starts them.
+        ("mke2fs", ("e2fsprogs",)),
+        ("runc", ("runc",)),
     ),
     root=True,
 )
@@ -177,10 +179,17 @@ TIERS = (
 IN_SYSTEMS = tuple(tier.name for tier in (SLOW, LIBVIRT, GUEST, KERNEL))
 """The tiers that can run with the programs of another system: those that need no cluster."""
 
-FULL_DEMO_MIB = 6144
+FULL_DEMO_MIB = 3072
 """The memory that `./dev demo --full` takes."""
+FULL_DEMO_CLUSTER_MIB = 6144
+"""The same where it starts a cluster."""
 FULL_DEMO_DISK_MIB = 6144
 """The disk space, most of it for images and the kernel."""
+
+
+def full_demo_mib() -> int:
+    """The memory that `./dev demo --full` takes here."""
+    return FULL_DEMO_CLUSTER_MIB if CLUSTER.program() else FULL_DEMO_MIB
 
 
 def full_demo_lacks(uid: int, available_mib: int, free_mib: int, machine: str) -> list[str]:
@@ -194,21 +203,16 @@ def full_demo_lacks(uid: int, available_mib: int, free_mib: int, machine: str) -
     """
     program = CLUSTER.program()
     lacks = []
-    if program is None:
-        lacks.append(
-            f"{CLUSTER.variable} is not set: the checkout has no Kubernetes; let it name a folder with a program "
-            f"`{CLUSTER.in_folder}` of yours that starts one"
-        )
-    elif not os.access(program, os.X_OK):
+    if program is not None and not os.access(program, os.X_OK):
         lacks.append(f"{CLUSTER.variable}: {program} is no program")
     if machine != KERNEL.architecture:
         lacks.append(f"this machine is {machine}, not {KERNEL.architecture}")
     if uid != 0:
-        lacks.append("it has to be root: say it with sudo")
+        lacks.append("it has to be root: sudo ./dev demo --full")
     if find_program("apt-get") is None:
         lacks.append("there is no apt-get: run it on Debian or Ubuntu")
-    if available_mib < FULL_DEMO_MIB:
-        lacks.append(f"{available_mib} MiB of memory can be had, it takes {FULL_DEMO_MIB}")
+    if available_mib < full_demo_mib():
+        lacks.append(f"{available_mib} MiB of memory can be had, it takes {full_demo_mib()}")
     if free_mib < FULL_DEMO_DISK_MIB:
         lacks.append(f"{free_mib} MiB of disk space can be had in /var, it takes {FULL_DEMO_DISK_MIB}")
     return lacks

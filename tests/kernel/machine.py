@@ -65,8 +65,8 @@ class Machine(NamedTuple):
     memory_mib: int = 2048
     cpus: int = 2
     devices: Sequence[str] = DEVICES
-    disk: Path | None = None
-    """A file that is the machine's ``/dev/vda``."""
+    disks: Sequence[Path] = ()
+    """Files that are the machine's ``/dev/vda``, ``/dev/vdb`` and so on."""
 
     def run(
         self,
@@ -145,7 +145,7 @@ class Machine(NamedTuple):
             *("-virtfs", f"local,path=/,mount_tag=root,readonly=on,{share}"),
             *("-virtfs", f"local,path={results},mount_tag=machine,{share}"),
             *("-device", "intel-iommu,intremap=on,caching-mode=on"),
-            *(("-drive", f"file={self.disk},if=virtio,format=raw,cache=unsafe") if self.disk else ()),
+            *(word for disk in self.disks for word in ("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe")),
             *options(self.devices, self.memory_mib),
         ]
 

@@ -61,6 +61,8 @@ class Kubelet:
         self._server: grpc.Server | None = None
         self._endpoints: dict[str, _Endpoint] = {}
         self.holdings: list[Holding] = []
+        self.others: list[tuple[str, str]] = []
+        """Pods without a device, by namespace and name."""
         self.registrations: list[str] = []
         """Every resource name that was taken, in order, over all restarts."""
         self.forgetful = False
@@ -292,6 +294,8 @@ class Kubelet:
         with self._change:
             self.asked_for_pods += 1
             self._change.notify_all()
+        for namespace, name in self.others:
+            answer.pod_resources.add(name=name, namespace=namespace)
         for pod in dict.fromkeys(holding.pod for holding in self.holdings):
             entry = answer.pod_resources.add(name=pod, namespace="default")
             for holding in self.holdings:

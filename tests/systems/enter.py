@@ -17,6 +17,8 @@ _ENTER = """
 root=$1 checkout=$2
 shift 2
 mkdir -p "$root$checkout"
+# Namespaces can be made where / is a mount, and nowhere else.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"

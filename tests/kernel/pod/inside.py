@@ -10,19 +10,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.kernel import sysfs
 from tests.kernel.guests import read_listing
 from tests.kernel.machine import SHARE
 from tests.kernel.pod import observed
-from tests.kernel.pod.manifests import NAMESPACE, NODE_LABEL, RESOURCE, VARIABLE, component, launcher, plugin
-from tests.kernel.pod.node import SECONDS, Failed, Node, until
+from tests.kernel.pod.bare import BareNode
+from tests.kernel.pod.manifests import RESOURCE, VARIABLE, component, launcher, plugin
+from tests.kernel.pod.node import Failed, Node, PodNode, until
 from tests.kernel.pod.observed import Observed, PluginSeen, PodSeen
 
 FIRST, SECOND = "gpu-vm", "next-vm"
+DESCRIBED = "node.json"
+"""The file in which the host says what the node is made of."""
+DRIVERS = ("bochs-drm", "snd_hda_intel")
+"""Those of the machine's kernel for the card: display, audio."""
+_LOG = SHARE / "plugin.log"
 _CONTAINER = "cat /proc/1/status; env; ls -d /dev/vfio/*; ulimit -l"
 
 
@@ -43,16 +50,18 @@ def detail(text: str) -> None:
         say(f"{'':10}{line}")
 
 
-def main(kernel: Path, node: Node) -> None:
+def main(kernel: Path, node: PodNode) -> None:
     """All of it; what was seen is left for the host.
 
     Raises:
         Failed: a step.
     """
     [card] = sysfs.cards()
-    with step("the machine is a node: control groups, an address, images"):
-        node.prepare("/dev/vda")
-    with step("the cluster is up: etcd, API server, scheduler, controller manager, containerd, kubelet"):
+    with step("the machine is a node, and its own drivers have the card"):
+        node.prepare()
+        sysfs.modprobe("bochs", "snd_hda_intel")
+        sysfs.until(lambda: drivers(card.display) == dict(zip(card, DRIVERS, strict=True)), "the card's own drivers")
+    with step(f"the node is up: {node.parts}"):
         node.up()
     daemon = Plugin(node, card.display)
     with step("the DaemonSet's plugin has bound the card to vfio-pci, and the node offers it"):
@@ -61,8 +70,9 @@ def main(kernel: Path, node: Node) -> None:
     daemon.look()
 
     first = Launched(node, FIRST)
-    with step(f"kubectl apply: pod {FIRST} is scheduled, its container runs"):
-        first.apply(kernel)
+    with step(f"{node.create}: pod {FIRST} gets the card, its container runs"):
+        first.create(kernel)
+        first.started()
     first.look()
     with step("launcherkit run: libvirt is up, the domain is defined, the guest has booted"):
         first.wait_for("guest: waiting")
@@ -73,12 +83,12 @@ def main(kernel: Path, node: Node) -> None:
     # From here on a container may lock as much memory as it likes, so the next pod does without SYS_RESOURCE.
     node.unlimit_locked_memory()
     second = Launched(node, SECOND)
-    with step(f"kubectl apply: pod {SECOND} has to wait, there is no other card"):
+    with step(f"{node.create}: pod {SECOND} has to wait, there is no other card"):
         second.create(kernel, raises_limit=False)
-        waiting = second.why_not_scheduled()
+        waiting = node.why_not_scheduled(SECOND)
     detail(waiting)
 
-    with step(f"kubectl delete: the guest of {FIRST} is shut down, the card is free"):
+    with step(f"{node.remove}: the guest of {FIRST} is shut down, the card is free"):
         first.delete()
         until(lambda: FIRST not in str(node.held(RESOURCE)), "the card given back")
     detail(first.said("note: ", "guest: off"))
@@ -89,7 +99,7 @@ def main(kernel: Path, node: Node) -> None:
         second.wait_for("guest: waiting")
     detail(second.said("guest: pci"))
     second_held = node.held(RESOURCE)
-    with step(f"kubectl delete: the guest of {SECOND} is shut down, nobody has the card"):
+    with step(f"{node.remove}: the guest of {SECOND} is shut down, nobody has the card"):
         second.delete()
         until(lambda: not node.held(RESOURCE), "the card given back")
     held_afterwards = node.held(RESOURCE)
@@ -107,40 +117,28 @@ def drivers(function: str) -> dict[str, str]:
 class Plugin:
     """The DaemonSet of deploy/plugin with the component `binding`, and a function whose IOMMU group it is to bind."""
 
-    def __init__(self, node: Node, function: str) -> None:
+    def __init__(self, node: PodNode, function: str) -> None:
         self._node = node
         self._function = function
         self._before = drivers(function)
         self._offered: dict[str, str] = {}
         self._said: list[str] = []
         self._documents, base = plugin()
-        self._daemon_set = self._patched(base, "binding")
-
-    def _patched(self, daemon_set: object, name: str) -> object:
-        """As kustomize merges a component's patch: kubectl has the same code."""
-        patch = ("-p", json.dumps(component(name)))
-        how = ("--local", "--type=strategic", "--output=json", "-f", "-")
-        return json.loads(self._node.kubectl("patch", *how, *patch, given=daemon_set))
+        self._daemon_set = node.merged(base, component("binding"))
 
     def apply(self) -> None:
-        self._node.kubectl("label", "node", "--all", NODE_LABEL)
-        for document in (*self._documents, self._daemon_set):
-            self._node.kubectl("apply", "-f", "-", given=document)
-        where = ("daemonset/launcherkit-plugin", "--namespace", NAMESPACE)
-        self._node.kubectl("rollout", "status", *where, f"--timeout={SECONDS}s")
-        self._node.follow("logs", "--follow", *where, log=SHARE / "plugin.log")
+        self._node.start_plugin(self._documents, self._daemon_set, _LOG)
 
     def look(self) -> None:
         """Look at the drivers, and into its container."""
         self._offered = drivers(self._function)
         detail("\n".join(f"{address}  {driver}" for address, driver in self._offered.items()))
-        words = ("exec", "daemonset/launcherkit-plugin", "--namespace", NAMESPACE, "-c", "plugin", "--", "sh", "-c")
         # Process 1 is the node's, by hostPID.
-        self._said = self._node.kubectl(*words, "grep CapEff /proc/self/status; touch /new 2>&1; true").splitlines()
+        self._said = self._node.in_plugin("grep CapEff /proc/self/status; touch /new 2>&1; true").splitlines()
 
     def give_back(self) -> PluginSeen:
         """Let it give back what it has bound; what was seen of it, to its end."""
-        self._node.kubectl("apply", "-f", "-", given=self._patched(self._daemon_set, "give-back"))
+        self._node.change_plugin(self._node.merged(self._daemon_set, component("give-back")), _LOG)
         until(lambda: drivers(self._function) == self._before, f"drivers as before: {self._before}", pause=2)
         capabilities, root = self._said
         seen = int(capabilities.split()[1], 16), root
@@ -150,39 +148,23 @@ class Plugin:
 class Launched:
     """A launcher pod, from its manifest to its end."""
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: PodNode, name: str) -> None:
         self._node = node
         self._name = name
         self._log = SHARE / f"{name}.log"
         self._follower: subprocess.Popen[bytes] | None = None
         self._looked = ""
 
-    def create(self, kernel: Path, *, raises_limit: bool) -> None:
-        items = launcher(self._name, kernel, raises_limit=raises_limit)
-        self._node.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
-
-    def apply(self, kernel: Path) -> None:
-        self.create(kernel, raises_limit=True)
-        self.started()
+    def create(self, kernel: Path, *, raises_limit: bool = True) -> None:
+        self._node.create_pod(self._name, launcher(self._name, kernel, raises_limit=raises_limit))
 
     def started(self) -> None:
         """Wait for its container, and follow its log from then on."""
-        self._wait("Ready")
-        self._follower = self._node.follow("logs", "--follow", self._name, log=self._log)
-
-    def why_not_scheduled(self) -> str:
-        """Wait until the scheduler has refused it; its reason."""
-        self._wait("PodScheduled=False")
-        conditions = self._node.pod(self._name)["status"]["conditions"]
-        return next(str(one["message"]) for one in conditions if one["type"] == "PodScheduled")
-
-    def _wait(self, condition: str) -> None:
-        # Asking again and again would take as much of an emulated processor as what is waited for.
-        self._node.kubectl("wait", f"--for=condition={condition}", f"pod/{self._name}", f"--timeout={SECONDS}s")
+        self._follower = self._node.start_pod(self._name, self._log)
 
     def look(self) -> None:
         """Look into the container."""
-        self._looked = self._node.kubectl("exec", self._name, "--", "sh", "-c", _CONTAINER)
+        self._looked = self._node.in_pod(self._name, _CONTAINER)
         for line in self._looked.splitlines():
             if line.startswith((VARIABLE, "/dev/", "CapEff")):
                 detail(line)
@@ -201,7 +183,7 @@ class Launched:
     def delete(self) -> None:
         """Delete it; its log is whole afterwards."""
         assert self._follower
-        self._node.kubectl("delete", "pod", self._name, "--wait=false")
+        self._node.delete_pod(self._name)
         until(lambda: self._follower is None or self._follower.poll() is not None, f"the end of {self._name}")
 
     def seen(self, held: dict[str, str]) -> PodSeen:
@@ -217,15 +199,21 @@ class Launched:
         )
 
 
+def place(described: Mapping[str, Any]) -> PodNode:
+    """The node that the host has described."""
+    if "cluster" in described:
+        program, binaries = map(Path, described["cluster"])
+        return Node(program, binaries, described["disk"])
+    return BareNode(described["images"], described["disks"])
+
+
 if __name__ == "__main__":
-    kernel, program, binaries = map(Path, sys.argv[1:])
-    node = Node(program, binaries)
+    node = place(json.loads((SHARE / DESCRIBED).read_text()))
     try:
-        main(kernel, node)
-    except Failed as failure:
+        main(Path(sys.argv[1]), node)
+    except (Failed, AssertionError) as failure:
         say(f"failed: {failure}")
-        with suppress(Failed, KeyError):  # there may be no cluster
-            detail(node.kubectl("get", "events", "--all-namespaces"))
+        detail(node.events())
         for log in sorted(SHARE.glob("*.log")):
             detail(f"{log.name}: " + " | ".join(log.read_text(errors="replace").splitlines()[-15:]))
         sys.exit(1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from deploy.chart import PLUGIN
+from deploy.chart import MERGE_KEYS, PLUGIN
 from deploy.render import DEPLOY, manifests
 from release.images import name_of
 from tests.kernel.devices import DISPLAY
@@ -61,6 +61,18 @@ def component(name: str) -> dict[str, Any]:
     """A component's patch of the DaemonSet."""
     patch: dict[str, Any] = yaml.safe_load((_COMPONENTS / name / "daemonset.yaml").read_text())
     return patch
+
+
+def merged(document: Any, patch: Any, field: str = "") -> Any:
+    """A document with a strategic merge patch, as far as components have them."""
+    if isinstance(document, dict) and isinstance(patch, dict):
+        return document | {key: merged(document.get(key), part, key) for key, part in patch.items()}
+    if isinstance(document, list) and field in MERGE_KEYS:
+        key = MERGE_KEYS[field]
+        changed = {item[key]: merged(item, part) for item in document for part in patch if part[key] == item[key]}
+        known = [changed.get(item[key], item) for item in document]
+        return known + [part for part in patch if part[key] not in changed]
+    return document + patch if isinstance(document, list) and field == "add" else patch
 
 
 def plugin_config() -> dict[str, Any]:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from launcherkit_plugin.kubelet.client import list_pod_devices
+from tests.kernel.pod.manifests import NAMESPACE, NODE_LABEL
 from tests.kernel.sysfs import modprobe
 
 _STATE = Path("/run/cluster")
+_PLUGIN = ("daemonset/launcherkit-plugin", "--namespace", NAMESPACE)
 _CGROUPS = Path("/sys/fs/cgroup")
 SECONDS = 300
 """The longest that anything here is waited for."""
@@ -27,38 +29,95 @@ class Failed(Exception):
     """A step did not come to its end; the text says what was seen."""
 
 
+class PodNode(Protocol):
+    """A node that runs the plugin and pods, by Kubernetes or by what stands in for it."""
+
+    parts: str
+    """What it is made of."""
+    create: str
+    """How a pod is made; ``remove``: how it is ended."""
+    remove: str
+
+    def prepare(self) -> None:
+        """Make of the machine what a node is."""
+
+    def up(self) -> None:
+        """Start it."""
+
+    def merged(self, document: Any, patch: Any) -> Any:
+        """A document with a strategic merge patch."""
+
+    def start_plugin(self, documents: list[dict[str, Any]], daemon_set: Any, log: Path) -> None:
+        """Start the DaemonSet, with what it needs beside it."""
+
+    def change_plugin(self, daemon_set: Any, log: Path) -> None:
+        """Replace the DaemonSet."""
+
+    def in_plugin(self, script: str) -> str:
+        """What a script prints in the plugin's container."""
+
+    def create_pod(self, name: str, items: list[dict[str, Any]]) -> None:
+        """Ask for a pod; the last of the items is it."""
+
+    def why_not_scheduled(self, name: str) -> str:
+        """Wait until it has been refused; the reason."""
+
+    def start_pod(self, name: str, log: Path) -> subprocess.Popen[bytes]:
+        """Wait for its container; gives what writes its log, and ends with it."""
+
+    def in_pod(self, name: str, script: str) -> str:
+        """What a script prints in its container."""
+
+    def delete_pod(self, name: str) -> None:
+        """End it."""
+
+    def allocatable(self, resource: str) -> int:
+        """How many devices are on offer."""
+
+    def held(self, resource: str) -> dict[str, str]:
+        """Device ID to the pod that has it, from PodResources."""
+
+    def unlimit_locked_memory(self) -> None:
+        """Let containers that are started from now on have all the locked memory they like."""
+
+    def events(self) -> str:
+        """What has happened, for a step that failed."""
+
+
 class Node:
     """The cluster, and what is asked of it.
 
     Args:
         program: `cluster` of the folder that LAUNCHERKIT_TEST_CLUSTER names.
         binaries: where it has its own, on the host.
+        disk: has containerd's own folder, with images; empty: there are none yet.
     """
 
-    def __init__(self, program: Path, binaries: Path) -> None:
+    parts = "etcd, API server, scheduler, controller manager, containerd, kubelet"
+    create, remove = "kubectl apply", "kubectl delete"
+
+    def __init__(self, program: Path, binaries: Path, disk: str = "") -> None:
         self._cluster = [str(program), "--state", str(_STATE / "state")]
         self._binaries = binaries
+        self._disk = disk
         self._places: dict[str, str] = {}
 
-    def prepare(self, disk: str = "") -> None:
-        """What a kubelet wants of a node: control groups, an address, a file system that layers can be stacked on.
-
-        ``disk`` has containerd's own folder, with images; empty: there are none yet.
-        """
+    def prepare(self) -> None:
+        """What a kubelet wants of a node: control groups, an address, a file system that layers can be stacked on."""
         _mount_cgroups()
         modprobe("dummy")
         modprobe("vfio-pci")  # which a node loads at boot: the plugin's pod may not
         for words in ("link add node0 type dummy", "addr add 10.88.0.2/24 dev node0", "link set node0 up"):
-            _do("busybox", "ip", *words.split())
-        _do("busybox", "ip", "route", "add", "default", "via", "10.88.0.1")  # its address is that of the default route
+            do("busybox", "ip", *words.split())
+        do("busybox", "ip", "route", "add", "default", "via", "10.88.0.1")  # its address is that of the default route
         (_STATE / "state").mkdir(parents=True)
-        _do("mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "cluster", str(_STATE))
+        do("mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "cluster", str(_STATE))
         (_STATE / "state").mkdir()
         (_STATE / "state" / "bin").symlink_to(self._binaries)
-        if disk:
+        if self._disk:
             modprobe("virtio_blk", "ext4")
             (_STATE / "state" / "containerd").mkdir()
-            _do("mount", "-t", "ext4", disk, str(_STATE / "state" / "containerd"))
+            do("mount", "-t", "ext4", self._disk, str(_STATE / "state" / "containerd"))
 
     def up(self, what: Literal["cluster", "standalone"] = "cluster") -> None:
         """Start it; again where it gave up waiting, which happens on a host that is busy with other things.
@@ -67,11 +126,11 @@ class Node:
         """
         for _ in range(2):
             with suppress(Failed):
-                _do(*self._cluster, "up", what)
+                do(*self._cluster, "up", what)
                 break
         else:
-            _do(*self._cluster, "up", what)
-        told = _do(*self._cluster, "env")
+            do(*self._cluster, "up", what)
+        told = do(*self._cluster, "env")
         self._places = dict(word.partition("=")[::2] for line in told.splitlines() for word in shlex.split(line))
 
     @property
@@ -90,20 +149,69 @@ class Node:
             words = [*self._cluster, "run", "--", *command]
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 
+    def merged(self, document: Any, patch: Any) -> Any:
+        """As kustomize merges a component's patch: kubectl has the same code."""
+        how = ("--local", "--type=strategic", "--output=json", "-f", "-", "-p", json.dumps(patch))
+        return json.loads(self.kubectl("patch", *how, given=document))
+
+    def start_plugin(self, documents: list[dict[str, Any]], daemon_set: Any, log: Path) -> None:
+        """Apply all of it, and wait for its pod."""
+        self.kubectl("label", "node", "--all", NODE_LABEL)
+        for document in (*documents, daemon_set):
+            self.kubectl("apply", "-f", "-", given=document)
+        self.kubectl("rollout", "status", *_PLUGIN, f"--timeout={SECONDS}s")
+        self.follow("logs", "--follow", *_PLUGIN, log=log)
+
+    def change_plugin(self, daemon_set: Any, log: Path) -> None:
+        """Apply it."""
+        self.kubectl("apply", "-f", "-", given=daemon_set)
+
+    def in_plugin(self, script: str) -> str:
+        """What a script prints in its container."""
+        return self.kubectl("exec", *_PLUGIN, "-c", "plugin", "--", "sh", "-c", script)
+
+    def create_pod(self, name: str, items: list[dict[str, Any]]) -> None:
+        """Apply it, with what belongs to it."""
+        self.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
+
+    def why_not_scheduled(self, name: str) -> str:
+        """Wait until the scheduler has refused it; its reason."""
+        self._wait(name, "PodScheduled=False")
+        conditions = json.loads(self.kubectl("get", "pod", name, "--output=json"))["status"]["conditions"]
+        return next(str(one["message"]) for one in conditions if one["type"] == "PodScheduled")
+
+    def start_pod(self, name: str, log: Path) -> subprocess.Popen[bytes]:
+        """Wait for its container; gives what follows its log to its end."""
+        self._wait(name, "Ready")
+        return self.follow("logs", "--follow", name, log=log)
+
+    def in_pod(self, name: str, script: str) -> str:
+        """What a script prints in its container."""
+        return self.kubectl("exec", name, "--", "sh", "-c", script)
+
+    def delete_pod(self, name: str) -> None:
+        """Delete it, and don't wait for its end."""
+        self.kubectl("delete", "pod", name, "--wait=false")
+
+    def events(self) -> str:
+        """All that the cluster tells of."""
+        with suppress(Failed, KeyError):  # there may be no cluster
+            return self.kubectl("get", "events", "--all-namespaces")
+        return ""
+
+    def _wait(self, name: str, condition: str) -> None:
+        # Asking again and again would take as much of an emulated processor as what is waited for.
+        self.kubectl("wait", f"--for=condition={condition}", f"pod/{name}", f"--timeout={SECONDS}s")
+
     def kubectl(self, *arguments: str, given: object = None) -> str:
         """kubectl as the cluster's admin; ``given`` is its input, as JSON."""
-        return _do(*self._kubectl(), *arguments, given=None if given is None else json.dumps(given))
+        return do(*self._kubectl(), *arguments, given=None if given is None else json.dumps(given))
 
     def follow(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
         """Start a kubectl that goes on."""
         with open(log, "wb") as file:
             command = [*self._kubectl(), *arguments]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-
-    def pod(self, name: str) -> dict[str, Any]:
-        """A pod as it is now."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "--output=json"))
-        return found
 
     def allocatable(self, resource: str) -> int:
         [node] = json.loads(self.kubectl("get", "nodes", "--output=json"))["items"]
@@ -117,8 +225,8 @@ class Node:
 
     def unlimit_locked_memory(self) -> None:
         """Let containers that are started from now on have all the locked memory they like."""
-        for pid in _do("busybox", "pidof", "containerd").split():
-            _do("prlimit", "--pid", pid, "--memlock=unlimited:unlimited")
+        for pid in do("busybox", "pidof", "containerd").split():
+            do("prlimit", "--pid", pid, "--memlock=unlimited:unlimited")
 
     def _kubectl(self) -> list[str]:
         return [f"{self._places['CLUSTER_BIN']}/kubectl", f"--kubeconfig={self._places['KUBECONFIG']}"]
@@ -126,18 +234,23 @@ class Node:
 
 def _mount_cgroups() -> None:
     """Version 1, which this kubelet knows."""
-    _do("umount", str(_CGROUPS))
-    _do("mount", "-t", "tmpfs", "-o", "mode=755", "cgroups", str(_CGROUPS))
+    do("umount", str(_CGROUPS))
+    do("mount", "-t", "tmpfs", "-o", "mode=755", "cgroups", str(_CGROUPS))
     known = Path("/proc/cgroups").read_text().splitlines()[1:]
     for name, enabled in [(line.split()[0], line.split()[3]) for line in known]:
         if enabled == "1":
             (_CGROUPS / name).mkdir()
-            _do("mount", "-t", "cgroup", "-o", name, "cgroup", str(_CGROUPS / name))
+            do("mount", "-t", "cgroup", "-o", name, "cgroup", str(_CGROUPS / name))
     (_CGROUPS / "systemd").mkdir()
-    _do("mount", "-t", "cgroup", "-o", "none,name=systemd", "cgroup", str(_CGROUPS / "systemd"))
+    do("mount", "-t", "cgroup", "-o", "none,name=systemd", "cgroup", str(_CGROUPS / "systemd"))
 
 
-def _do(*command: str, given: str | None = None) -> str:
+def do(*command: str, given: str | None = None) -> str:
+    """What a program prints.
+
+    Raises:
+        Failed: it failed, or took too long.
+    """
     found = shutil.which(command[0]) or command[0]
     try:
         done = subprocess.run(

@@ -5,69 +5,87 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from release.images import CannotBuild
 from tests.kernel.devices import graphics_card
 from tests.kernel.machine import Machine, Outcome
 from tests.kernel.packages import CannotFetch, cache_folder
-from tests.kernel.pod.store import CannotUnpack, disk_with
+from tests.kernel.pod.inside import DESCRIBED
+from tests.kernel.pod.store import CannotUnpack, disk_of, disk_with
 from tests.libvirt.pod import build_kernel
-from tests.support.images import archived, built
+from tests.support.images import archived, built, configuration
 from tests.tiers import CLUSTER, IMAGES
 
-_MEMORY_MIB = 5120
 _SECONDS = 1200
 """Several times what it takes on two processors that emulate."""
+_IMAGES = ("plugin", "launcher")
 
 
 class NoCluster(Exception):
     """There is no cluster to start in the machine; the text says what is missing."""
 
 
-def pod_to_guest(results: Path, env: Mapping[str, str], tell: Callable[[str], None]) -> Outcome:
+class Made(NamedTuple):
+    """What a machine is given to be a node."""
+
+    described: Mapping[str, object]
+    """For `tests.kernel.pod.inside`."""
+    disks: Sequence[Path]
+    memory_mib: int
+
+
+def pod_to_guest(
+    results: Path, env: Mapping[str, str], tell: Callable[[str], None], cluster: Path | None = None
+) -> Outcome:
     """Run all of it.
 
     Args:
         results: a folder for what is seen, and for logs.
         tell: gets each line that is said.
+        cluster: the program that starts Kubernetes; without one a double of the kubelet and runc stand for it.
 
     Raises:
-        NoCluster: LAUNCHERKIT_TEST_CLUSTER names none.
+        NoCluster: its programs can't be found.
         CannotFetch, CannotBuild, CannotUnpack, OSError: the machine can't be made here.
     """
-    program = CLUSTER.program()
-    if program is None:
-        raise NoCluster(f"{CLUSTER.variable} is not set: say {CLUSTER.how_to_get()}")
     if lacks := IMAGES.missing():
         raise CannotBuild(f"images can't be built here: no {', '.join(lacks)}")
-    binaries = binaries_of(program)
     with tempfile.TemporaryDirectory(prefix="lk-images-") as place:
         began = time.monotonic()
-        images = [archived(target, Path(place)) for target in ("plugin", "launcher")]
+        sizes = ", ".join(f"{image} {built(image).size / 1e6:.0f} MB" for image in _IMAGES)
         kernel = build_kernel(results)
-        sizes = ", ".join(f"{target} {built(target).size / 1e6:.0f} MB" for target in ("plugin", "launcher"))
         tell(f"{time.monotonic() - began:6.1f} s  the images are built: {sizes}")
         began = time.monotonic()
-        disk = disk_with(images, binaries, Path(place))
+        made = _with_cluster(cluster, Path(place)) if cluster else _bare(Path(place))
+        (results / DESCRIBED).write_text(json.dumps(made.described))
         tell(f"{time.monotonic() - began:6.1f} s  they are unpacked on the machine's disk")
-        machine = Machine(cache_folder(env), memory_mib=_MEMORY_MIB, devices=graphics_card(1), disk=disk)
-        command: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "tests.kernel.pod.inside",
-            kernel,
-            program.resolve(),
-            binaries,
-        ]
+        machine = Machine(cache_folder(env), memory_mib=made.memory_mib, devices=graphics_card(1), disks=made.disks)
+        command: list[str | Path] = [sys.executable, "-m", "tests.kernel.pod.inside", kernel]
         return machine.run(command, results, _SECONDS, tell, {"PYTHONPATH": "plugin"})
+
+
+def _with_cluster(program: Path, place: Path) -> Made:
+    binaries = binaries_of(program)
+    disk = disk_with([archived(image, place) for image in _IMAGES], binaries, place)
+    return Made({"cluster": [str(program.resolve()), str(binaries)], "disk": "/dev/vda"}, [disk], 5120)
+
+
+def _bare(place: Path) -> Made:
+    described = {
+        "images": {image: configuration(image) for image in _IMAGES},
+        "disks": dict(zip(_IMAGES, ("/dev/vda", "/dev/vdb"), strict=True)),
+    }
+    return Made(described, [disk_of(image, place) for image in _IMAGES], 2048)
 
 
 def binaries_of(program: Path) -> Path:
@@ -94,7 +112,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="lk-pod-to-guest-") as folder:
         began = time.monotonic()
         try:
-            outcome = pod_to_guest(Path(folder), os.environ, show)
+            outcome = pod_to_guest(Path(folder), os.environ, show, CLUSTER.program())
         except (NoCluster, CannotFetch, CannotBuild, CannotUnpack, OSError, subprocess.SubprocessError) as error:
             sys.stderr.write(f"this can't be shown here: {error}\n")
             return 69

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.images import Container, built
 from tests.tiers import find_program
 
 _SECONDS = 60
@@ -46,9 +47,28 @@ def disk_with(archives: Sequence[Path], binaries: Path, folder: Path) -> Path:
         for archive in archives:
             ctr = ("ctr", "--address", f"{folder}/containerd.sock", "--namespace", "k8s.io")
             _run(*ctr, "images", "import", "--snapshotter", "overlayfs", str(archive), env=env)
-    mke2fs = find_program("mke2fs") or "mke2fs"
-    _run(mke2fs, "-q", "-t", "ext4", "-d", f"{folder}/containerd", str(disk), _DISK, env=env)
+    _make_disk(folder / "containerd", disk, env)
     return disk
+
+
+def disk_of(image: str, folder: Path) -> Path:
+    """A file system with an image's files, as a container finds them.
+
+    Raises:
+        CannotUnpack: by mke2fs.
+    """
+    disk = folder / f"{image}.ext4"
+    container = Container(built(image).name)
+    try:
+        _make_disk(container.root, disk, dict(os.environ))
+    finally:
+        container.close()
+    return disk
+
+
+def _make_disk(files: Path, disk: Path, env: dict[str, str]) -> None:
+    mke2fs = find_program("mke2fs") or "mke2fs"
+    _run(mke2fs, "-q", "-t", "ext4", "-d", str(files), str(disk), _DISK, env=env)
 
 
 @contextmanager

@@ -1,4 +1,8 @@
-"""From `kubectl apply` to the guest: one run in a machine that is a node, and what was seen in it."""
+"""From a pod to its guest: a run in a machine that is a node, and what was seen in it.
+
+The node is one of Kubernetes, where `LAUNCHERKIT_TEST_CLUSTER` names a program that starts it; and it is one where the
+double of a kubelet and runc do what Kubernetes would.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,14 @@ from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import slots_with
 from tests.kernel.inside import cannot_be_made
 from tests.kernel.packages import CannotFetch
-from tests.kernel.pod.inside import FIRST, SECOND
+from tests.kernel.pod.inside import DRIVERS, FIRST, SECOND
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE
 from tests.kernel.pod.observed import Observed, PodSeen, read
 from tests.kernel.pod.run import pod_to_guest
-from tests.tiers import IMAGES
+from tests.tiers import CLUSTER, IMAGES
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.cluster,
     pytest.mark.skipif(bool(IMAGES.missing()), reason=f"images can't be built here: {IMAGES.how_to_get()}"),
 ]
 
@@ -38,11 +41,12 @@ SYS_RESOURCE = 24
 DAC_READ_SEARCH, SYS_PTRACE = 2, 19
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["double", pytest.param("cluster", marks=pytest.mark.cluster)])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Observed:
     results: Path = tmp_path_factory.mktemp("pod-to-guest")
     try:
-        outcome = pod_to_guest(results, os.environ, lambda line: None)
+        program = CLUSTER.program() if request.param == "cluster" else None
+        outcome = pod_to_guest(results, os.environ, lambda line: None, program)
     except (CannotFetch, CannotBuild) as error:
         cannot_be_made(request.config, error)
     assert outcome.code == 0, f"{outcome.end(80)}\nall it left is in {results}"
@@ -60,7 +64,7 @@ def test_the_card_was_bound_with_its_whole_group(seen: Observed) -> None:
 
 
 def test_before_the_plugin_is_removed_the_card_has_the_drivers_that_it_had(seen: Observed) -> None:
-    assert seen.plugin.before != seen.plugin.offered
+    assert seen.plugin.before == dict(zip([seen.card, f"{seen.card[:-1]}1"], DRIVERS, strict=True))
     assert seen.plugin.given_back == seen.plugin.before
 
 
