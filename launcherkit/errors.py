@@ -485,6 +485,28 @@ class BadTemplateValue(LauncherkitError):
     code = "LK633"
 
 
+# 86x: rehearsals
+
+
+class ClaimNotRehearsed(LauncherkitError):
+    """A device is asked for by a ResourceClaim; which one it gets is the scheduler's choice."""
+
+    code = "LK862"
+
+
+class PluginNotInstalled(LauncherkitError):
+    """The device plugin's package, which answers for nodes, is not installed."""
+
+    code = "LK863"
+    exit_code = EX_CONFIG
+
+
+class NoNodes(LauncherkitError):
+    """There is no node to rehearse on, none of that name, or two of one name."""
+
+    code = "LK864"
+
+
 # 87x: who holds what
 
 

@@ -36,7 +36,8 @@ ARROWS: dict[str, set[str]] = {
     "process": {"model", "colour", "diff"},
     "plan_json": {"model", "pipeline"},
     "topology": {"model"},
-    "render": {"model", "sources", "resolve", "pipeline", "topology", "colour"},
+    "rehearse": {"model", "sources", "domain", "pipeline", "topology", "plan_json"},
+    "render": {"model", "sources", "resolve", "pipeline", "topology", "colour", "rehearse"},
     "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility", "colour"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
@@ -56,6 +57,7 @@ ARROWS: dict[str, set[str]] = {
         "process",
         "plan_json",
         "topology",
+        "rehearse",
         "render",
         "rpc",
         "inputs",

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from launcherkit.cli.known_host import KnownHost
 from launcherkit.colour import ink_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
@@ -29,6 +28,7 @@ from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_input
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation
+from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.render.columns import counted

@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": "describe what translate would do and why, or print the page of an error",
     "doctor": "check what would keep devices from a VM: IOMMU, groups, nodes, memlock and more",
     "topology": "draw this host's PCI tree: cards, IOMMU groups, drivers, and what is in the way of guests",
+    "rehearse": "tell on which nodes a VM would start, and what its guest would find, before it is scheduled",
     "snapshot": "record this host's PCI functions, groups and mdevs as JSON",
     "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",
@@ -36,7 +37,7 @@ examples:
   launcherkit snapshot -o host.json
 
 Options can be set by variables: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE, and so on.
-exit codes: 0 done, 1 a golden case differs or the doctor found something, 2 usage, 65 bad input,
+exit codes: 0 done, 1 a golden case differs, the doctor found something or a VM starts nowhere, 2 usage, 65 bad input,
 69 a service is not there, 70 a bug, 78 configuration"""
 
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from launcherkit.cli.known_host import KnownHost
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
 from launcherkit.colour import ink_for
 from launcherkit.domain.document import read_document
@@ -17,6 +16,7 @@ from launcherkit.domain.tree import read_tree
 from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
+from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns

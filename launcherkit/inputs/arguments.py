@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
@@ -146,7 +147,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
         raise UnreadableFile(
             "standard input can be read once, but several inputs are -", "Give files for the others.", file="-"
         )
-    vmi = _read_vmi(args.vmi) if args.vmi else None
+    vmi = read_vmi(vmi_document(args.vmi), args.vmi) if args.vmi else None
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     held = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else EnvFile(env, ())
     if domain is None:
@@ -155,15 +156,16 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     return Inputs(*domain, held.variables, host, dra, vmi, policy, held.notes)
 
 
-def _read_vmi(path: str) -> Vmi:
-    """A VMI in JSON, or in YAML where the file's name says so."""
+def vmi_document(path: str) -> bytes | Mapping[str, Any]:
+    """A VMI as `read_vmi` takes it: JSON as it is, or parsed where the file's name says that it is YAML."""
     data = read_file(path)
     if not path.endswith((".yaml", ".yml")):
-        return read_vmi(data, path)
+        return data
     from launcherkit.sources.schema import LARGE, parse_document
 
     remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
-    return read_vmi(parse_document(data, path, BadVmi, remedy, LARGE), path)
+    document: Mapping[str, Any] = parse_document(data, path, BadVmi, remedy, LARGE)
+    return document
 
 
 def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:

@@ -36,10 +36,11 @@ ARROWS: dict[str, set[str]] = {
     "cluster": {"", "model", "host", "telemetry"},
     "config": {"model", "devices"},
     "dra": {"model", "host", "telemetry", "devices", "allocation", "kubelet"},
+    "rehearsal": {"model", "devices", "binding", "allocation"},
     # What puts everything together.
     "daemon": {*_PARTS, "", "nodehook"},
     "nodehook": _PARTS,
-    "cli": {*_PARTS, "daemon", "nodehook", ""},
+    "cli": {*_PARTS, "daemon", "nodehook", "rehearsal", ""},
     "__main__": {"cli", ""},
 }
 """Room to the rooms that it may import."""

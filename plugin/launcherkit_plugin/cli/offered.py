@@ -22,12 +22,10 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
-from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.rehearsal.offer import NOBODY
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-
-NOBODY = Usage("pod-resources", {})
-"""As if no pod had anything."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

@@ -350,3 +350,12 @@ class CdiKindRefused(LauncherkitError):
 
     code = "LK841"
     exit_code: ClassVar[int] = EX_CONFIG
+
+
+# 86x: rehearsals
+
+
+class NotOffered(LauncherkitError):
+    """A node has not as many devices of a resource to give as a VM asks for."""
+
+    code = "LK861"

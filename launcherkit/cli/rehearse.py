@@ -1,0 +1,155 @@
+"""``launcherkit rehearse``: whether a VM would start, on which nodes, and what its guest would find there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from launcherkit.colour import ink_for
+from launcherkit.domain.document import MAX_BYTES
+from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled, SeveralErrors
+from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
+from launcherkit.model.candidate import NodeCandidate, NodeSource
+from launcherkit.process.edge import tell, tell_notes, write_stdout
+from launcherkit.process.terminal import drawing_columns
+from launcherkit.rehearse.document import rehearsal_document
+from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
+from launcherkit.rehearse.stand_in import stand_in
+from launcherkit.render.rehearsal import draw_rehearsal
+from launcherkit.sources.files import read_file
+from launcherkit.sources.pci_ids import PATHS
+from launcherkit.sources.settings import resolve_policy
+from launcherkit.sources.vmi import parse_json, read_vmi
+
+DESCRIPTION = """\
+Say, before anybody schedules it, on which nodes a VM would start and what its guest would find there: for each node
+the devices that it would get, with their siblings, or the codes of what is in the way. Nodes are given as files of
+`launcherkit snapshot`. Devices are named, grouped and preferred by the device plugin's own code, which must be
+installed: `pip install launcherkit-plugin`."""
+
+EPILOG = """\
+examples:
+  launcherkit rehearse vm.yaml --nodes snapshots/                 every node that has a file there
+  launcherkit rehearse vm.yaml --nodes n1.json n2.json --node n1  one of them, and what the guest finds
+  launcherkit rehearse vm.yaml --nodes snapshots/ --config plugin.yaml --json
+  launcherkit rehearse vm.yaml --nodes n1.json --node n1 --xml    the domain document
+exit codes: 0 it starts on one node at least, 1 on none; others as usual"""
+
+ENTRY_POINTS = "launcherkit.nodes"
+"""The group of entry points by which the device plugin is found."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:  # no variable is one
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "vm", metavar="VM", help="the VirtualMachine or VirtualMachineInstance, as JSON, or as YAML in a file *.yaml"
+    )
+    group = parser.add_argument_group("nodes")
+    group.add_argument(
+        "--nodes",
+        metavar="FILE|DIR",
+        nargs="+",
+        required=True,
+        help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; a node is called as "
+        "its file is",
+    )
+    group.add_argument("--node", metavar="NAME", help="only this one, with what the guest finds there")
+    group.add_argument(
+        "--config", metavar="FILE", help="the device plugin's configuration (default: names as by --auto all)"
+    )
+    group.add_argument("--auto", choices=("nvidia", "gpu", "all"), help="as for `launcherkit-plugin serve`")
+    group = parser.add_argument_group("domain")
+    group.add_argument(
+        "--domain",
+        metavar="FILE",
+        help="the domain's XML before its devices are added (default: a template's, with the VM's CPUs and memory)",
+    )
+    add_policy_arguments(parser)
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print all of it as JSON")
+    form.add_argument("--xml", action="store_true", help="with --node: print the domain document")
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Rehearse and print: 0 where it starts on one node at least, else 1.
+
+    Raises:
+        LauncherkitError: an input can't be read or is wrong; what keeps the VM from a node is printed.
+    """
+    if args.xml and not args.node:
+        tell("error", "launcherkit rehearse: --xml prints the domain of one node", env)
+        tell("help", "Name it with --node.", env)
+        return EX_USAGE
+    vm, notes = _vm(args, env)
+    outcomes = rehearse(vm, _chosen(_source().recorded(args.nodes, args.config, args.auto, env), args.node))
+    tell_notes(notes, env)
+    write_stdout(_text(vm, outcomes, args, env).encode("utf-8", "backslashreplace"))
+    return 0 if any(outcome.starts for outcome in outcomes) else 1
+
+
+def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, Sequence[Any]]:
+    document = vmi_document(args.vm)
+    vmi = read_vmi(document, args.vm)
+    policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
+    values = stand_in(cast("Mapping[str, Any]", parse_json(document) if isinstance(document, bytes) else document))
+    if args.domain:
+        domain = read_file(args.domain, MAX_BYTES + 1)
+    else:
+        from launcherkit.sources.template import find_template
+
+        domain = find_template(values.template).render(values.values)
+    return RehearsedVm(values.values["name"], domain, vmi, policy), vmi.notes
+
+
+def _source() -> NodeSource:
+    """The device plugin, which nothing here imports: it has told the interpreter where it answers."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=ENTRY_POINTS):
+        return cast("NodeSource", found.load())
+    raise PluginNotInstalled(
+        "launcherkit-plugin is not installed here, and how devices are named, grouped and chosen is its code",
+        "Install it beside launcherkit: pip install launcherkit-plugin",
+        key="launcherkit-plugin",
+    )
+
+
+def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCandidate]:
+    if name is None:
+        return nodes
+    found = [node for node in nodes if node.name == name]
+    if not found:
+        from launcherkit.diff import did_you_mean
+
+        names = [node.name for node in nodes]
+        raise NoNodes(
+            f"--node {name}: there is no such node{did_you_mean(name, names)}",
+            f"Name one of these: {', '.join(names[:20])}.",
+            key="--node",
+        )
+    return found
+
+
+def _text(vm: RehearsedVm, outcomes: Sequence[NodeOutcome], args: argparse.Namespace, env: Mapping[str, str]) -> str:
+    if args.json:
+        return json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
+    if args.xml:
+        return "".join(_document(outcome) for outcome in outcomes)
+    ink = ink_for(sys.stdout.isatty(), env)
+    whole = len(outcomes) == 1
+    return draw_rehearsal(vm.name, outcomes, ink, drawing_columns(env), whole=whole, tables=PATHS)
+
+
+def _document(outcome: NodeOutcome) -> str:
+    """The domain document.
+
+    Raises:
+        LauncherkitError: the VM would not start.
+    """
+    if outcome.translation is None:
+        raise SeveralErrors(outcome.errors)
+    return outcome.translation.domain_xml.decode("utf-8", "surrogateescape")

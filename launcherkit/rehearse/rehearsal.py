@@ -1,0 +1,112 @@
+"""A VM on each of some nodes: allocated as the device plugin would, and translated as in its pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from launcherkit.domain.document import read_document
+from launcherkit.domain.tree import read_tree
+from launcherkit.errors import ClaimNotRehearsed, Collector, LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.candidate import Given, NodeCandidate
+from launcherkit.model.policy import Policy
+from launcherkit.model.window import card_bars, window_need
+from launcherkit.pipeline import Translation, translate
+from launcherkit.pipeline.known_host import KnownHost
+from launcherkit.sources.vmi import Vmi
+from launcherkit.topology.guest import guest_of
+from launcherkit.topology.tree import TreeGuest
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedVm:
+    """A VM that nobody has scheduled yet."""
+
+    name: str
+    domain_xml: bytes
+    vmi: Vmi
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """What would become of a VM on a node."""
+
+    node: str
+    errors: tuple[LauncherkitError, ...] = ()
+    """Why it would not start; empty where it would."""
+    given: Given | None = None
+    """None where the node can't give what is asked for."""
+    translation: Translation | None = None
+    """None where it would not start."""
+    guest: TreeGuest | None = None
+    """The same as a tree."""
+
+    @property
+    def starts(self) -> bool:
+        return self.translation is not None
+
+    @property
+    def bars(self) -> int:
+        """Bytes of the guest's 64-bit window that firmware takes for the BARs of all that is attached (P5)."""
+        if self.given is None or self.translation is None:
+            return 0
+        each = (device.functions for device in self.translation.plan.devices)
+        sources = [[part.source for part in parts if isinstance(part.source, PciAddress)] for parts in each]
+        return window_need(card for parts in sources for card in card_bars(parts, self.given.facts))
+
+
+def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutcome, ...]:
+    """What would become of a VM on each node, each by itself.
+
+    Raises:
+        NotADomain, LauncherkitError: the document is none.
+        ClaimNotRehearsed: a device is asked for by a ResourceClaim, which the scheduler answers.
+    """
+    wanted = wanted_of(vm.vmi)
+    read_document(vm.domain_xml, vm.name)  # what is wrong with the VM is no node's fault
+    return tuple(_on(node, vm, wanted) for node in nodes)
+
+
+def wanted_of(vmi: Vmi) -> Mapping[str, int]:
+    """How many devices of each resource the VM's container asks for, in the order of the requests.
+
+    Raises:
+        ClaimNotRehearsed, SeveralErrors: names each request that a claim answers.
+    """
+    wanted: dict[str, int] = {}
+    errors = Collector()
+    for request in vmi.requests:
+        if request.resource is not None:
+            wanted[request.resource] = wanted.get(request.resource, 0) + 1
+            continue
+        errors.add(
+            ClaimNotRehearsed(
+                f"{request.path}: {request.name!r} is answered by the ResourceClaim {request.claim}, "
+                "and which device that gets is the scheduler's choice",
+                "Rehearse a VM that asks by deviceName, or see what the claim could get with "
+                "`launcherkit-plugin discover --dra --host SNAPSHOT`.",
+                key=request.path,
+            )
+        )
+    errors.raise_if_any()
+    return wanted
+
+
+def _on(node: NodeCandidate, vm: RehearsedVm, wanted: Mapping[str, int]) -> NodeOutcome:
+    given = None
+    try:
+        given = node.give(wanted)
+        translation = translate(
+            vm.domain_xml,
+            env=given.env,
+            host=KnownHost(given.facts),
+            vmi=vm.vmi,
+            policy=vm.policy,
+            name=vm.name,
+        )
+    except LauncherkitError as error:
+        return NodeOutcome(node.name, tuple(error.leaves()), given)
+    tree = read_tree(read_document(translation.domain_xml, vm.name).root)
+    return NodeOutcome(node.name, (), given, translation, guest_of(vm.name, translation.plan, tree))

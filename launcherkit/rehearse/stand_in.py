@@ -1,0 +1,66 @@
+"""The domain of a VM that nobody has started: a shipped template with the CPUs and memory of its VMI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcherkit.model.window import MIB
+
+_UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4} | {
+    f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)
+}
+"""Of Kubernetes' quantities."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A template with values for it."""
+
+    template: str
+    values: Mapping[str, str]
+
+
+def stand_in(document: Mapping[str, Any]) -> StandIn:
+    """What stands in for a VMI's domain; what the VMI doesn't say, or can't be understood, is as in the template.
+
+    Args:
+        document: a VMI, or a VirtualMachine, parsed; `read_vmi` has found it to be one.
+    """
+    template = _part(document, "spec", "template")
+    vmi = template if _part(template, "spec") else document
+    name = _part(document, "metadata").get("name") or _part(vmi, "metadata").get("name")
+    domain = _part(vmi, "spec", "domain")
+    values = {"name": str(name) if isinstance(name, str) and name else "vm"}
+    memory = _bytes(_part(domain, "memory").get("guest")) or _bytes(
+        _part(domain, "resources", "requests").get("memory")
+    )
+    if memory >= MIB:
+        values["memory_mib"] = str(memory // MIB)
+    cpu = _part(domain, "cpu")
+    vcpus = 1
+    for key in ("sockets", "cores", "threads"):
+        vcpus *= number if isinstance(number := cpu.get(key), int) and number > 0 else 1
+    if cpu:
+        values["vcpus"] = str(vcpus)
+    if _part(vmi, "spec").get("architecture") == "arm64":
+        return StandIn("virt-aarch64", values)
+    if isinstance(_part(domain, "firmware").get("bootloader"), Mapping):
+        values["firmware"] = "efi" if "efi" in _part(domain, "firmware", "bootloader") else "bios"
+    return StandIn("q35", values)
+
+
+def _part(document: Any, *keys: str) -> Mapping[str, Any]:
+    """A mapping in a document; empty where there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
+
+
+def _bytes(quantity: object) -> int:
+    """Of a Kubernetes quantity, ``8Gi``; 0 for what is none."""
+    text = str(quantity).strip() if isinstance(quantity, str | int) and not isinstance(quantity, bool) else ""
+    digits = text.rstrip("kKMGTi")
+    unit = _UNITS.get(text[len(digits) :])
+    return int(digits) * unit if digits.isascii() and digits.isdigit() and unit else 0

@@ -1,0 +1,100 @@
+"""A rehearsal on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from launcherkit.colour import Ink
+from launcherkit.model.address import PciAddress
+from launcherkit.model.candidate import PromisedDevice
+from launcherkit.model.plan import PlannedFunction
+from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.render.columns import counted, visible
+from launcherkit.render.guest import guest_lines
+from launcherkit.render.lines import Line, broken
+from launcherkit.render.size import size
+from launcherkit.resolve.pci_class import class_name
+from launcherkit.sources.pci_ids import find_names
+
+_CHOICE = {"all": "no other is free", "preferred": "preferred among those that are free"}
+
+
+def draw_rehearsal(
+    name: str, outcomes: Sequence[NodeOutcome], ink: Ink, across: int, *, whole: bool, tables: Iterable[str]
+) -> str:
+    """Each node with what the VM gets there, or why it would not start.
+
+    Args:
+        name: of the VM.
+        outcomes: of its nodes.
+        ink: colours or none.
+        across: columns of the terminal.
+        whole: what the guest finds, too.
+        tables: where ``pci.ids`` may be.
+    """
+    started = sum(outcome.starts for outcome in outcomes)
+    lines = [ink.head(f"{visible(name)} starts on {started} of {counted(len(outcomes), 'node')}")]
+    for outcome in outcomes:
+        lines += ["", f"{ink.head(visible(outcome.node))}  " + (ink.good("yes") if outcome.starts else ink.bad("no"))]
+        lines += _node(outcome, ink, across)
+        if whole and outcome.guest is not None:
+            lines += ["", *_guest(outcome, ink, across, tuple(tables))]
+    return "\n".join(lines) + "\n"
+
+
+def _node(outcome: NodeOutcome, ink: Ink, across: int) -> Iterator[str]:
+    for device in outcome.given.devices if outcome.given else ():
+        yield from broken(_device(device), across)
+    for error in outcome.errors:
+        text = wrap(visible(error.message), max(across - 9, 20), break_long_words=False, break_on_hyphens=False)
+        yield f"  {ink.bad(error.code)}  {text[0]}"
+        yield from (f"         {line}" for line in text[1:])
+    for note in outcome.translation.notes if outcome.translation else ():
+        text = wrap(visible(note.text), max(across - 8, 20), break_long_words=False, break_on_hyphens=False)
+        yield f"  {ink.odd('note')}  {text[0]}"
+        yield from (f"        {line}" for line in text[1:])
+
+
+def _device(device: PromisedDevice) -> Line:
+    parts = [device.resource, device.id]
+    if device.functions[1:]:
+        parts.append(f"with {', '.join(device.functions[1:])}")
+    if device.groups:
+        parts.append(("group " if len(device.groups) == 1 else "groups ") + ", ".join(map(str, device.groups)))
+    parts.append("no NUMA node" if device.numa_node is None else f"NUMA node {device.numa_node}")
+    return Line((*map(visible, parts), _CHOICE[device.choice]), "  ", "  ")
+
+
+def _guest(outcome: NodeOutcome, ink: Ink, across: int, tables: tuple[str, ...]) -> Iterator[str]:
+    assert outcome.guest is not None
+    assert outcome.translation is not None
+    plan = outcome.translation.plan
+    for line in guest_lines(outcome.guest, ink):
+        yield from broken(line.within("  ", "  "), across)
+    shown = [each for device in plan.devices for each in device.functions if each.attachment.role != "reserved"]
+    if shown:
+        yield f"  {ink.head('lspci')}, with the buses as libvirt counts them"
+        for line in _lspci(shown, outcome, tables):
+            yield from broken(line, across)
+    if outcome.bars and plan.window is None:
+        yield f"  {ink.head('64-bit window')}: the BARs need {size(outcome.bars)}; the machine has room for that"
+
+
+def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:
+    facts = outcome.given.facts if outcome.given else None
+    known = {
+        each.source: facts.functions[each.source]
+        for each in shown
+        if facts is not None and isinstance(each.source, PciAddress) and each.source in facts.functions
+    }
+    names = find_names(known.values(), tables)
+    for each in shown:
+        where = "??:??.?" if each.guest is None else str(each.guest.address).partition(":")[2]
+        function = known.get(each.source) if isinstance(each.source, PciAddress) else None
+        if function is None:
+            yield Line((where, "mediated device", str(each.source)), "    ", "    ")
+            continue
+        ids = f"[{function.vendor:04x}:{function.device:04x}]"
+        kind = names.class_(function) or class_name(function)
+        yield Line((where, kind, visible(" ".join(filter(None, (names.device(function), ids))))), "    ", "    ")

@@ -1,0 +1,99 @@
+"""The nodes of `launcherkit rehearse`: `launcherkit.model.candidate.NodeSource`, by the entry point
+``launcherkit.nodes``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcherkit.errors import NoNodes
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.cli.offered import config_of, look
+from launcherkit_plugin.devices.names import Namer
+from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.model.config import Config
+from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
+from launcherkit_plugin.rehearsal.offer import NodeOffer
+
+_ENDINGS = (".json", ".umockdev")
+"""Of the files in a folder that are taken for nodes."""
+
+
+def recorded(
+    places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str]
+) -> list[CandidateNode]:
+    """See `launcherkit.model.candidate.NodeSource.recorded`.
+
+    Raises:
+        NoNodes: there is none, or two have one name.
+        LauncherkitError: a file can't be read, or the configuration is wrong.
+    """
+    found: dict[str, str] = {}
+    for path in (path for place in places for path in _files(place)):
+        name = _node_name(path)
+        if name in found:
+            raise NoNodes(
+                f"{path} and {found[name]} are both the node {name}",
+                "A node is called as its file is, without the ending: rename one.",
+                file=path,
+            )
+        found[name] = path
+    settings = config_of(argparse.Namespace(config=config, auto=auto), env)
+    return [CandidateNode(_offer(name, path, settings, env)) for name, path in found.items()]
+
+
+def _files(place: str) -> Iterator[str]:
+    """A file is a node, and so is a folder with ``sys/``; of another folder each file that could be a snapshot."""
+    if not os.path.isdir(place) or os.path.isdir(os.path.join(place, "sys", "bus", "pci")):
+        yield place
+        return
+    names = [name for name in sorted(os.listdir(place)) if name.endswith(_ENDINGS)]
+    if not names:
+        raise NoNodes(
+            f"{place}: no snapshot is in this folder: no file *.json, no *.umockdev",
+            "Write one for each node: launcherkit snapshot -o NODE.json",
+            file=place,
+        )
+    yield from (os.path.join(place, name) for name in names)
+
+
+def _node_name(path: str) -> str:
+    name = os.path.basename(os.path.abspath(path)) or path
+    return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
+
+
+def _offer(name: str, path: str, config: Config, env: Mapping[str, str]) -> NodeOffer:
+    seen = look(config, path, env, f"{name}: ")
+    seen.check()
+    match = compile_rules(config.pci)
+    listing = set()
+    for resource in seen.resources:
+        for device in resource.devices.values():
+            function = seen.facts.functions.get(device.functions[0]) if device.functions else None
+            rule = None if function is None else match(function)
+            if rule is not None and rule.list_siblings:
+                listing.add(resource.name)
+    left = [address for entry in seen.left for address in entry.functions]
+    return NodeOffer(
+        name,
+        seen.facts,
+        seen.resources,
+        nodes=config.nodes,
+        listing=frozenset(listing),
+        left_out=_would_be_called(left, config, seen.facts),
+    )
+
+
+def _would_be_called(left: Sequence[PciAddress], config: Config, facts: HostFacts) -> dict[str, list[PciAddress]]:
+    """Functions that no pod gets, by the name that the resource of each would have."""
+    namer, match = Namer(config), compile_rules(config.pci)
+    functions = [facts.functions[address] for address in left]
+    namer.learn(functions)
+    found: dict[str, list[PciAddress]] = {}
+    for function in functions:
+        rule = match(function)
+        if rule is not None:
+            found.setdefault(namer.function(function, rule), []).append(function.address)
+    return found

@@ -1,0 +1,133 @@
+"""A node that a VM could go to: the allocator of its daemon, on what is known of the node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
+from launcherkit.render.columns import counted
+from launcherkit.resolve.viability import check_viability, touched_groups
+from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.errors import NotOffered
+from launcherkit_plugin.rehearsal.offer import NodeOffer, free, held_ids
+from launcherkit_plugin.rehearsal.recorded_provider import RecordedProvider, with_given
+
+_MOST_REASONS = 8
+"""Of a resource: a node may have hundreds of VFs with one fault."""
+_MOST_NAMES = 6
+
+
+class _Chosen(NamedTuple):
+    """A device that the container gets."""
+
+    resource: str
+    device: Device
+    choice: DeviceChoice
+
+
+class CandidateNode:
+    """See `launcherkit.model.candidate.NodeCandidate`."""
+
+    def __init__(self, offer: NodeOffer) -> None:
+        self._offer = offer
+
+    @property
+    def name(self) -> str:
+        return self._offer.name
+
+    def give(self, wanted: Mapping[str, int]) -> Given:
+        """See `launcherkit.model.candidate.NodeCandidate.give`.
+
+        Raises:
+            NotOffered, SeveralErrors: it has too few, with what is wrong with those that can't be had.
+            GroupSplit: what it has would be refused.
+        """
+        allocator = Allocator(Reservations(), lambda: 0.0)
+        allocator.saw(self._offer.usage, 0.0)
+        provider = RecordedProvider(self._offer)
+        offers = {each.name: Offer(each, provider) for each in self._offer.resources if not each.dra}
+        advertised = allocator.advertise(offers, self._offer.facts)
+        resources = {name: offer.resource for name, offer in advertised.items()}
+        self._refuse_too_many(wanted, resources)
+        chosen, grants = asyncio.run(self._allocated(allocator, wanted, resources))
+        facts = with_given(self._offer.facts, [each.device for each in chosen])
+        return Given(
+            tuple(_given(each) for each in chosen),
+            {name: value for grant in grants for name, value in grant.env.items()},
+            facts._replace(
+                nodes=frozenset(node for grant in grants for node in grant.nodes), container_dev=True, recorded=True
+            ),
+        )
+
+    def _refuse_too_many(self, wanted: Mapping[str, int], resources: Mapping[str, Resource]) -> None:
+        errors = Collector()
+        for name, count in wanted.items():
+            resource = resources.get(name)
+            available = [] if resource is None else free(resource, self._offer.usage)
+            if len(available) < count:
+                reasons = list(self._reasons(name, resource))
+                errors.add(self._too_few(name, count, resource, len(available), told=bool(reasons)))
+                errors.extend(reasons)
+        errors.raise_if_any()
+
+    async def _allocated(
+        self, allocator: Allocator, wanted: Mapping[str, int], resources: Mapping[str, Resource]
+    ) -> tuple[list[_Chosen], list[Grant]]:
+        """The kubelet's part: for one resource after the other it asks for a preference, and follows it."""
+        chosen: list[_Chosen] = []
+        grants: list[Grant] = []
+        for name, count in wanted.items():
+            available = free(resources[name], self._offer.usage)
+            choice: DeviceChoice = "preferred" if len(available) > count else "all"
+            ids = allocator.prefer(name, available, [], count)
+            grants += await allocator.allocate(name, [ids])
+            chosen += [_Chosen(name, resources[name].devices[key], choice) for key in ids]
+        return chosen, grants
+
+    def _too_few(self, name: str, count: int, resource: Resource | None, available: int, *, told: bool) -> NotOffered:
+        asked = f"{self.name} has {available} of the {count} {name} that the VM asks for"
+        if resource is None:
+            names = sorted(each.name for each in self._offer.resources if not each.dra)
+            more = ", ..." if len(names) > _MOST_NAMES else ""
+            text = f"{asked}: it advertises {', '.join(names[:_MOST_NAMES]) or 'nothing'}{more}"
+        else:
+            held = held_ids(self._offer.usage.kept.values()).intersection(resource.devices)
+            unhealthy = [each for each in resource.devices.values() if not each.healthy and each.id not in held]
+            text = f"{asked}: it advertises {counted(len(resource.devices), 'device')}"
+            text += f", {len(held)} of them in use" if held else ""
+            text += f", {len(unhealthy)} Unhealthy" if unhealthy else ""
+            text += "".join(f": {each.problem.text}" for each in unhealthy[:1] if each.problem and not told)
+        return NotOffered(
+            text,
+            "Free or mend what is named, or run the VM on another node. Names are by the pci.ids of this machine: "
+            "where those of the node differ, give the configuration of its device plugin with --config.",
+            resource=name,
+        )
+
+    def _reasons(self, name: str, resource: Resource | None) -> Iterator[LauncherkitError]:
+        """What is wrong with the devices that can't be had, by code; each once."""
+        told: set[str] = set()
+        for functions in self._unavailable(name, resource):
+            for error in check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts):
+                if error.message not in told and len(told) < _MOST_REASONS:
+                    told.add(error.message)
+                    yield error
+
+    def _unavailable(self, name: str, resource: Resource | None) -> Iterator[Iterable[PciAddress]]:
+        if resource is not None:
+            yield from (device.functions for device in resource.devices.values() if not device.healthy)
+        yield from ((address,) for address in self._offer.left_out.get(name, ()))
+
+
+def _given(chosen: _Chosen) -> PromisedDevice:
+    device = chosen.device
+    functions = tuple(map(str, device.functions))
+    return PromisedDevice(
+        chosen.resource, device.id, functions, tuple(sorted(device.groups)), device.numa_node, chosen.choice
+    )

@@ -1,0 +1,40 @@
+"""What a node has to give: what its daemon advertises, and who has what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.model.config import NodeChoice
+from launcherkit_plugin.model.device import Resource, Usage
+
+NOBODY = Usage("pod-resources", {})
+"""As if no pod had anything."""
+
+
+class NodeOffer(NamedTuple):
+    """A node by what its daemon knows at one moment."""
+
+    name: str
+    facts: HostFacts
+    resources: Sequence[Resource]
+    usage: Usage = NOBODY
+    nodes: NodeChoice = "auto"
+    """Which device nodes containers get."""
+    listing: Collection[str] = frozenset()
+    """Resources whose variables list siblings too."""
+    left_out: Mapping[str, Sequence[PciAddress]] = {}
+    """Functions that would be devices if they were bound to a VFIO driver, by their resources' names."""
+
+
+def free(resource: Resource, usage: Usage) -> list[str]:
+    """The IDs of the devices that the kubelet could allocate."""
+    held = held_ids(usage.kept.values())
+    return [device.id for device in resource.devices.values() if device.healthy and device.id not in held]
+
+
+def held_ids(held: Iterable[Mapping[str, object]]) -> frozenset[str]:
+    """Whatever a resource was called when a pod got a device of it, nobody else gets the device."""
+    return frozenset(device for devices in held for device in devices)
