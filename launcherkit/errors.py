@@ -507,7 +507,7 @@ class NoNodes(LauncherkitError):
     code = "LK864"
 
 
-# 87x: who holds what
+# 87x: who holds what, and words
 
 
 class PodResourcesUnreadable(LauncherkitError):
@@ -515,3 +515,10 @@ class PodResourcesUnreadable(LauncherkitError):
 
     code = "LK871"
     exit_code = EX_UNAVAILABLE
+
+
+class CompletionNotInstalled(LauncherkitError):
+    """The extra ``[completion]`` is missing."""
+
+    code = "LK872"
+    exit_code = EX_CONFIG

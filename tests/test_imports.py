@@ -79,6 +79,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"adapters", "rpc"},
     "h2": {"rpc"},  # what grpclib speaks HTTP with
     "google": {"adapters", "rpc"},  # google.protobuf
+    "shtab": {"process.completion"},
     "pytest": {"golden.pytest_cases"},  # which pytest itself loads
 }
 """Package to the rooms and modules that may import it; what is not named here may not be imported at all."""

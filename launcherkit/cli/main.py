@@ -20,6 +20,7 @@ COMMANDS = {
     "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",
     "demo": "show the main job on a bundled example host",
+    "completion": "print what bash, zsh or fish needs to complete command lines",
 }
 
 DESCRIPTION = """\

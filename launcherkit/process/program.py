@@ -54,6 +54,33 @@ def _log_format(arguments: Sequence[str]) -> dict[str, str]:
 
 def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """Parse the arguments and run the command that they name; returns the exit code."""
+    at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
+    parser, commands = parsers_of(program, env, () if at is None else (arguments[at],))
+    if at is None:
+        _check_command(parser, arguments, program.commands)
+    else:
+        command = commands[arguments[at]]
+        own = set(_options_of(command))
+        _check_options(parser, arguments[:at], set(_options_of(parser, below=False)), own)
+        _check_options(command, arguments[at + 1 :], own)
+    parser.set_defaults(program=program)
+    parsed = parser.parse_args(arguments)
+    for text in program.unknown(env):
+        tell("note", text, env)
+    code: int = parsed.run(parsed, env)
+    return code
+
+
+def parsers_of(
+    program: Program, env: Mapping[str, str], wanted: Collection[str]
+) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of a program, and those of its commands by name.
+
+    Args:
+        program: whose.
+        env: the variables that set options.
+        wanted: the commands whose modules are imported; the others have a name and a line of help.
+    """
     parser = argparse.ArgumentParser(
         prog=program.name,
         description=program.description,
@@ -65,29 +92,18 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     parser.add_argument(
         "--log-format", choices=LOG_FORMATS, help="how errors and notes are written to standard error (default: text)"
     )
-    general = set(_options_of(parser))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
-    if at is None:
-        _check_command(parser, arguments, program.commands)
     for name, text in program.commands.items():
         command = commands.add_parser(
             name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
-        if at is not None and name == arguments[at]:
+        if name in wanted:
             module = import_module(f"{program.package}.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION
             command.epilog = module.EPILOG
             module.add_arguments(command, env)
             command.set_defaults(run=module.run)
-            own = set(_options_of(command))
-            _check_options(parser, arguments[:at], general, own)
-            _check_options(command, arguments[at + 1 :], own)
-    parsed = parser.parse_args(arguments)
-    for text in program.unknown(env):
-        tell("note", text, env)
-    code: int = parsed.run(parsed, env)
-    return code
+    return parser, commands.choices
 
 
 def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], commands: Collection[str]) -> None:
@@ -125,10 +141,10 @@ def _check_options(
         parser.error(f"there is no option {option[:40]}{did_you_mean(option, known)}")
 
 
-def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser and of those below it."""
+def _options_of(parser: argparse.ArgumentParser, *, below: bool = True) -> Iterator[str]:
+    """The options of a parser, and of those below it."""
     for action in parser._actions:
         yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _options_of(below)
+        if below and isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options_of(command)

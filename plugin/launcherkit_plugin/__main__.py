@@ -20,6 +20,7 @@ COMMANDS = {
     "unbind": "give back what bind has bound",
     "status": "show which drivers functions are bound to, by whom, and who holds them",
     "vgpu": "list, create and remove vGPUs, and apply or check a layout of them",
+    "completion": "print what bash, zsh or fish needs to complete command lines",
 }
 
 DESCRIPTION = """\

@@ -12,6 +12,7 @@ PLUGIN = Package(ROOT / "plugin" / "launcherkit_plugin")
 TRANSLATOR = Package(ROOT / "launcherkit")
 
 SAME = {
+    "completion": "what shells need of the program",
     "errors": "each distribution's",
     "files": "single files, read and written whole",
     "mdev": "mediated devices",
