@@ -10,6 +10,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, refuse_split, with_group_members
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.allocation.spreading import spread
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Resource, Usage, Wanted
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
@@ -83,7 +84,7 @@ class Allocator:
             containers: the IDs for each. The kubelet asks for one container at a time.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, GroupSplit: it isn't theirs to have.
+            UnknownDevice, DeviceUnhealthy, GroupSplit, CardInOtherUse: it isn't theirs to have.
             LauncherkitError: the provider's.
         """
         ids = [device for container in containers for device in container]
@@ -105,7 +106,7 @@ class Allocator:
             wanted: a grant for each entry. A resource may come several times.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit: it isn't the claim's to have.
+            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit, CardInOtherUse: it isn't the claim's to have.
             LauncherkitError: the providers'.
         """
         offers = [self._offer(each.resource, each.ids) for each in wanted]
@@ -150,6 +151,8 @@ class Allocator:
         if offer is None:
             return prefer({}, available, must_include, size)
         devices, members = offer.resource.devices, self._members()
+        if offer.resource.replicas:
+            return spread(devices, available, must_include, size)
         since = {
             key: moment
             for key in available

@@ -1,4 +1,4 @@
-"""Devices of one IOMMU group never go to two pods (K3)."""
+"""Devices of one IOMMU group never go to two pods (K3), but for containers that use them by the host's driver (K10)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TypeAlias
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
-from launcherkit_plugin.model.errors import GroupSplit
+from launcherkit_plugin.model.config import CardUse
+from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
+from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
 
 FreshSince: TypeAlias = Callable[[str, str], float | None]
 """When a device of a resource was given away, if that was a moment ago (`launcherkit_plugin.allocation.reservations`).
@@ -22,14 +23,18 @@ class _Held(NamedTuple):
     resource: str
     device: str
     holder: Holder
+    use: CardUse
+    """In containers it keeps the host's driver, and others may have its group, too."""
 
 
 def footprints_of(resources: Iterable[Resource]) -> dict[str, frozenset[int]]:
-    """The IOMMU groups of each device that is advertised, by ID."""
+    """The IOMMU groups of each device that is advertised, by ID; of replicas by that of their card, too."""
     found: dict[str, frozenset[int]] = {}
     for resource in resources:
         for key, device in resource.devices.items():
             found[key] = found[key] | device.groups if key in found else device.groups
+            if resource.replicas:
+                found.setdefault(without_replica(key), device.groups)
     return found
 
 
@@ -56,16 +61,19 @@ class GroupMembers:
         self._resources = resources
         self._usage = usage
         self._fresh_since = fresh_since
-        self._held: dict[int, list[_Held]] = {}
+        self._held: dict[tuple[int, bool], list[_Held]] = {}
+        """By group, and whether it is a container that has it."""
         for name, holders in usage.held.items():
             for key, holder in holders.items():
-                for group in footprints.get(key) or _group_of(key, host):
-                    self._held.setdefault(group, []).append(_Held(name, key, holder))
+                groups = footprints.get(key) or footprints.get(without_replica(key)) or _group_of(key, host)
+                held = _Held(name, key, holder, self._use(name, key))
+                for group in groups:
+                    self._held.setdefault((group, held.use == "container"), []).append(held)
 
     def in_the_way(
         self, resource: Resource, device: Device, beside: Collection[str] = (), own: Holder | None = None
-    ) -> str | None:
-        """Why a device can't go to a pod that has none of its group: in words, None if it can.
+    ) -> Problem | None:
+        """Why a device can't go to a pod that has none of its group; None if it can.
 
         Args:
             resource: of the device.
@@ -81,8 +89,10 @@ class GroupMembers:
                 continue
             if self._goes_with(resource, device, held) and self._fresh_since(held.resource, held.device) is not None:
                 continue
+            if held.use != resource.use and self._is_same_card(device, held):
+                return Problem("other-use", f"{held.holder} has it as {held.resource}")
             what = "it" if held.device == device.id else held.device
-            return f"{held.holder} has {what}, which shares IOMMU group {group}"
+            return Problem("mate-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
         return None
 
     def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
@@ -105,9 +115,24 @@ class GroupMembers:
     def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Held]]:
         """Those who have something of the device's groups, other than this device by this name."""
         for group in sorted(device.groups):
-            for held in self._held.get(group, ()):
-                if (held.resource, held.device) != (resource.name, device.id):
-                    yield group, held
+            for in_container in (False,) if resource.use == "container" else (False, True):
+                for held in self._held.get((group, in_container), ()):
+                    if (held.resource, held.device) != (resource.name, device.id):
+                        yield group, held
+
+    def _use(self, resource: str, device: str) -> CardUse:
+        """What a pod has a device for; of what isn't advertised any more the ID tells."""
+        known = self._resources.get(resource)
+        if known is not None:
+            return known.use
+        return "container" if device.startswith("GPU-") or without_replica(device) != device else "vm"
+
+    def _is_same_card(self, device: Device, held: _Held) -> bool:
+        resource = self._resources.get(held.resource)
+        other = None if resource is None else resource.devices.get(held.device)
+        if other is None or not other.functions:
+            return without_replica(held.device) == without_replica(device.id)
+        return other.functions[0] in device.functions
 
     def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
         """Whether the two are functions of one card, of which one is asked for beside the other."""
@@ -146,9 +171,9 @@ def with_group_members(members: GroupMembers, resources: Iterable[Resource], usa
 def _overlaid(resource: Resource, members: GroupMembers, usage: Usage) -> Iterator[Device]:
     for device in resource.devices.values():
         if device.healthy and device.groups and usage.holder(resource.name, device.id) is None:
-            why = members.in_the_way(resource, device)
-            if why is not None:
-                yield device._replace(problem=Problem("mate-in-use", f"{device.id}: {why}"))
+            problem = members.in_the_way(resource, device)
+            if problem is not None:
+                yield device._replace(problem=problem._replace(text=f"{device.id}: {problem.text}"))
                 continue
         yield device
 
@@ -157,14 +182,22 @@ def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], 
     """See that no device goes to a pod while another pod has one of its group; the arguments as of `in_the_way`.
 
     Raises:
+        CardInOtherUse: names the resource by which a pod has the card for another use, and the pod.
         GroupSplit: names both devices, the group and the pod.
     """
     beside = frozenset(ids)
     for device in ids:
-        why = members.in_the_way(resource, resource.devices[device], beside, own)
-        if why is not None:
+        problem = members.in_the_way(resource, resource.devices[device], beside, own)
+        if problem is not None and problem.reason == "other-use":
+            raise CardInOtherUse(
+                f"{resource.name}: {device} can't be allocated: {problem.text}",
+                "Wait until that pod has ended; the next pod gets another card if there is one.",
+                device=device,
+                resource=resource.name,
+            )
+        if problem is not None:
             raise GroupSplit(
-                f"{resource.name}: {device} can't be allocated: {why}",
+                f"{resource.name}: {device} can't be allocated: {problem.text}",
                 "Ask for all devices of the group in one container, wait until that pod has ended, or give the cards "
                 "groups of their own, by another PCIe slot or ACS.",
                 device=device,

@@ -10,11 +10,12 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
-from launcherkit_plugin.binding.driver_nodes import driver_nodes
 from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
-from launcherkit_plugin.binding.in_use import Holders, holders_of, read_uses
+from launcherkit_plugin.binding.in_use import Holders, by_address, holders_of, read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
+from launcherkit_plugin.host.driver_nodes import driver_nodes
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
+from launcherkit_plugin.host.nvidia import nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
@@ -110,8 +111,17 @@ class GroupWork:
 
     def restore(self, record: Record) -> Done:
         """Give back what is on record; what was left half done is brought to one of its two ends."""
+        return self._restore(record, self._holders())
+
+    def restore_for(self, record: Record, resource: str, ids: Collection[str]) -> Done:
+        """The same for a container that is getting devices of a resource."""
+        return self._restore(
+            record, Holders(self._host, lambda: _of_others(self.usage, resource, ids), self._open_nodes)
+        )
+
+    def _restore(self, record: Record, check: CheckFree) -> Done:
         functions = tuple(entry.address for entry in record.entries)
-        binder = Binder(self._sysfs(), self.ledger, self._holders())
+        binder = Binder(self._sysfs(), self.ledger, check)
         try:
             self.ledger.remove_void()
             if record.is_settled:
@@ -132,6 +142,7 @@ class GroupWork:
         """
         devices = driver_nodes(self._sysfs().root, self._proc, addresses)
         nodes = self._open_nodes(devices)
+        others = by_address(others, nvidia_uuids(self._proc))
         of_driver = (f"{node} is open in {each}" for node in devices for each in nodes.holders.get(node, ()))
         holder = next(holders_of(addresses, self._host.facts(addresses), others, nodes), None) or next(of_driver, None)
         if holder is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.errors import UnreadableFile
@@ -13,7 +13,7 @@ from launcherkit.sources.identity import hexadecimal
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
 
 if TYPE_CHECKING:
@@ -98,6 +98,20 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
             yield f"{node} is open in {process}"
 
 
+def by_address(usage: Usage, uuids: Mapping[str, str]) -> Usage:
+    """Usage with the addresses of cards whose IDs are UUIDs, as NVIDIA's device plugin and ours have them.
+
+    Args:
+        usage: which pod holds which device.
+        uuids: the addresses of cards.
+    """
+    held = {
+        name: {uuids.get(without_replica(device), device): holder for device, holder in devices.items()}
+        for name, devices in usage.kept.items()
+    }
+    return Usage(usage.source, held)
+
+
 def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
     """With these functions, whoever has one of them may have the others: those of their groups and slots."""
     near = set(addresses)
@@ -112,7 +126,7 @@ def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
 def _address(device: str) -> PciAddress | None:
     """The address that a device ID is, ours and that of other plugins."""
     try:
-        return PciAddress.parse(device)
+        return PciAddress.parse(without_replica(device))
     except ValueError:
         return None
 

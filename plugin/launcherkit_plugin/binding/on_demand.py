@@ -1,4 +1,7 @@
-"""Binding on demand: functions stay with their drivers, and are bound when a pod gets one (K8)."""
+"""Binding on demand: functions stay with their drivers, and are bound when a VM gets one (K8).
+
+They are given back at once when a container gets one (K10).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,13 @@ from launcherkit_plugin.host.guarded import Guarded, group_key
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Problem
-from launcherkit_plugin.model.errors import BindingTooSlow, HoldersUnknown, NotBoundOnDemand
+from launcherkit_plugin.model.errors import (
+    BindingTooSlow,
+    GivingBackTooSlow,
+    HoldersUnknown,
+    NotBoundOnDemand,
+    NotGivenBackOnDemand,
+)
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -36,7 +45,7 @@ where a driver has changed meanwhile."""
 
 
 class OnDemandBinding:
-    """A `launcherkit_plugin.devices.pci.BindsOnDemand`.
+    """A `launcherkit_plugin.devices.pci.BindsOnDemand` and `launcherkit_plugin.devices.container.GivesBack`.
 
     Args:
         match: the rule that a function falls under, if any.
@@ -66,6 +75,7 @@ class OnDemandBinding:
         self._ending: set[asyncio.Task[Done]] = set()
         """Reports that outlast who waited for them."""
         self._stuck: dict[PciAddress, Problem] = {}
+        self._on_record: Mapping[PciAddress, Record] = {}
         self._failed: set[PciAddress] = set()
         """What was bound in vain: an Allocate failed on another group of its card."""
 
@@ -122,7 +132,8 @@ class OnDemandBinding:
         self._failed.difference_update(functions)
         bound: list[PciAddress] = []
         for key, asked in self._groups(functions).items():
-            done = await self._bind_group(key, asked, partial(self._work.bind_for, asked, resource, ids), deadline)
+            work = partial(self._work.bind_for, asked, resource, ids)
+            done = await self._in_time(key, f"binding {', '.join(map(str, asked))}", work, deadline)
             if done is not None and done.error is None:
                 bound += asked
                 continue
@@ -136,13 +147,11 @@ class OnDemandBinding:
             found.setdefault(_key(address, self._host), []).append(address)
         return {key: tuple(addresses) for key, addresses in found.items()}
 
-    async def _bind_group(
-        self, key: str, asked: tuple[PciAddress, ...], work: Callable[[], Done], deadline: float
-    ) -> Done | None:
+    async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
         """None where it hasn't ended in time; it may come to pass later, and is given back then."""
         await self._guarded.quiet([key], max(deadline - self._clock(), 0.0))
         left = max(deadline - self._clock(), 0.0)
-        begun = self._guarded.begin(key, f"binding {', '.join(map(str, asked))}", work, left)
+        begun = self._guarded.begin(key, what, work, left)
         assert begun is not None
         ending = asyncio.create_task(self._end(begun))
         self._ending.add(ending)
@@ -156,6 +165,9 @@ class OnDemandBinding:
     async def _end(self, begun: asyncio.Future[Done]) -> Done:
         done = await begun
         done.report(self._reporter)
+        if done.action == "unbind":
+            self.given_back(done)
+            return done
         task = self._tasks.get(done.functions[0])
         if task is not None and done.error is None:
             self._attempts.succeeded(task.key)
@@ -183,6 +195,53 @@ class OnDemandBinding:
             resource=resource,
         )
 
+    # When a container gets it
+
+    def stays(self, address: PciAddress) -> Problem | None:
+        """See `launcherkit_plugin.devices.container.GivesBack`."""
+        if address in self._stuck:
+            return self._stuck[address]
+        record = self._on_record.get(address)
+        if record is None:
+            return Problem("driver", f"{address} is bound to VFIO, and not by this plugin, which won't give it back")
+        if next(entry.driver for entry in record.entries if entry.address == address) is None:
+            return Problem("driver", f"{address} had no driver before it was bound to {VFIO_PCI}")
+        if self.grace(record) is None:
+            return Problem("other-use", f"{address} stays bound to {VFIO_PCI}: giveBack is never in its rule")
+        return None
+
+    async def give_back(
+        self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
+    ) -> None:
+        """See `launcherkit_plugin.devices.container.GivesBack`. What goes along with a card goes back with it."""
+        deadline = self._clock() + seconds
+        slots = {address.slot for address in addresses}
+        for record in self._work.ledger.records():
+            if not any(entry.address.slot in slots for entry in record.entries):
+                continue
+            who = ", ".join(str(entry.address) for entry in record.entries)
+            done = await self._in_time(
+                _key(record.leader, self._host),
+                f"giving back {who}",
+                partial(self._work.restore_for, record, resource, ids),
+                deadline,
+            )
+            if done is None:
+                raise GivingBackTooSlow(
+                    f"{resource}: giving {who} back to its driver has taken longer than {seconds:.0f} s",
+                    "The driver is slow to take it: see `dmesg` on the node. The next pod finds it with its driver; "
+                    "bindSeconds in the configuration allows for more.",
+                    device=who,
+                    resource=resource,
+                )
+            if done.error is not None:
+                raise NotGivenBackOnDemand(
+                    f"{resource}: {who} can't be given back to its driver: {done.error.message}",
+                    done.error.remedy,
+                    device=who,
+                    resource=resource,
+                )
+
     # When nobody needs it any more
 
     def grace(self, record: Record) -> float | None:
@@ -205,9 +264,9 @@ class OnDemandBinding:
             self._stuck.update(dict.fromkeys(done.functions, problem))
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Forget what is on record no more."""
-        left = {entry.address for record in records for entry in record.entries}
-        self._stuck = {address: problem for address, problem in self._stuck.items() if address in left}
+        """Take note of what is on record, and forget the rest."""
+        self._on_record = {entry.address: record for record in records for entry in record.entries}
+        self._stuck = {address: problem for address, problem in self._stuck.items() if address in self._on_record}
 
     def taken(self, record: Record) -> None:
         """A pod has it: what kept it from being given back doesn't matter any more."""

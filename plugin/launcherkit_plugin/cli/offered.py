@@ -87,6 +87,8 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped()))
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
+    if setup.containers is not None:
+        setup.containers.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     left = left_out(facts, compile_rules(config.pci), resources)

@@ -20,6 +20,7 @@ from launcherkit_plugin.model.config import (
     Auto,
     CdiConfig,
     Config,
+    ContainerUse,
     DraConfig,
     LayoutEntry,
     MdevRule,
@@ -27,6 +28,7 @@ from launcherkit_plugin.model.config import (
     PciRule,
     Reading,
     Selector,
+    Sharing,
     VgpuConfig,
     VgpuVfRule,
 )
@@ -162,7 +164,13 @@ def _config(document: Any) -> Config:
 def _pci_rule(document: Any) -> PciRule:
     select, exclude, *rest = document
     rule = PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
-    return rule if rule.on_demand is None else rule._replace(on_demand=OnDemand(*rule.on_demand))
+    by, nodes, cdi_kind, cdi_names = rule.container
+    return rule._replace(
+        on_demand=None if rule.on_demand is None else OnDemand(*rule.on_demand),
+        uses=tuple(rule.uses),
+        container=ContainerUse(by, tuple(nodes), cdi_kind, cdi_names),
+        sharing=None if rule.sharing is None else Sharing(*rule.sharing),
+    )
 
 
 def _selector(document: Any) -> Selector:

@@ -119,6 +119,18 @@ def parse_driver(text: str) -> str:
     return check_domain(text)
 
 
+def parse_device_node(text: str) -> str:
+    """The path of a device node, whole and without detours.
+
+    Raises:
+        ValueError: it is none.
+    """
+    parts = text.split("/")
+    if parts[:2] != ["", "dev"] or len(parts) < 3 or not all(part not in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("a device node is a path below /dev, such as /dev/nvidiactl")
+    return text
+
+
 def _text(parse: Callable[[str], T]) -> BeforeValidator:
     """Parses text, and refuses what is no text."""
 
@@ -145,6 +157,7 @@ ResourceName = Annotated[
 ]
 AliasKey = Annotated[str, _text(parse_alias_key), WithJsonSchema({"type": "string"})]
 ShortName = Annotated[str, _text(check_short_name), _schema("^[A-Za-z0-9._-]+$", "RTX_3090")]
+DeviceNode = Annotated[str, _text(parse_device_node), _schema("^/dev/.+$", "/dev/nvidiactl")]
 DriverName = Annotated[str, _text(parse_driver), _schema("^[a-z0-9.-]{1,63}$", "pci.launcherkit.io")]
 Domain = Annotated[str, _text(check_domain), _schema("^[a-z0-9.-]+$", "example.com")]
 Glob = Annotated[str, Field(min_length=1)]

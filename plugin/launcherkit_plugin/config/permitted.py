@@ -38,7 +38,7 @@ def permits(resources: Iterable[Resource], host: HostFacts) -> Iterator[Permit]:
         host: theirs.
     """
     for resource in resources:
-        for device in () if resource.dra else resource.devices.values():
+        for device in () if resource.dra or resource.use != "vm" else resource.devices.values():
             if device.functions:  # a VF with a vGPU type too is a PCI device to KubeVirt (G4)
                 vendor, model = host.functions[device.functions[0]].model
                 yield Permit("pciHostDevices", resource.name, f"{vendor:04X}:{model:04X}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,10 +18,12 @@ from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, r
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
 from launcherkit_plugin.devices.names import clashes, variable_name
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
+from launcherkit_plugin.devices.uses import written_names
 from launcherkit_plugin.model.config import (
     Auto,
     Config,
     LayoutEntry,
+    PciRule,
     Reading,
     VgpuConfig,
 )
@@ -117,7 +119,7 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
     vgpu = written.vgpu
     return Config(
         auto=written.auto,
-        pci=(*(resource.value() for resource in written.resources), *rules.pci),
+        pci=(*_pci_rules(written), *rules.pci),
         vgpu=VgpuConfig(
             mdevs=(*(resource.value() for resource in vgpu.mediated_devices), *rules.mdevs),
             vfs=tuple(resource.value() for resource in vgpu.virtual_functions),
@@ -135,6 +137,17 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
     )
 
 
+def _pci_rules(written: WrittenConfig) -> Iterator[PciRule]:
+    """The written rules, with what depends on others: whether Kata, which finds cards by CDI alone, is among those that
+    get any card; whether NVIDIA's container runtime, which containers need, must be told to leave cards alone."""
+    container = any("container" in resource.uses for resource in written.resources)
+    for resource in written.resources:
+        rule = resource.value()
+        if resource.use == "any" and not rule.names and written.cdi is not None:
+            rule = rule._replace(uses=(*rule.uses, "kata"))
+        yield rule._replace(void=container) if resource.environment.void is None else rule
+
+
 def _check_says_something(config: Config, path: str) -> None:
     """An empty file is a mistake in a template or a ConfigMap's key, and would leave the node without its resources."""
     vgpu = config.vgpu
@@ -149,7 +162,9 @@ def _check_says_something(config: Config, path: str) -> None:
 
 def _check_names(config: Config, path: str) -> None:
     """Whether the names that people gave are distinct (K6); those that are found on the host come later."""
-    named = [(rule.name, variable_name(rule.name, rule.prefix)) for rule in config.rules if rule.name is not None]
+    named = [(name, variable_name(name, rule.prefix)) for name, rule in written_names(config.pci)]
+    vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
+    named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
     errors = Collector()
     for name, text in clashes(named):
         errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))

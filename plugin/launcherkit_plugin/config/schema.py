@@ -22,6 +22,7 @@ from launcherkit_plugin.config.fields import (
     Written,
 )
 from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
+from launcherkit_plugin.config.uses import WrittenContainer, WrittenUse
 from launcherkit_plugin.model.config import (
     DRA_DRIVER,
     Auto,
@@ -84,9 +85,14 @@ class WrittenEnvironment(Written):
     list_siblings: bool = Field(
         False, alias="listSiblings", description="List the siblings in it too, for readers without sysfs."
     )
+    void: bool | None = Field(
+        None,
+        description="Set NVIDIA_VISIBLE_DEVICES=void for NVIDIA's cards, so that NVIDIA's container runtime adds no "
+        "others. Default: where a rule of this configuration gives cards to containers.",
+    )
 
 
-class WrittenResource(Written):
+class WrittenResource(WrittenUse):
     """PCI functions that are advertised under one name, or each model under its own."""
 
     name: ResourceName | None = Field(None, description="Default: a name for each model, from pci.ids.")
@@ -143,6 +149,7 @@ class WrittenResource(Written):
 
     def value(self) -> PciRule:
         demand = OnDemand(self.bind_seconds, self.grace_seconds, self.give_back)
+        container = self.container or WrittenContainer.model_validate({})
         return PciRule(
             tuple(selector.value() for selector in self.select),
             tuple(selector.value() for selector in self.exclude),
@@ -155,6 +162,11 @@ class WrittenResource(Written):
             self.when_bound,
             self.dra,
             on_demand=demand if self.bind == "on-demand" else None,
+            uses=self.uses,
+            names={} if self.names is None else self.names.value(),
+            container=container.value(),
+            sharing=None if self.sharing is None else self.sharing.value(),
+            void=self.environment.void is True,
         )
 
 

@@ -19,7 +19,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import read_open_nodes
-from launcherkit_plugin.model.config import Config, DraConfig, PciRule, VgpuConfig
+from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, PciRule, VgpuConfig
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -27,6 +27,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 if TYPE_CHECKING:
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
+    from launcherkit_plugin.devices.container import ContainerProvider
 
 REMOVAL_SECONDS = 2.0
 """For how long a vGPU that is being removed is watched. The next look sees it too, and a pod may need that card."""
@@ -47,6 +48,8 @@ class Setup(NamedTuple):
     """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1), or CDI can't have a name."""
     dra: DraConfig | None = None
     """Of the DRA driver; None where there is to be none."""
+    containers: ContainerProvider | None = None
+    """The provider of cards for containers, where there are any."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether somebody needs the details of a function."""
@@ -84,6 +87,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         root=wiring.root,
         nodes=config.nodes,
         granted=_granted(config, "pci", wiring),
+        kata=_granted_to_kata(config, wiring),
         binder=binder,
         on_demand=on_demand,
         guarded=wiring.guarded,
@@ -102,21 +106,59 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
     def check(resources: Sequence[Resource]) -> None:
         namer.check(resources)
-        if config.cdi is not None and config.cdi.kind == "resource":
-            check_kinds(resources)
+        all_by_name = config.cdi is not None and config.cdi.kind == "resource"
+        check_kinds(each for each in resources if each.use == "kata" or (all_by_name and each.use == "vm"))
         if config.dra is not None:
             from launcherkit_plugin.dra.disjoint import check_resources
 
             check_resources(resources)
 
+    containers = _containers(config, match, namer, wiring, on_demand)
+    pcis: tuple[PciProvider | ContainerProvider, ...] = (pci,) if containers is None else (pci, containers)
     dra = config.dra
     if dra is not None and config.cdi is not None:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):
-        return Setup((pci,), (*binding, pci), False, config.rescan_seconds, learn, check, dra)
+        return Setup(pcis, (*binding, *pcis), False, config.rescan_seconds, learn, check, dra, containers)
     providers, reconcilers = _vgpus(config, namer, wiring)
-    return Setup((pci, *providers), (*binding, pci, *reconcilers), True, config.rescan_seconds, learn, check, dra)
+    return Setup(
+        (*pcis, *providers),
+        (*binding, *pcis, *reconcilers),
+        True,
+        config.rescan_seconds,
+        learn,
+        check,
+        dra,
+        containers,
+    )
+
+
+def _containers(
+    config: Config,
+    match: Callable[[PciFunction], PciRule | None],
+    namer: Namer,
+    wiring: Wiring,
+    on_demand: OnDemandBinding | None,
+) -> ContainerProvider | None:
+    if not any("container" in rule.uses for rule in config.pci):
+        return None
+    from launcherkit_plugin.binding.ledger import boot_id
+    from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.devices.container_card import read_card
+    from launcherkit_plugin.devices.uuids import CardUuids
+
+    return ContainerProvider(
+        match,
+        compile_rules(whatever_driver(config.pci)),
+        namer.function,
+        wiring.host,
+        read=partial(read_card, wiring.root, wiring.proc),
+        uuids=CardUuids(None if on_demand is None else wiring.ledger, boot_id(wiring.proc)),
+        guarded=wiring.guarded,
+        gives_back=on_demand,
+        annotate=config.cdi is not None and config.cdi.annotations,
+    )
 
 
 def _no_vgpus(vgpu: VgpuConfig) -> bool:
@@ -150,10 +192,27 @@ def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
     if config.cdi is None:
         return GrantedNodes()
     cdi = config.cdi
-    used = {"pci": True, "mdev": bool(config.vgpu.mdevs), "vf": bool(config.vgpu.vfs)}
+    used = {
+        "pci": True,
+        "kata": _has_kata(config),
+        "mdev": bool(config.vgpu.mdevs),
+        "vf": bool(config.vgpu.vfs),
+    }
     unused = [each for each, is_used in used.items() if not is_used and part == "pci"]
     files = CdiFiles(cdi.folder, part, wiring.dev_root, by_resource=cdi.kind == "resource", unused=unused)
     return GrantedNodes(files, cdi_only=cdi.only, annotate=cdi.annotations, environment=cdi.environment)
+
+
+def _has_kata(config: Config) -> bool:
+    return any("kata" in rule.uses for rule in config.pci)
+
+
+def _granted_to_kata(config: Config, wiring: Wiring) -> GrantedNodes | None:
+    """Rules for Kata have CDI files as Kata wants them whatever the others have."""
+    if not _has_kata(config):
+        return None
+    folder = (config.cdi or CdiConfig()).folder
+    return GrantedNodes(CdiFiles(folder, "kata", wiring.dev_root, by_resource=True), environment=False)
 
 
 def _binder(

@@ -19,6 +19,8 @@ from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
+from launcherkit_plugin.devices.container_card import NONE_VISIBLE
+from launcherkit_plugin.devices.lasting import Lasting
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
@@ -31,14 +33,12 @@ from launcherkit_plugin.devices.nodes import (
     uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
+from launcherkit_plugin.devices.uses import name_for
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
-from launcherkit_plugin.model.config import NodeChoice, OnDemand, PciRule
+from launcherkit_plugin.host.nvidia import NVIDIA
+from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
-
-GONE_SECONDS = 600.0
-"""For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""
-
 
 READ_SECONDS = 5.0
 """For how long the kubelet waits for a device to be read anew."""
@@ -82,6 +82,7 @@ class PciProvider:
         root: str = "/",
         nodes: NodeChoice = "auto",
         granted: GrantedNodes | None = None,
+        kata: GrantedNodes | None = None,
         binder: BindingProblems | None = None,
         on_demand: BindsOnDemand | None = None,
         guarded: Guarded | None = None,
@@ -97,6 +98,7 @@ class PciProvider:
             root: where ``sys/`` and ``dev/`` of that host are.
             nodes: which device nodes containers get.
             granted: how containers get them.
+            kata: how Kata gets them.
             binder: binds functions before they are advertised.
             on_demand: binds them when they are allocated.
             guarded: does what may hang.
@@ -112,16 +114,20 @@ class PciProvider:
         self._root = root.rstrip("/")
         self._nodes = nodes
         self._granted = granted or GrantedNodes()
+        self._kata = kata or self._granted
         self._binder = binder
         self._on_demand = on_demand
         self._guarded = guarded or Guarded()
         self._rules: dict[str, PciRule] = {}
+        self._uses: dict[str, CardUse] = {}
         self._plans: dict[str, PciPlan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
-        self._gone_since: dict[str, float] = {}
+        self._lasting = Lasting()
         self._demands: dict[str, OnDemand] = {}
         """Of devices that are bound when they are allocated."""
+        self._nvidia: set[str] = set()
+        """Devices that NVIDIA's container runtime must leave alone: a guest has them."""
         self._waiting: set[str] = set()
         """Those of them that aren't bound."""
 
@@ -132,7 +138,8 @@ class PciProvider:
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
-        return not function.is_bridge_by_class and self._may_match(function) is not None
+        rule = None if function.is_bridge_by_class else self._may_match(function)
+        return rule is not None and rule.uses != ("container",)
 
     # What there is
 
@@ -146,18 +153,27 @@ class PciProvider:
         self._demands = {str(function.address): rule.on_demand for function, rule, _ in named if rule.on_demand}
         for function, rule, name in named:
             self._rules[name] = rule
+            if function.vendor == NVIDIA and rule.void:
+                self._nvidia.add(str(function.address))
             plan = plan_of(function.address, rule, then, self._root)
             plans[str(function.address)] = plan
             device = self._device(function, rule, plan, host, then)
             if problem := next((problems[each] for each in plan.functions if each in problems), None):
                 device = device._replace(problem=problem)
             found.setdefault(name, {})[str(function.address)] = device
-        self._keep_unknown(found, plans, host)
-        self._keep_gone(found, usage, now)
+        for key in self._lasting.keep(found, host, usage, now):
+            plans[key] = self._plans[key]
         self._plans, self._devices = plans, found
         beside = companions(named)
         return tuple(
-            Resource(name, variable_name(name, rule.prefix), devices, name in beside, dra=rule.dra)
+            Resource(
+                name,
+                variable_name(name, rule.prefix),
+                devices,
+                name in beside,
+                dra=rule.dra,
+                use=self._uses[name],
+            )
             for name, devices in sorted(found.items())
             for rule in (self._rules[name],)
         )
@@ -166,6 +182,8 @@ class PciProvider:
         """The functions that are devices, each with its rule and the name of its resource."""
         named = []
         for function, rule in primaries(self._match, host):
+            if rule.uses == ("container",):
+                continue
             name = self._name_of(function, rule)
             if bound_to_vfio(function, host.details.get(function.address)):
                 self._had_vfio.add(function.address)
@@ -175,7 +193,10 @@ class PciProvider:
                 and usage.holder(name, str(function.address)) is None
             ):
                 continue
-            named.append((function, rule, name))
+            for use in rule.uses:
+                if use != "container":
+                    named.append((function, rule, name_for(name, rule, use)))
+                    self._uses[named[-1][2]] = use
         return named
 
     def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, then: HostFacts) -> Device:
@@ -216,34 +237,6 @@ class PciProvider:
         if has_nodes and self._chosen_nodes([plan]) is None:
             return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
         return None
-
-    def _keep_unknown(self, found: dict[str, dict[str, Device]], plans: dict[str, PciPlan], host: HostFacts) -> None:
-        """What can't be read now is as it was (T2): devices with such a function, or with one in their groups."""
-        if not host.unknown:
-            return
-        unread = set(host.unknown)
-        groups = {group for group, members in host.groups.items() if not unread.isdisjoint(members)}
-        for name, devices in self._devices.items():
-            for key, device in devices.items():
-                if key in self._plans and not (
-                    unread.isdisjoint(device.functions) and groups.isdisjoint(device.groups)
-                ):
-                    found.setdefault(name, {})[key] = device
-                    plans[key] = self._plans[key]
-
-    def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
-        """Devices that were there a moment ago stay listed, Unhealthy: so that the kubelet and people see it (K5)."""
-        gone: dict[str, float] = {}
-        for name, devices in self._devices.items():
-            for key, device in devices.items():
-                if any(key in others for others in found.values()):
-                    continue
-                since = self._gone_since.get(key, now)
-                if now - since <= GONE_SECONDS or usage.holder(name, key) is not None:
-                    gone[key] = since
-                    problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is no longer in sysfs")
-                    found.setdefault(name, {})[key] = device._replace(problem=problem)
-        self._gone_since = gone
 
     # What a container gets
 
@@ -293,10 +286,12 @@ class PciProvider:
             along = {key: tuple(map(str, plan.functions[1:])) for key, plan in zip(ids, chosen, strict=True)}
             grant = claimed_nodes(resource.variable, each, listed, nodes)._replace(along=along)
         else:
-            if self._granted.cdi is not None:
+            granted = self._granted_for(resource.name)
+            if granted.cdi is not None:
                 each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
-            grant = self._granted.grant(resource, each, listed=listed, together=nodes)
-        return grant._replace(nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
+            grant = granted.grant(resource, each, listed=listed, together=nodes)
+        env = {**grant.env, **NONE_VISIBLE} if grant.env and not self._nvidia.isdisjoint(ids) else grant.env
+        return grant._replace(env=env, nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -304,20 +299,24 @@ class PciProvider:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
-        if self._granted.cdi is not None:
-            nodes = {
-                name: {
-                    key: self._chosen_nodes([self._plans[key]]) or ()
-                    for key, device in devices.items()
-                    if device.healthy and key not in self._waiting
+        # What was bound on demand since that look has nodes by now, which Allocate has written.
+        held = {key for devices in usage.held.values() for key in devices if key in self._demands}
+        for granted in {self._granted, self._kata}:
+            if granted.cdi is not None:
+                nodes = {
+                    name: {
+                        key: self._chosen_nodes([self._plans[key]]) or ()
+                        for key, device in devices.items()
+                        if device.healthy and key not in self._waiting
+                    }
+                    for name, devices in self._devices.items()
+                    if not self._rules[name].dra and self._granted_for(name) is granted
                 }
-                for name, devices in self._devices.items()
-                if not self._rules[name].dra
-            }
-            # What was bound on demand since that look has nodes by now, which Allocate has written.
-            held = {key for devices in usage.held.values() for key in devices if key in self._demands}
-            self._granted.replace(nodes, held)
+                granted.replace(nodes, held)
         return ()
+
+    def _granted_for(self, resource: str) -> GrantedNodes:
+        return self._kata if self._uses[resource] == "kata" else self._granted
 
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:
         if not has_egm(self._root):

@@ -148,7 +148,7 @@ def with_dra(config: Config, *, every: bool = False) -> Config:
         mdevs=tuple(rule._replace(dra=True) for rule in config.vgpu.mdevs),
         vfs=tuple(rule._replace(dra=True) for rule in config.vgpu.vfs),
     )
-    pci = tuple(rule._replace(dra=True) for rule in config.pci)
+    pci = tuple(rule._replace(dra=True) if rule.uses == ("vm",) else rule for rule in config.pci)
     return config._replace(pci=pci, vgpu=vgpu, dra=dra._replace(all=True))
 
 

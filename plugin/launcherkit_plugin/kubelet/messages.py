@@ -14,20 +14,20 @@ from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.errors import (
     BadKubeletRequest,
     BindingTooSlow,
+    CardInOtherUse,
     CdiNotWritten,
     DeviceUnhealthy,
+    GivingBackTooSlow,
     GroupSplit,
     NotBoundOnDemand,
+    NotGivenBackOnDemand,
+    SharedRequestTooLarge,
     UnknownDevice,
     WorkHangs,
 )
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-
-PERMISSIONS = "mrw"
-"""Of a device node in the container's device cgroup. libvirt gives QEMU a ``/dev`` of its own and makes the nodes in
-it, which takes ``m``; KubeVirt's and NVIDIA's plugins give the same."""
 
 
 def options(resource: Resource) -> wire.DevicePluginOptions:
@@ -63,7 +63,7 @@ def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
     return wire.ContainerAllocateResponse(
         envs=dict(grant.env),
         devices=[
-            wire.DeviceSpec(container_path=node, host_path=dev_root + node, permissions=PERMISSIONS)
+            wire.DeviceSpec(container_path=node, host_path=dev_root + node, permissions=grant.permissions)
             for node in grant.nodes
         ],
         cdi_devices=[wire.CDIDevice(name=name) for name in grant.cdi],
@@ -158,8 +158,12 @@ _STATUS: tuple[tuple[type[LauncherkitError], Status], ...] = (
     (BadKubeletRequest, Status.INVALID_ARGUMENT),
     (DeviceUnhealthy, Status.FAILED_PRECONDITION),
     (GroupSplit, Status.FAILED_PRECONDITION),
+    (CardInOtherUse, Status.FAILED_PRECONDITION),
+    (SharedRequestTooLarge, Status.INVALID_ARGUMENT),
     (WorkHangs, Status.UNAVAILABLE),
     (BindingTooSlow, Status.UNAVAILABLE),
     (NotBoundOnDemand, Status.FAILED_PRECONDITION),
+    (GivingBackTooSlow, Status.UNAVAILABLE),
+    (NotGivenBackOnDemand, Status.FAILED_PRECONDITION),
     (CdiNotWritten, Status.UNAVAILABLE),
 )

@@ -18,6 +18,19 @@ character devices; ``both`` gives both where the node has iommufd, else those of
 Mode: TypeAlias = Literal["static", "dynamic"]
 """vGPU: what exists is advertised, or what could be made (G1)."""
 
+CardUse: TypeAlias = Literal["vm", "kata", "container"]
+"""Who gets a card: a VM whose launcher runs in the pod, Kata's VM around the pod, or a container of the pod."""
+
+Use: TypeAlias = CardUse | Literal["any"]
+"""``any``: whichever asks first (K10)."""
+
+ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]
+"""How a container gets a card that has its host driver: NVIDIA's runtime reads a variable; the vendor's CDI files have
+a name for it; or its device nodes are given."""
+
+CdiNames: TypeAlias = Literal["uuid", "index"]
+"""What the vendor's CDI files call cards."""
+
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether what was bound on demand is given back to its driver once nobody needs it."""
 
@@ -52,6 +65,27 @@ class OnDemand(NamedTuple):
     give_back: GiveBack = "always"
 
 
+class ContainerUse(NamedTuple):
+    """How containers get the cards of a rule."""
+
+    by: ContainerBy | None = None
+    """None: ``environment`` for NVIDIA's cards, ``nodes`` for others."""
+    nodes: tuple[str, ...] = ()
+    """Device nodes that they get beside those of the card."""
+    cdi_kind: str = "nvidia.com/gpu"
+    cdi_names: CdiNames = "uuid"
+
+
+class Sharing(NamedTuple):
+    """Containers share each card, as many as there are replicas of it."""
+
+    replicas: int
+    rename: bool = False
+    """The resource's name ends in ``.shared``."""
+    one_a_request: bool = False
+    """A container that requests more than one is refused."""
+
+
 class PciRule(NamedTuple):
     """Functions that are advertised as one resource, or with ``name`` None as one resource a model (K6)."""
 
@@ -76,6 +110,14 @@ class PciRule(NamedTuple):
     """The devices are published for Dynamic Resource Allocation, not advertised by the device plugin (D1)."""
     on_demand: OnDemand | None = None
     """Instead of ``bind``."""
+    uses: tuple[CardUse, ...] = ("vm",)
+    """Who can get the cards; of several whichever asks first (K10)."""
+    names: Mapping[CardUse, str] = {}
+    """Of several uses: what their resources are called, where that isn't made of ``name``."""
+    container: ContainerUse = ContainerUse()
+    sharing: Sharing | None = None
+    void: bool = False
+    """Containers that get NVIDIA's cards for VMs are told to NVIDIA's container runtime as having none."""
 
 
 class MdevRule(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import Siblings
 from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.model.config import NodeChoice
+from launcherkit_plugin.model.config import CardUse, NodeChoice
 
 UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 
@@ -22,6 +22,7 @@ Reason: TypeAlias = Literal[
     "config-space",  # reads all ones (V3)
     "asleep",  # D3cold (V3)
     "mate-in-use",  # a pod has another device of its groups (K3)
+    "other-use",  # it is in use in another use: by a VM, Kata or containers (K10)
     "other-type",  # the parent has vGPUs of another type (G1)
     "no-room",  # the parent says that nothing more can be made on it
     "usage",  # it isn't known yet what pods have, and so what must not be taken from them
@@ -87,10 +88,20 @@ class Resource(NamedTuple):
     dra: bool = False
     """It is published in ResourceSlices, and the kubelet's device manager doesn't hear of it (D1)."""
 
+    use: CardUse = "vm"
+    """Containers may have devices of one IOMMU group, and replicas of one device, beside each other (K10)."""
+    replicas: int = 0
+    """How many IDs each card has, ``<ID>::0`` and so on; 0: its own alone."""
+
     @property
     def socket(self) -> str:
         """File name of its socket, as NVIDIA's plugin forms it: what comes after the domain."""
         return f"kubevirt-{self.name.rpartition('/')[2]}.sock"
+
+
+def without_replica(device_id: str) -> str:
+    """The ID of a card: ``GPU-5a0c...`` of ``GPU-5a0c...::3``."""
+    return device_id.partition("::")[0]
 
 
 class Wishes(NamedTuple):
@@ -126,6 +137,9 @@ class Grant(NamedTuple):
     """The nodes of each device, by ID; ``nodes`` may have more, which belong to all of them together."""
     along: Mapping[str, tuple[str, ...]] = {}
     """The addresses of what goes along with each device, by ID."""
+    permissions: str = "mrw"
+    """For the nodes in the container's device cgroup. libvirt gives QEMU a ``/dev`` of its own and makes the nodes in
+    it, which takes ``m``; KubeVirt's and NVIDIA's plugins give the same."""
 
 
 class ClaimRef(NamedTuple):

@@ -269,6 +269,20 @@ class NotBoundOnDemand(LauncherkitError):
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
+class NotGivenBackOnDemand(LauncherkitError):
+    """A card that is bound to VFIO can't be given back to its driver for the container that is getting it (K10)."""
+
+    code = "LK753"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class GivingBackTooSlow(LauncherkitError):
+    """Giving a card back to its driver takes longer than an Allocate may wait; the work goes on (K9, K10)."""
+
+    code = "LK754"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 80x: what is published by DRA, and the parameters of claims
 
 
@@ -350,6 +364,18 @@ class CdiKindRefused(LauncherkitError):
 
     code = "LK841"
     exit_code: ClassVar[int] = EX_CONFIG
+
+
+class SharedRequestTooLarge(LauncherkitError):
+    """A container requests several replicas of shared cards, and the configuration allows one (K10)."""
+
+    code = "LK842"
+
+
+class CardInOtherUse(LauncherkitError):
+    """A card is requested for a VM while a container has it, or the other way round (K10)."""
+
+    code = "LK843"
 
 
 # 86x: rehearsals

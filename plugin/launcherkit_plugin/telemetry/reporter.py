@@ -19,7 +19,7 @@ from launcherkit_plugin.telemetry.metrics import Metrics
 EventType: TypeAlias = Literal["Normal", "Warning"]
 NAMED = 5
 """So many devices are named in one line."""
-USUAL: frozenset[Reason] = frozenset({"mate-in-use", "other-type", "no-room"})
+USUAL: frozenset[Reason] = frozenset({"mate-in-use", "other-use", "other-type", "no-room"})
 """Reasons that are nobody's fault: something else is in use."""
 
 

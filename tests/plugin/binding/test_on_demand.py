@@ -18,13 +18,13 @@ from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.binding.driver_nodes import driver_nodes
 from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS, OnDemandBinding
 from launcherkit_plugin.binding.reconciler import BindingReconciler
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.host.driver_nodes import driver_nodes
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes

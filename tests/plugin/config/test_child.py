@@ -21,6 +21,7 @@ from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
+    ContainerUse,
     DraConfig,
     LayoutEntry,
     MdevRule,
@@ -28,6 +29,7 @@ from launcherkit_plugin.model.config import (
     PciRule,
     Reading,
     Selector,
+    Sharing,
     VgpuConfig,
     VgpuVfRule,
 )
@@ -80,6 +82,10 @@ rules = st.builds(
     bind=st.booleans(),
     only_vfio=st.booleans(),
     on_demand=st.none() | demands,
+    uses=st.lists(st.sampled_from(["vm", "kata", "container"])).map(tuple),
+    names=st.dictionaries(st.sampled_from(["vm", "kata", "container"]), st.text()),
+    container=st.builds(ContainerUse, st.sampled_from([None, "cdi"]), names),
+    sharing=st.none() | st.builds(Sharing, st.integers(), st.booleans()),
 )
 vgpus = st.builds(
     VgpuConfig,

@@ -25,6 +25,7 @@ from launcherkit_plugin.config.schema import (
     WrittenVfResource,
     WrittenVgpu,
 )
+from launcherkit_plugin.config.uses import WrittenContainer, WrittenNames, WrittenSharing
 from tests.plugin.config.test_reading import FULL
 from tests.support.pages import ROOT, Block, blocks
 
@@ -46,6 +47,8 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
     [
         ("Keys", keys(WrittenConfig)),
         ("resources", keys(WrittenResource) - {"environment"} | keys(WrittenEnvironment, "environment.")),
+        ("container", keys(WrittenContainer)),
+        ("sharing", keys(WrittenSharing)),
         ("Selectors", keys(WrittenSelector)),
         ("vgpu", keys(WrittenVgpu) | keys(WrittenLayoutEntry, "layout[].")),
         ("vGPU resources", keys(WrittenMdevResource) | keys(WrittenVfResource)),
@@ -84,7 +87,17 @@ def test_the_tests_use_every_key_there_is() -> None:
             for part in value:
                 yield from used(part)
 
-    models = (WrittenConfig, WrittenResource, WrittenEnvironment, WrittenSelector, WrittenVgpu, WrittenLayoutEntry)
+    models = (
+        WrittenConfig,
+        WrittenResource,
+        WrittenEnvironment,
+        WrittenContainer,
+        WrittenSharing,
+        WrittenNames,
+        WrittenSelector,
+        WrittenVgpu,
+        WrittenLayoutEntry,
+    )
     every = {
         key
         for model in (*models, WrittenMdevResource, WrittenVfResource, WrittenCdi, WrittenDra)

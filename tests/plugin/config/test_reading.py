@@ -12,12 +12,14 @@ from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
+    ContainerUse,
     DraConfig,
     LayoutEntry,
     MdevRule,
     OnDemand,
     PciRule,
     Selector,
+    Sharing,
     VgpuConfig,
     VgpuVfRule,
 )
@@ -46,6 +48,12 @@ resources:
     whenBound: true
   - {select: [{drivers: [nvidia]}], dra: true}
   - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never}
+  - name: nvidia.com/gpu
+    select: [{vendors: [10de]}]
+    use: container
+    container: {by: cdi, nodes: [/dev/nvidiactl], cdiKind: example.com/gpu, cdiNames: index}
+    sharing: {replicas: 4, renameByDefault: true, failRequestsGreaterThanOne: true}
+  - {select: [{vendors: [1002]}], use: any, names: {vm: a/VM, kata: a/KATA, container: a/C}, environment: {void: false}}
 vgpu:
   mediatedDevices:
     - {types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X, dra: true}
@@ -109,9 +117,23 @@ def test_every_key_says_its_part(path: Path) -> None:
                 bind=True,
                 companion=True,
                 only_vfio=True,
+                void=True,
             ),
-            PciRule((Selector(drivers=frozenset({"nvidia"})),), dra=True),
-            PciRule((Selector(virtual=True),), on_demand=OnDemand(5, 0, "never")),
+            PciRule((Selector(drivers=frozenset({"nvidia"})),), dra=True, void=True),
+            PciRule((Selector(virtual=True),), on_demand=OnDemand(5, 0, "never"), void=True),
+            PciRule(
+                (Selector(vendors=frozenset({0x10DE})),),
+                name="nvidia.com/gpu",
+                uses=("container",),
+                container=ContainerUse("cdi", ("/dev/nvidiactl",), "example.com/gpu", "index"),
+                sharing=Sharing(4, rename=True, one_a_request=True),
+                void=True,
+            ),
+            PciRule(
+                (Selector(vendors=frozenset({0x1002})),),
+                uses=("vm", "kata", "container"),
+                names={"vm": "a/VM", "kata": "a/KATA", "container": "a/C"},
+            ),
         ),
         vgpu=VgpuConfig(
             (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
@@ -181,6 +203,21 @@ def test_a_class_is_hex_and_keeps_its_zeros(path: Path, spelling: str, prefix: s
 def test_binding_on_demand_has_defaults(path: Path) -> None:
     (rule,) = read(path, "resources: [{select: [{vendors: [10de]}], bind: on-demand}]").pci
     assert (rule.bind, rule.on_demand) == (False, OnDemand(30, 60, "always"))
+
+
+@pytest.mark.parametrize(("more", "uses"), [("", ("vm", "container")), ("\ncdi: {}", ("vm", "container", "kata"))])
+def test_any_is_every_use_that_the_node_has_the_means_for(path: Path, more: str, uses: tuple[str, ...]) -> None:
+    (rule,) = read(path, f"resources: [{{name: a/X, use: any, select: [{{vendors: [10de]}}]}}]{more}").pci
+    assert (rule.uses, rule.void) == (uses, True)
+
+
+def test_names_of_other_uses_may_not_clash_either(path: Path) -> None:
+    one, other = (
+        "{name: a/X, use: any, select: [{vendors: [10de]}]}",
+        "{name: a/X-container, select: [{vendors: [1002]}]}",
+    )
+    with pytest.raises(NameClash, match="two resources are called a/X-container"):
+        read(path, f"resources: [{one}, {other}]")
 
 
 def test_auto_stands_behind_the_written_rules(path: Path) -> None:
@@ -277,6 +314,44 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{bind: on-demand, bindSeconds: 45, select: [{vendors: [10de]}]}]",
             "resources.0.bindSeconds: Input",
+        ),
+        (
+            "resources: [{sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
+            "resources.0: a VM has its cards alone: sharing is for `use: container` and `use: any`",
+        ),
+        (
+            "resources: [{use: container, sharing: {replicas: 1}, select: [{vendors: [10de]}]}]",
+            "resources.0.sharing.replicas: Input should be greater than or equal to 2",
+        ),
+        ("resources: [{use: kata, container: {}, select: [{vendors: [10de]}]}]", "resources.0: container is for `use:"),
+        (
+            "resources: [{use: container, container: {nodes: [/etc/passwd]}, select: [{vendors: [10de]}]}]",
+            "resources.0.container.nodes.0: a device node is a path below /dev",
+        ),
+        (
+            "resources: [{use: container, container: {nodes: [/dev/../etc/passwd]}, select: [{vendors: [10de]}]}]",
+            "resources.0.container.nodes.0: a device node is a path below /dev",
+        ),
+        (
+            "resources: [{use: container, container: {cdiNames: index}, select: [{vendors: [10de]}]}]",
+            "resources.0.container: cdiNames is for `by: cdi`",
+        ),
+        (
+            "resources: [{use: container, bind: yes, select: [{vendors: [10de]}]}]",
+            "resources.0: bind is not for `use: container`",
+        ),
+        (
+            "resources: [{use: any, bind: yes, select: [{vendors: [10de]}]}]",
+            "resources.0: with `bind: yes` no container could ever have them: say `bind: on-demand`",
+        ),
+        ("resources: [{use: any, dra: yes, select: [{vendors: [10de]}]}]", "resources.0: dra is not for `use: any`"),
+        (
+            "resources: [{names: {vm: a/A, kata: a/B}, select: [{vendors: [10de]}]}]",
+            "resources.0: names is for `use: any`: give `name`",
+        ),
+        (
+            "resources: [{use: any, names: {vm: a/A}, select: [{vendors: [10de]}]}]",
+            "resources.0: names has those that get the cards, two at least",
         ),
         ("aliases: {'10de:22': A}", "aliases.10de:22.[key]: an ID is four hex digits"),
         ("aliases: {T4: nvidia.com/A}", "aliases.T4: a name consists of letters"),

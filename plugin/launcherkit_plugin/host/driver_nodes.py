@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.host.nvidia import nvidia_card, read_short
 
-_BYTES = 4096
 _NVIDIA_MAJOR = 195
 
 
@@ -29,34 +28,35 @@ def driver_nodes(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[
     found: dict[str, tuple[int, int]] = {}
     for address in addresses:
         found.update(_below(os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")))
-        found.update(_nvidia(f"{proc}/driver/nvidia/gpus/{address}/information"))
+        found.update(_nvidia(proc, address))
     return found
+
+
+def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:
+    """The nodes by which a container uses a card: those of DRM and of the kernel's accelerators, and NVIDIA's.
+
+    Raises:
+        UnreadableFile: what is there can't be read.
+    """
+    device = os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")
+    found = [node for kind in ("accel", "drm") for node, _ in _below(f"{device}/{kind}")]
+    # Below a card's connectors are nodes of I2C and of DisplayPort's auxiliary channel.
+    return (*sorted(node for node in found if node.startswith(("/dev/accel/", "/dev/dri/"))), *_nvidia(proc, address))
 
 
 def _below(device: str) -> Iterator[tuple[str, tuple[int, int]]]:
     for folder, _, files in os.walk(device):
         if "dev" not in files:
             continue
-        major, colon, minor = (_read(f"{folder}/dev") or "").strip().partition(":")
+        major, colon, minor = (read_short(f"{folder}/dev") or "").strip().partition(":")
         if colon and major.isdecimal() and minor.isdecimal():
-            lines = (_read(f"{folder}/uevent") or "").splitlines()
+            lines = (read_short(f"{folder}/uevent") or "").splitlines()
             names = [line.removeprefix("DEVNAME=") for line in lines if line.startswith("DEVNAME=")]
             yield f"/dev/{(names or [os.path.basename(folder)])[0]}", (int(major), int(minor))
 
 
-def _nvidia(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for line in (_read(path) or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "Device Minor" and value.strip().isdecimal():
-            yield f"/dev/nvidia{value.strip()}", (_NVIDIA_MAJOR, int(value))
-
-
-def _read(path: str) -> str | None:
-    """A short file; None where it isn't there, or goes while it is read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(_BYTES).decode(errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as problem:
-        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem
+def _nvidia(proc: str, address: PciAddress) -> dict[str, tuple[int, int]]:
+    card = nvidia_card(proc, address)
+    if card is None or card.minor is None:
+        return {}
+    return {f"/dev/nvidia{card.minor}": (_NVIDIA_MAJOR, card.minor)}

@@ -1,0 +1,45 @@
+"""Which replicas of shared cards a container should rather get: those of the cards with the fewest users (K10)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from launcherkit_plugin.model.device import without_replica
+
+
+def spread(devices: Collection[str], available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
+
+    One after the other, each of the card of which the fewest are taken, as NVIDIA's device plugin does by default;
+    of several the one of which this request has the fewest, then the lowest.
+
+    Args:
+        devices: the IDs of the resource.
+        available: the kubelet's free and healthy ones.
+        must_include: those of them that it has decided upon.
+        size: how many.
+    """
+    chosen = list(dict.fromkeys(must_include))[:size]
+    have = frozenset(chosen)
+    free: dict[str, list[str]] = {}
+    for key in sorted(dict.fromkeys(available), key=_order, reverse=True):
+        if key not in have:
+            free.setdefault(without_replica(key), []).append(key)
+    taken = Counter(map(without_replica, devices))
+    taken.subtract({card: len(left) for card, left in free.items()})
+    picked = Counter(map(without_replica, chosen))
+    while len(chosen) < size and free:
+        card = min(free, key=lambda each: (taken[each], picked[each], each))
+        chosen.append(free[card].pop())
+        taken[card] += 1
+        picked[card] += 1
+        if not free[card]:
+            del free[card]
+    return chosen
+
+
+def _order(key: str) -> tuple[str, int, str]:
+    """By card, then by number."""
+    card, _, number = key.partition("::")
+    return card, int(number) if number.isdecimal() else 0, key

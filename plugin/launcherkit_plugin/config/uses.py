@@ -1,0 +1,119 @@
+"""The keys of a rule that say who gets its cards, as people write them: VMs, Kata, containers (K10)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from launcherkit_plugin.config.fields import DeviceNode, ResourceName, Written
+from launcherkit_plugin.model.config import CardUse, CdiNames, ContainerBy, ContainerUse, Sharing, Use
+
+
+class WrittenContainer(Written):
+    """How containers get cards that keep the driver of the host."""
+
+    by: ContainerBy | None = Field(
+        None,
+        description="environment: NVIDIA_VISIBLE_DEVICES; cdi: names of the vendor's CDI files; nodes: the card's "
+        "device nodes. Default: environment for NVIDIA's cards, nodes for others.",
+    )
+    nodes: list[DeviceNode] = Field([], description="Further device nodes, such as /dev/nvidiactl.")
+    cdi_kind: str = Field(
+        "nvidia.com/gpu",
+        alias="cdiKind",
+        pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
+        description="By cdi: the kind of the vendor's CDI files.",
+    )
+    cdi_names: CdiNames = Field("uuid", alias="cdiNames", description="By cdi: what these files call the cards.")
+
+    @model_validator(mode="after")
+    def _names_of_files(self) -> WrittenContainer:
+        for field, key in {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}.items():
+            if self.by != "cdi" and field in self.model_fields_set:
+                raise ValueError(f"{key} is for `by: cdi`")
+        return self
+
+    def value(self) -> ContainerUse:
+        return ContainerUse(self.by, tuple(self.nodes), self.cdi_kind, self.cdi_names)
+
+
+class WrittenSharing(Written):
+    """Containers share each card; keys as NVIDIA's device plugin has them."""
+
+    replicas: Annotated[int, Field(ge=2, le=1024)] = Field(description="How often each card is advertised.")
+    rename: bool = Field(
+        False, alias="renameByDefault", description="The resource is called <name>.shared, so that pods know."
+    )
+    one_a_request: bool = Field(
+        False,
+        alias="failRequestsGreaterThanOne",
+        description="Refuse a container that requests more than one: it doesn't get more of a card by that.",
+    )
+
+    def value(self) -> Sharing:
+        return Sharing(self.replicas, self.rename, self.one_a_request)
+
+
+class WrittenNames(Written):
+    """What the resources of `use: any` are called; uses that aren't named get none."""
+
+    vm: ResourceName | None = None
+    kata: ResourceName | None = None
+    container: ResourceName | None = None
+
+    def value(self) -> dict[CardUse, str]:
+        named: dict[CardUse, str | None] = {"vm": self.vm, "kata": self.kata, "container": self.container}
+        return {use: name for use, name in named.items() if name is not None}
+
+
+class WrittenUse(Written):
+    """Who gets the cards of a rule."""
+
+    use: Use = Field(
+        "vm",
+        description="vm: launchers of VMs; kata: Kata Containers; container: containers, by the driver of the host; "
+        "any: whoever asks first, each under a name of its own.",
+    )
+    names: WrittenNames | None = Field(None, description="With `use: any`: the names of the resources.")
+    container: WrittenContainer | None = Field(None, description="How containers get the cards.")
+    sharing: WrittenSharing | None = Field(None, description="Containers share each card.")
+
+    @property
+    def uses(self) -> tuple[CardUse, ...]:
+        """Those that get the cards. Kata finds them by CDI alone: `read_config` adds it where that is configured."""
+        if self.use != "any":
+            return (self.use,)
+        return ("vm", "container") if self.names is None else tuple(self.names.value())
+
+    @model_validator(mode="after")
+    def _of_its_use(self) -> WrittenUse:
+        if self.use not in ("container", "any"):
+            if self.sharing is not None:
+                raise ValueError("a VM has its cards alone: sharing is for `use: container` and `use: any`")
+            if self.container is not None:
+                raise ValueError("container is for `use: container` and `use: any`")
+        if self.use != "any" and self.names is not None:
+            raise ValueError("names is for `use: any`: give `name`")
+        if self.names is not None and len(self.names.value()) < 2:
+            raise ValueError(
+                "names has those that get the cards, two at least: else say `use: vm`, `kata` or `container`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_passthrough(self) -> WrittenUse:
+        """What only cards of VMs can have."""
+        if self.use == "vm":
+            return self
+        fields = {"companion": "companion", "dra": "dra", "when_bound": "whenBound"}
+        if self.use == "container":
+            fields |= {"bind": "bind", "environment": "environment", "siblings": "siblings"}
+        if self.use == "kata":
+            fields |= {"environment": "environment"}
+        for field, key in fields.items():
+            if field in self.model_fields_set and getattr(self, field) is not False:
+                raise ValueError(f"{key} is not for `use: {self.use}`")
+        if self.use == "any" and getattr(self, "bind", False) is True:
+            raise ValueError("with `bind: yes` no container could ever have them: say `bind: on-demand`")
+        return self

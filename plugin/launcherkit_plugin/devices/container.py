@@ -1,0 +1,294 @@
+"""Cards that containers use by the driver of the host: which are devices, whether they can be had, who shares them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from time import monotonic
+from typing import Protocol
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit.sources.host import Host
+from launcherkit_plugin.devices.container_card import CardLook, ReadCard, container_grant, given_by, what_lacks
+from launcherkit_plugin.devices.lasting import Lasting
+from launcherkit_plugin.devices.names import variable_name
+from launcherkit_plugin.devices.selectors import primaries
+from launcherkit_plugin.devices.uses import name_for
+from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
+from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
+from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
+from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
+
+READ_SECONDS = 5.0
+"""For how long the kubelet waits for a card to be read anew."""
+
+
+class GivesBack(Protocol):
+    """What has bound cards to VFIO on demand (K8), and gives them back when a container gets one."""
+
+    def stays(self, address: PciAddress) -> Problem | None:
+        """Why a card that is bound to VFIO can't be given back to its driver; None where it can."""
+        ...
+
+    async def give_back(
+        self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
+    ) -> None:
+        """Give cards back to their drivers.
+
+        Raises:
+            NotGivenBackOnDemand: one can't be.
+            GivingBackTooSlow: it takes longer than ``seconds``.
+            WorkHangs: something else is under way there.
+        """
+        ...
+
+
+class _Read(NamedTuple):
+    """What was found of a card, and when that has to be looked at again."""
+
+    state: tuple[str | None, bytes | None]
+    """Its driver, and how many uevents there had been."""
+    look: CardLook
+
+
+class ContainerProvider:
+    """A `launcherkit_plugin.devices.provider.Provider` for rules whose cards containers get.
+
+    Args:
+        match: the rule that a function falls under, if any.
+        may_match: a rule that it could fall under with another driver or NUMA node.
+        name_of: the name of the rule's resource for a function.
+        host: looked at again when the kubelet asks.
+        read: reads what the driver of a card has; blocks.
+        uuids: what is known of cards that have another driver now.
+        guarded: does what may hang.
+        gives_back: None where nothing is bound on demand.
+        annotate: CDI names are given in an annotation too.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is a thing of its own
+        self,
+        match: Callable[[PciFunction], PciRule | None],
+        may_match: Callable[[PciFunction], PciRule | None],
+        name_of: Callable[[PciFunction, PciRule], str],
+        host: Host,
+        *,
+        read: ReadCard,
+        uuids: CardUuids,
+        guarded: Guarded,
+        gives_back: GivesBack | None = None,
+        annotate: bool = False,
+    ) -> None:
+        self._match = match
+        self._may_match = may_match
+        self._name_of = name_of
+        self._host = host
+        self._read_card = read
+        self._uuids = uuids
+        self._guarded = guarded
+        self._gives_back = gives_back
+        self._annotate = annotate
+        self._rules: dict[str, PciRule] = {}
+        self._read: dict[PciAddress, _Read] = {}
+        self._lasting = Lasting()
+
+    @property
+    def changes_host(self) -> bool:
+        """See `launcherkit_plugin.devices.provider.Provider.changes_host`."""
+        return self._gives_back is not None
+
+    def wants(self, function: PciFunction) -> bool:
+        """Whether details of a function have to be read."""
+        rule = None if function.is_bridge_by_class else self._may_match(function)
+        return rule is not None and "container" in rule.uses
+
+    # What there is
+
+    def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        """See `launcherkit_plugin.devices.provider.Provider.resources`."""
+        found: dict[str, dict[str, Device]] = {}
+        for function, rule in self._cards(host):
+            name = name_for(self._name_of(function, rule), rule, "container")
+            self._rules[name] = rule
+            device = self._device(function, rule, host)
+            for key in _ids(device.id, rule.sharing):
+                found.setdefault(name, {})[key] = device._replace(id=key)
+        self._lasting.keep(found, host, usage, now)
+        return tuple(
+            Resource(name, variable_name(name, rule.prefix), devices, use="container", replicas=_replicas(rule))
+            for name, devices in sorted(found.items())
+            for rule in (self._rules[name],)
+        )
+
+    def _cards(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
+        return ((function, rule) for function, rule in primaries(self._match, host) if "container" in rule.uses)
+
+    def _device(self, function: PciFunction, rule: PciRule, host: HostFacts) -> Device:
+        detail = host.details.get(function.address)
+        read = self._read.get(function.address)
+        key = str(function.address)
+        if given_by(rule.container, function) != "nodes":  # as NVIDIA's device plugin calls it
+            key = (read and read.look.uuid) or self._uuids.get(key) or key
+        return Device(
+            key,
+            function.numa_node,
+            self._problem(function, rule, host, read and read.look),
+            frozenset() if function.iommu_group is None else frozenset({function.iommu_group}),
+            (function.address,),
+            detail.parents if detail else (),
+            describe(function),
+        )
+
+    def _problem(self, function: PciFunction, rule: PciRule, host: HostFacts, look: CardLook | None) -> Problem | None:
+        """Why a container can't have a card now (K5): the first thing that has to be fixed."""
+        what, detail = describe(function), host.details.get(function.address)
+        if detail is not None and not detail.config_readable:
+            return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
+        if bound_to_vfio(function, detail):
+            if self._gives_back is not None:
+                return self._gives_back.stays(function.address)
+            return Problem("driver", f"{what} is bound to {function.driver}; containers need the driver of the host")
+        if function.driver is None:
+            return Problem("driver", f"{what} has no driver; containers need that of the host")
+        if look is None:
+            return Problem("node", f"{what}: what its driver has for containers has not been read yet")
+        lacks = what_lacks(rule.container, given_by(rule.container, function), look)
+        return None if lacks is None else Problem("node", f"{what}: {lacks}")
+
+    def look_at(self, host: HostFacts) -> None:
+        """Read what the drivers of all cards have; blocks."""
+        for function, _ in self._cards(host):
+            if _has_host_driver(function, host):
+                self._learn(function.address, (function.driver, host.events), self._read_card(function.address))
+
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
+        """See `launcherkit_plugin.devices.provider.Reconciler`: reads what has changed, and changes nothing."""
+        tasks = []
+        for function, _ in self._cards(host):
+            address, state = function.address, (function.driver, host.events)
+            if not _has_host_driver(function, host):
+                self._read.pop(address, None)
+                continue
+            read = self._read.get(address)
+            if read is None or read.state != state or host.events is None:
+                begun = self._guarded.begin(
+                    str(address), f"reading {address}", partial(self._read_card, address), READ_SECONDS
+                )
+                if begun is not None:
+                    tasks.append(asyncio.create_task(self._end(begun, address, state)))
+        return tasks
+
+    async def _end(
+        self, begun: asyncio.Future[CardLook], address: PciAddress, state: tuple[str | None, bytes | None]
+    ) -> bool:
+        return self._learn(address, state, await begun)
+
+    def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], look: CardLook) -> bool:
+        """Take note of a look; True where it has shown something new."""
+        before = self._read.get(address)
+        self._read[address] = _Read(state, look)
+        if look.uuid is not None:
+            self._uuids.learn(str(address), look.uuid)
+        return before is None or before.look != look
+
+    # What a container gets
+
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
+        """See `launcherkit_plugin.devices.provider.Provider.allocate`.
+
+        Raises:
+            SharedRequestTooLarge: the rule allows one replica a container.
+        """
+        rule = self._rules[resource.name]
+        if rule.sharing is not None and rule.sharing.one_a_request and len(ids) > 1:
+            raise SharedRequestTooLarge(
+                f"{resource.name}: a container requests {len(ids)} of it, and its cards are shared: one is the most",
+                "Request one: more don't give a container more of a card. Or leave out failRequestsGreaterThanOne in "
+                "the configuration.",
+                resource=resource.name,
+            )
+        cards = _cards_of(resource, ids)
+        seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
+        await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way to another driver
+        hosts = [await self._facts(address) for address in cards]
+        away = [address for address, host in zip(cards, hosts, strict=True) if _is_on_vfio(address, host)]
+        if away and self._gives_back is not None:
+            await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
+        looks = [(rule.container, *await self._look_again(resource, address)) for address in cards]
+        return container_grant(looks, annotate=self._annotate)
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """See `launcherkit_plugin.devices.provider.Provider.check`."""
+        for address in _cards_of(resource, ids):
+            await self._look_again(resource, address)
+
+    async def _facts(self, address: PciAddress) -> HostFacts:
+        read = partial(self._host.facts, (address,))
+        return await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
+
+    async def _look_again(self, resource: Resource, address: PciAddress) -> tuple[ContainerBy, CardLook]:
+        """How a card is given and what its driver has now.
+
+        Raises:
+            DeviceUnhealthy: a container can't have it.
+            WorkHangs: it can't be read: a device in trouble makes its reader wait.
+        """
+        rule, host = self._rules[resource.name], await self._facts(address)
+        function, look = host.functions.get(address), _NOTHING
+        if function is None:
+            problem: Problem | None = Problem("gone", f"{address} is no longer in sysfs")
+        else:
+            if _has_host_driver(function, host):
+                read = partial(self._read_card, address)
+                look = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
+            problem = self._problem(function, rule, host, look)
+            if problem is None and bound_to_vfio(function, host.details.get(address)):
+                problem = Problem("driver", f"{describe(function)} is bound to {function.driver} again")
+        if function is None or problem is not None:
+            raise DeviceUnhealthy(
+                f"{resource.name}: {address} is no longer available: {problem and problem.text}",
+                "Fix what the message names; the device then becomes Healthy by itself.",
+                device=str(address),
+                resource=resource.name,
+            )
+        return given_by(rule.container, function), look
+
+
+_NOTHING = CardLook((), None, None)
+
+
+def _ids(card: str, sharing: Sharing | None) -> Iterator[str]:
+    """The IDs by which a card is advertised: its own, or one for each replica as NVIDIA's device plugin forms them."""
+    return (f"{card}::{number}" for number in range(sharing.replicas)) if sharing else iter((card,))
+
+
+def _replicas(rule: PciRule) -> int:
+    return 0 if rule.sharing is None else rule.sharing.replicas
+
+
+def _cards_of(resource: Resource, ids: Iterable[str]) -> list[PciAddress]:
+    """The cards behind device IDs, each once: several replicas may be of one."""
+    return list(dict.fromkeys(resource.devices[key].functions[0] for key in ids))
+
+
+def _keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
+    """Of work that would change what these cards are bound to."""
+    for key in ids:
+        device = resource.devices[key]
+        yield group_key(device.functions[0], next(iter(device.groups), None))
+
+
+def _is_on_vfio(address: PciAddress, host: HostFacts) -> bool:
+    function = host.functions.get(address)
+    return function is not None and bound_to_vfio(function, host.details.get(address))
+
+
+def _has_host_driver(function: PciFunction, host: HostFacts) -> bool:
+    return function.driver is not None and not bound_to_vfio(function, host.details.get(function.address))

@@ -1,0 +1,92 @@
+"""What of a card a container could be given: its device nodes, its UUID or its number, by the driver of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.devices.cdi import cdi_annotation, cdi_name
+from launcherkit_plugin.host.driver_nodes import card_nodes
+from launcherkit_plugin.host.nvidia import NVIDIA, nvidia_card
+from launcherkit_plugin.model.config import ContainerBy, ContainerUse
+from launcherkit_plugin.model.device import Grant
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""What NVIDIA's container runtime reads."""
+
+NONE_VISIBLE = {VISIBLE: "void"}
+"""For containers that are to get nothing by that runtime, whatever their image says."""
+
+
+class CardLook(NamedTuple):
+    """What the driver of a card has for containers."""
+
+    nodes: tuple[str, ...]
+    uuid: str | None
+    number: int | None
+    """NVIDIA's index."""
+
+
+ReadCard: TypeAlias = Callable[[PciAddress], CardLook]
+
+
+def read_card(root: str, proc: str, address: PciAddress) -> CardLook:
+    """Look at a card; blocks.
+
+    Args:
+        root: where the host's ``sys/`` is.
+        proc: where its proc file system is mounted.
+        address: the card's.
+
+    Raises:
+        UnreadableFile: what is there can't be read.
+    """
+    nvidia = nvidia_card(proc, address)
+    nodes = card_nodes(root, proc, address)
+    return CardLook(nodes, None, None) if nvidia is None else CardLook(nodes, nvidia.uuid, nvidia.number)
+
+
+def given_by(use: ContainerUse, function: PciFunction) -> ContainerBy:
+    """How containers get a card."""
+    return use.by or ("environment" if function.vendor == NVIDIA else "nodes")
+
+
+def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None:
+    """What keeps a card with its driver from being given to a container, in words; None where nothing does."""
+    if by == "nodes" and not look.nodes:
+        return "its driver has no device node for containers"
+    if by != "nodes" and use.cdi_names == "index" and look.number is None:
+        return "NVIDIA's driver doesn't have it, so its number isn't known"
+    if by != "nodes" and look.uuid is None:
+        return "NVIDIA's driver doesn't say its UUID: run nvidia-smi once, or nvidia-persistenced"
+    return None
+
+
+def container_grant(uses: Sequence[tuple[ContainerUse, ContainerBy, CardLook]], *, annotate: bool) -> Grant:
+    """What a container gets for cards, in the order of the request.
+
+    Args:
+        uses: each card with how it is given.
+        annotate: whether CDI names are in an annotation too.
+    """
+    visible = [look.uuid for _, by, look in uses if by == "environment" and look.uuid is not None]
+    names = tuple(
+        cdi_name(str(look.number if use.cdi_names == "index" else look.uuid), use.cdi_kind)
+        for use, by, look in uses
+        if by == "cdi"
+    )
+    nodes = [node for _, by, look in uses if by == "nodes" for node in look.nodes]
+    return Grant(
+        {VISIBLE: ",".join(visible)} if visible else {},
+        _each_once((*nodes, *(node for use, _, _ in uses for node in use.nodes))),
+        names,
+        cdi_annotation(names) if names and annotate else {},
+        permissions="rw",
+    )
+
+
+def _each_once(nodes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(nodes))
