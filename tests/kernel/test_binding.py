@@ -174,7 +174,8 @@ def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card
 
 
 def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugin, card: sysfs.Card) -> None:
-    """On demand, from the host to a pod and back, over and over. The next daemon finds what the last one left."""
+    """On demand, from the host to a VM, to a container and back, over and over. The next daemon finds what the last one
+    left."""
     before = state(card)
     ledger = str(plugin.folder / "ledger")
     began = time.monotonic()
@@ -201,8 +202,13 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
 
 
 async def change_hands(ledger: str, address: str, times: int) -> None:
-    """Be a daemon whose pods end as soon as they have their card."""
-    rule = PciRule((Selector(addresses=(address,)),), name="example.com/GPU", on_demand=OnDemand(60, 0))
+    """Be a daemon whose pods end as soon as they have their card: a VM's, a container's, a VM's (K8, K10)."""
+    rule = PciRule(
+        (Selector(addresses=(address,)),),
+        name="example.com/GPU",
+        on_demand=OnDemand(60, 0),
+        uses=("vm", "container"),
+    )
     host = node_host("/")
     wiring = Wiring(host, "/", Reporter(lambda *_, **__: None), Guarded(), Stopped(), ledger=ledger)
     setup = assemble(Config(pci=(rule,)), wiring)
@@ -216,8 +222,12 @@ async def change_hands(ledger: str, address: str, times: int) -> None:
 
     for _ in range(times):
         facts = await give_back()  # what an earlier one has left
-        (resource,) = setup.providers[0].resources(facts, nobody, time.monotonic())
-        await setup.providers[0].allocate(resource, [address])
+        (vm,), (container,) = (each.resources(facts, nobody, time.monotonic()) for each in setup.providers)
+        await setup.providers[0].allocate(vm, [address])
+        assert sysfs.driver(address) == "vfio-pci"
+        grant = await setup.providers[1].allocate(container, [address])
+        assert (sysfs.driver(address), len(grant.nodes)) == ("bochs-drm", 1)
+        await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
         await give_back()
 

@@ -126,6 +126,49 @@ def test_a_card_that_is_bound_on_demand_changes_hands(serving: Serving, card: sy
         node.kubelet.wait_for(GPU, {card.display: True})
 
 
+def test_a_card_goes_from_a_container_to_a_vm_and_back_and_to_kata(
+    serving: Serving, card: sysfs.Card, empty_pod: Pod, kernel: Path, tmp_path: Path
+) -> None:
+    """The container has the display's own node, the guest both functions (K10)."""
+    names = {"vm": GPU, "container": f"{GPU}-container", "kata": f"{GPU}-kata"}
+    rule = {"use": "any", "names": names, "bind": "on-demand", "graceSeconds": 600}
+    display = sysfs.DEVICES / card.display / "drm"
+    with serving(**rule, select=[{"addresses": [card.display]}]) as node:
+
+        def wait(use: str, *, healthy: bool) -> None:
+            node.kubelet.wait_for(names[use], {card.display: healthy})
+
+        def admit(use: str) -> Holding:
+            wait(use, healthy=True)
+            (holding,) = node.kubelet.admit(use, [("compute", names[use], 1)])
+            for other in names.keys() - {use}:
+                wait(other, healthy=False)
+            return holding
+
+        for number in range(2):
+            nodes = [device.host_path for device in admit("container").answer.devices]
+            assert nodes == [f"/dev/dri/{path.name}" for path in display.glob("card*")]
+            os.close(os.open(nodes[0], os.O_RDWR))
+            assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
+            node.kubelet.delete("container")
+            use = ("vm", "kata")[number]
+            holding = admit(use)
+            assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
+            wanted = ["/dev/vfio/vfio", f"/dev/vfio/{sysfs.group(card.display)}"]
+            assert [device.host_path for device in holding.answer.devices] == wanted
+            if use == "vm":
+                listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+                assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
+            else:
+                assert (dict(holding.answer.envs), holding.answer.cdi_devices[0].name) == (
+                    {},
+                    f"{names['kata']}={card.display}",
+                )
+            node.kubelet.delete(use)
+        admit("container")
+        assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
+
+
 def test_each_pod_has_a_card_of_its_own(serving: Serving, bound: Callable[..., None]) -> None:
     cards = sysfs.cards()
     for card in cards:
