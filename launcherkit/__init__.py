@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from launcherkit.lazy import lazily
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.errors import LauncherkitError as LauncherkitError
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when first used: a device plugin that needs the host model alone must not pay for lxml.
 _HOME = {
     "AliasPrefixes": "launcherkit.model.policy",
     "Host": "launcherkit.sources.host",
@@ -48,14 +49,7 @@ __all__ = [  # the names above, which mypy and readers see
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

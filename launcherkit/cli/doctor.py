@@ -39,7 +39,7 @@ from launcherkit.sources.settings import host_of
 DESCRIPTION = """\
 Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,
 the limit of locked memory, reset, power state, large BARs, versions. With --domain or --vmi, or in a container that
-got devices, it checks what that VM needs; without, what this host sets aside for VMs. It reads only, and needs no
+got devices, it checks what that VM needs; without, what this host sets aside for VMs. It only reads, and needs no
 privileges; what it can't determine is skipped, with the reason."""
 
 EPILOG = """\

@@ -141,7 +141,7 @@ class RememberingHost:
 
 
 def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:
-    """What there is to tell beside the plan; what can't be had is left out, for it has been an error already.
+    """What there is to tell beside the plan; what is unavailable is left out, because it has been reported as an error.
 
     Args:
         inputs: of the translation.

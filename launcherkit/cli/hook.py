@@ -22,8 +22,8 @@ SOCKET_DIR = "/var/run/kubevirt-hooks"
 PLUGIN_DIR = "/var/run/kubevirt-plugin"
 
 DESCRIPTION = """\
-Serve a KubeVirt hook over gRPC on a unix socket: it completes the hostdevs that are in the domain, from sysfs, for
-none of the variables is set in a sidecar. A failure is a gRPC error with the error's lines, which KubeVirt shows in
+Serve a KubeVirt hook over gRPC on a unix socket: it completes the domain's hostdevs by what sysfs says,
+because a sidecar has none of the variables. A failure is a gRPC error with the error's lines, which KubeVirt shows in
 the VMI's events."""
 
 EPILOG = """\

@@ -24,7 +24,7 @@ COMMANDS = {
 }
 
 DESCRIPTION = """\
-The last mile between the kubelet's device allocation and libvirt: reads what a device plugin allocated, finds out on
+The last mile between the kubelet's device allocation and libvirt: reads what a device plugin allocated, finds out from
 sysfs what it is and which functions belong with it, and puts the right hostdevs into the domain."""
 
 EPILOG = """\

@@ -15,9 +15,9 @@ Record what this host's sysfs says about its PCI functions, IOMMU groups, mediat
 nodes. Everything launcherkit decides by is in it, so the file can stand for the host: give it to
 `launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
 
-It reads only, needs no privileges, and leaves out host name and serial numbers unless --all is given.
-One function a line, sorted: two snapshots of one host can be compared with `diff`, and --diff
-says what it means: what is gone, new or moved, drivers, groups that were split, links with fewer lanes.
+It only reads, needs no privileges, and leaves out host name and serial numbers unless --all is given.
+Functions are sorted, one a line, so `diff` can compare two snapshots of one host. --diff says what
+changed: what is gone, new or moved, drivers, groups that were split, links with fewer lanes.
 """
 EPILOG = """\
 examples:

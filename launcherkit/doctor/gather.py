@@ -1,7 +1,7 @@
 """Reads what the checks need and host facts don't hold: the only module of this room that touches the world.
 
 It reads files and runs ``libvirtd --version`` and the like; it opens no device node and changes nothing. What is
-missing or unreadable is left out, for odd hosts are what this is for.
+missing or unreadable is left out: odd hosts are what the doctor is called to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Is the limit of locked memory high enough for the guest's RAM, which VFIO pins?
 
-libvirt reckons (`qemuDomainGetMemLockLimitBytes` in its src/qemu/qemu_domain.c): ``<memtune><hard_limit>`` where there
+libvirt's rule (`qemuDomainGetMemLockLimitBytes` in its src/qemu/qemu_domain.c): ``<memtune><hard_limit>`` where there
 is one; no limit where ``<memoryBacking><locked/>`` is; else factor x RAM + 1 GiB. The factor is one for each NVMe disk
 and vDPA device, and one for all VFIO devices together, or since libvirt 8.7 with a vIOMMU one for each of them.
 

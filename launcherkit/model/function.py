@@ -1,4 +1,4 @@
-"""What sysfs says of one PCI function, in two helpings.
+"""What sysfs says of one PCI function, in two parts.
 
 `PciFunction` is what every rule needs and a scan of thousands of functions can afford;
 `PciDetail` is the rest, read for the functions that a rule touches and for snapshots.

@@ -1,11 +1,11 @@
-"""What few VMs need. Each module here is imported when something of it is first asked for.
+"""What few VMs need, imported when it is first used (docs/decisions/0003-the-hook-is-a-short-process.md).
 
-Most VMs get what they asked for, whole GPUs from variables, and have room for their BARs. With what it needs itself
-each module takes 0.2 to 1.5 ms to import, where the exec hook has 40 in all
-(docs/decisions/0003-the-hook-is-a-short-process.md).
+Most VMs get what they asked for, whole GPUs from variables, and have room for their BARs.
 """
 
 from __future__ import annotations
+
+from launcherkit.lazy import lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,11 +42,4 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOME)

@@ -18,7 +18,7 @@ _ROOT_SLOTS = (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1))
 """Where ports and expanders can be on the root bus.
 
 Firmware numbers buses in the order of the ports. libvirt puts its own from the bottom, so ours begin in the middle,
-behind them; what is above 19 libvirt keeps for devices of q35's chipset.
+behind them; libvirt keeps the slots above 0x19 for devices of q35's chipset.
 """
 
 

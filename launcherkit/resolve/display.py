@@ -90,7 +90,7 @@ def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
 
 
 def _said(attachment: Attachment, domain: DomainFacts) -> Shown | None:
-    """What the document says of a hostdev that it has; to change it, it must be said otherwise."""
+    """What the document says of an existing hostdev; to change it takes an explicit value."""
     if attachment.hostdev is None:
         return None
     existing = domain.hostdevs[attachment.hostdev]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from grpclib import Status
@@ -18,6 +19,7 @@ from h2.connection import H2Connection
 from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.connection import BoundedConnection, CountedCalls
 from launcherkit.rpc.connections import Connections
+from launcherkit.rpc.unix_socket import InUse, NotMade, SocketIdentity, socket_at
 
 WINDOW_BYTES = (1 << 16) - 1
 """What a peer may send before it is read: HTTP/2's own default in place of grpclib's 4 MiB, for each connection."""
@@ -59,6 +61,42 @@ class BoundedServer(Server):
         await self._connections.hang_up()
 
 
+@asynccontextmanager
+async def serving(
+    path: str,
+    services: Sequence[Any],
+    in_use: InUse,
+    not_made: NotMade,
+    *,
+    drain_seconds: float,
+    endless: Collection[str] = (),
+    late: Callable[[str], object] = len,
+) -> AsyncIterator[SocketIdentity]:
+    """Serve on a unix socket while the block runs. At its end no call is accepted any more, those under way have some
+    seconds, then connections are closed and the socket is removed, in this order. Endless calls must be ended first.
+
+    Args:
+        path, in_use, not_made: as of `launcherkit.rpc.unix_socket.socket_at`, whose errors are raised.
+        services: as of `BoundedServer`.
+        drain_seconds: for calls under way.
+        endless: as of `Calls`.
+        late: takes a line on those that did not finish.
+    """
+    with socket_at(path, in_use, not_made) as (made, ours):
+        calls = Calls(endless)
+        server = BoundedServer(services, calls)
+        await server.start(sock=made)
+        try:
+            yield ours
+        finally:
+            server.refuse()
+            try:
+                if left := await calls.drain(drain_seconds):
+                    late(f"ending; {left} calls did not finish in {drain_seconds:.0f} s")
+            finally:
+                await server.hang_up()
+
+
 class _Methods(dict[str, Method]):
     """Has a method for unknown names: grpclib refuses them without a content type, which clients can't read."""
 
@@ -72,7 +110,7 @@ class _Methods(dict[str, Method]):
 
 
 def keep_quiet(env: Mapping[str, str]) -> None:
-    """What peers do wrong is theirs: grpclib's and asyncio's tracebacks are for who debugs us."""
+    """Keep grpclib's and asyncio's tracebacks out of the log: what peers do wrong is no fault of this process."""
     if not env.get("LAUNCHERKIT_DEBUG"):
         for name in ("grpclib", "asyncio"):
             logger = logging.getLogger(name)

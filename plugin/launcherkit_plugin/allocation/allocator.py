@@ -132,7 +132,7 @@ class Allocator:
         return resource in self._offers and self._offers[resource].provider.changes_host
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
-        """See once more, before its container starts, that devices can be had.
+        """Check once more, before the container starts, that its devices are available.
 
         Raises:
             UnknownDevice: one isn't advertised any more.

@@ -64,8 +64,8 @@ def prefer(
 ) -> list[str]:
     """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
-    vGPUs are packed (`launcherkit_plugin.allocation.preference`). Of others what is asked for decides in this order:
-    nothing that would be refused, no group is broken up, few NUMA nodes, few switches, the lowest IDs. The search
+    vGPUs are packed (`launcherkit_plugin.allocation.preference`). For others the order of preference is:
+    nothing that would be refused, no group broken up, few NUMA nodes, few switches, the lowest IDs. The search
     starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
 
     Args:

@@ -62,9 +62,9 @@ class Binder:
     """
 
     def __init__(self, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree) -> None:
-        self._sysfs = sysfs
-        self._ledger = ledger
-        self._check_free = check_free
+        self.sysfs = sysfs
+        self.ledger = ledger
+        self.check_free = check_free
 
     def bind(
         self,
@@ -90,31 +90,31 @@ class Binder:
             UnwritableFile, BadRecord: it can't be put on record; nothing was done.
         """
         with self._alone_with(members):
-            record = self._ledger.find(members) or Record(min(members), driver, by, (), ())
+            record = self.ledger.find(members) or Record(min(members), driver, by, (), ())
             driver = record.driver  # one for all of a group
             # What an earlier process has left half done is done now.
-            known = {entry.address: entry for entry in record.entries if self._sysfs.exists(entry.address)}
+            known = {entry.address: entry for entry in record.entries if self.sysfs.exists(entry.address)}
             pending = {entry.address for entry in known.values() if entry.state != "bound"}
-            before = {address: self._sysfs.driver(address) for address in sorted({*change, *pending})}
+            before = {address: self.sysfs.driver(address) for address in sorted({*change, *pending})}
             todo = [address for address, present in before.items() if present != driver]
             if not todo and not pending:
                 return []
-            self._check_free(todo, sure=False)
+            self.check_free(todo, sure=False)
             touched = [self._entry(address, known.get(address)) for address in sorted({*todo, *pending})]
             merged = known | {entry.address: entry for entry in touched}
             record = record._replace(
                 asked=tuple(sorted({*record.asked, *asked})),
                 entries=tuple(merged[address] for address in sorted(merged)),
             )
-            self._ledger.write(record)
+            self.ledger.write(record)
             self._forward_all(record, sorted({*todo, *pending}))
-            self._ledger.write(_with_state(record, "bound"))
+            self.ledger.write(_with_state(record, "bound"))
             return [Changed(address, before[address], driver) for address in todo]
 
     @contextmanager
     def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[None]:
         """Keep everybody else from these functions, until this and all that it has begun has ended."""
-        with self._ledger.locked(addresses, seconds) as locks, self._sysfs.holding(locks):
+        with self.ledger.locked(addresses, seconds) as locks, self.sysfs.holding(locks):
             yield
 
     def _forward_all(self, record: Record, todo: Sequence[PciAddress]) -> None:
@@ -142,29 +142,29 @@ class Binder:
         """
         addresses = [entry.address for entry in record.entries]
         with self._alone_with([record.leader, *addresses]):
-            present = self._ledger.find(addresses)
+            present = self.ledger.find(addresses)
             if present is None:
                 return []  # somebody else has just done it
             addresses = [entry.address for entry in present.entries]
-            self._check_free(addresses, sure=True)
-            before = {address: self._sysfs.driver(address) for address in addresses}
+            self.check_free(addresses, sure=True)
+            before = {address: self.sysfs.driver(address) for address in addresses}
             _, error = self._undo(present, set(addresses))
             if error is not None:
                 raise error
-            after = {address: self._sysfs.driver(address) for address in addresses}
+            after = {address: self.sysfs.driver(address) for address in addresses}
             return [Changed(address, before[address], after[address]) for address in addresses]
 
     def recover(self, *, wait: bool = True) -> list[Settled]:
         """Bring what others have left half done to an end. What somebody holds is left as it is.
 
         Args:
-            wait: for who seems to be at it still, a while; else that is left to them.
+            wait: for a process that may still be at work on it; otherwise the record is left to that one.
 
         Raises:
             BadRecord, UnwritableFile: the ledger can't be read or written.
         """
-        self._ledger.remove_void()
-        half_done = [record for record in self._ledger.records() if not record.is_settled]
+        self.ledger.remove_void()
+        half_done = [record for record in self.ledger.records() if not record.is_settled]
         return [settled for record in half_done if (settled := self.finish(record, wait=wait)) is not None]
 
     def finish(self, record: Record, *, wait: bool) -> Settled | None:
@@ -179,7 +179,7 @@ class Binder:
                 stack.enter_context(self._alone_with(addresses, LOCK_SECONDS if wait else 0.0))
             except StepHangs as busy:
                 return Settled(record, "restoring", busy) if wait else None
-            present = self._ledger.find(addresses)
+            present = self.ledger.find(addresses)
             if present is None or present.is_settled:
                 return None  # whoever was at it has ended it
             return self._settle(present)
@@ -188,24 +188,24 @@ class Binder:
         """Nobody is at it any more: we have the locks."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
-            self._check_free(sorted(pending), sure=True)
+            self.check_free(sorted(pending), sure=True)
         except LauncherkitError as error:
-            if any(self._sysfs.driver(address) != record.driver for address in pending):
+            if any(self.sysfs.driver(address) != record.driver for address in pending):
                 return Settled(record, "restoring", error)
             pending = set()  # all bound, and in use by now
         forward = all(
-            entry.state != "restoring" and self._sysfs.driver(entry.address) == record.driver
+            entry.state != "restoring" and self.sysfs.driver(entry.address) == record.driver
             for entry in record.entries
             if entry.address in pending
         )
         if forward:
             try:
                 for address in sorted(pending):
-                    self._sysfs.set_power(address, AWAKE)
+                    self.sysfs.set_power(address, AWAKE)
             except LauncherkitError as error:
                 return Settled(record, "binding", error)
             record = _with_state(record, "bound")
-            self._ledger.write(record)
+            self.ledger.write(record)
             return Settled(record, "bound")
         rest, problem = self._undo(record, pending)
         return Settled(record, "restoring" if problem else "bound" if rest else None, problem)
@@ -214,11 +214,11 @@ class Binder:
         """What is there now; or what was there before we came the first time."""
         if known is not None:
             return known._replace(state="binding")
-        sysfs = self._sysfs
+        sysfs = self.sysfs
         return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
 
     def _forward(self, address: PciAddress, driver: str) -> None:
-        sysfs = self._sysfs
+        sysfs = self.sysfs
         # Also with no other driver there: with it no other one comes.
         if sysfs.override(address) != driver:
             sysfs.set_override(address, driver)
@@ -247,7 +247,7 @@ class Binder:
                 entry._replace(state="restoring") if entry.address in addresses else entry for entry in record.entries
             )
         )
-        self._ledger.write(record)
+        self.ledger.write(record)
         failure: LauncherkitError | None = None
         given_back: set[PciAddress] = set()
         for entry in reversed(record.entries):
@@ -261,15 +261,15 @@ class Binder:
                 given_back.add(entry.address)
         left = tuple(entry for entry in record.entries if entry.address not in given_back)
         if not left:
-            self._ledger.remove(record)
+            self.ledger.remove(record)
             return None, failure
         record = record._replace(entries=left)
-        self._ledger.write(record)
+        self.ledger.write(record)
         return record, failure
 
     def _back(self, entry: Entry, driver: str) -> None:
         """Undo what we did to one function; what others did to it since stays."""
-        sysfs, address = self._sysfs, entry.address
+        sysfs, address = self.sysfs, entry.address
         if not sysfs.exists(address):
             return
         if sysfs.override(address) == driver and entry.override != driver:

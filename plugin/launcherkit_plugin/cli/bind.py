@@ -8,18 +8,19 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.binding.in_use import read_uses
 from launcherkit_plugin.cli.binding import (
-    BindingParts,
     add_change_arguments,
-    open_parts,
+    binder_of,
     prepare,
     read_addresses,
+    wiring_of,
     write_changes,
 )
 from launcherkit_plugin.cli.options import add_option, add_output_argument, add_place_arguments
+from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\
@@ -58,39 +59,40 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: something is in the way; of the groups that it concerns nothing is changed.
     """
-    parts = open_parts(args, env)
+    wiring = wiring_of(args)
+    binder = binder_of(wiring, args, env)
     addresses = read_addresses(args.addresses)
-    prepare(parts, env, dry_run=args.dry_run)
-    plans = _plans(addresses, parts, force=args.force)
+    prepare(binder, env, dry_run=args.dry_run)
+    plans = _plans(addresses, wiring, binder, force=args.force)
     if args.dry_run:
         write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output)
         return 0
     if any(plan.change for plan in plans):
         this_machine = os.path.realpath(args.host) == "/"
-        require_driver(args.driver, parts.sysfs, modprobe if this_machine else no_modprobe)
+        require_driver(args.driver, binder.sysfs, modprobe if this_machine else no_modprobe)
     errors = Collector()
     done = []
     for plan in plans:
         with errors:
             change = [member.address for member in plan.change]
-            changed = parts.binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
+            changed = binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
             done.append((plan.number, plan.members, changed))
     write_changes(done, args.output)
     errors.raise_if_any()
     return 0
 
 
-def _plans(addresses: Iterable[PciAddress], parts: BindingParts, *, force: bool) -> tuple[GroupPlan, ...]:
+def _plans(addresses: Iterable[PciAddress], wiring: Wiring, binder: Binder, *, force: bool) -> tuple[GroupPlan, ...]:
     """What is to be done, checked before anything of it is."""
     addresses = tuple(addresses)
-    facts = parts.host.facts(addresses)
+    facts = wiring.host.facts(addresses)
     plans = plan_groups(addresses, facts)
-    uses = read_uses(parts.root, parts.proc, [member.address for plan in plans for member in plan.change])
+    uses = read_uses(wiring.root, wiring.proc, [member.address for plan in plans for member in plan.change])
     errors = Collector()
     for plan in plans:
         with errors:
             check_free(plan, facts, uses, force=force)
-            parts.holders([member.address for member in plan.change], sure=False)
+            binder.check_free([member.address for member in plan.change], sure=False)
     errors.raise_if_any()
     return plans
 

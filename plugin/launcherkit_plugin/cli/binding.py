@@ -1,4 +1,4 @@
-"""What bind, unbind and status share: arguments, the parts that they work with, and what is printed."""
+"""What bind, unbind and status share: arguments, what they work with, and what is printed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
@@ -19,15 +18,17 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
-from launcherkit_plugin.binding.ledger import Ledger, boot_id
 from launcherkit_plugin.cli.options import add_option, add_switch, pod_resources_of, proc_of
+from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.dra.claim_record import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
-from launcherkit_plugin.host.processes import OpenNodes, pod_states, read_open_nodes
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.processes import pod_states
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
 from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]
 """Number, members, and what has changed of them."""
@@ -59,34 +60,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class BindingParts(NamedTuple):
-    """What the commands work with."""
-
-    root: str
-    proc: str
-    host: Host
-    sysfs: Sysfs
-    ledger: Ledger
-    holders: Holders
-    binder: Binder
-    usage: Callable[[], Usage]
-    open_nodes: Callable[[], OpenNodes]
-
-
-def open_parts(args: argparse.Namespace, env: Mapping[str, str]) -> BindingParts:
-    """Put together what the arguments say.
+def wiring_of(args: argparse.Namespace) -> Wiring:
+    """What the commands work with, by their arguments.
 
     Raises:
         NoSysfs: there is no host at that place.
     """
-    proc, host = proc_of(args), Host.from_sysfs(args.host)
-    usage, open_nodes = partial(usage_of, args, env, Reporter()), partial(read_open_nodes, proc)
-    sysfs = Sysfs(args.host, getattr(args, "step_timeout", STEP_SECONDS))
-    ledger = Ledger(args.ledger, boot_id(proc))
-    holders = Holders(host, usage, open_nodes, unknown_is_free=getattr(args, "force", False))
-    return BindingParts(
-        args.host, proc, host, sysfs, ledger, holders, Binder(sysfs, ledger, holders), usage, open_nodes
-    )
+    host = Host.from_sysfs(args.host)
+    return Wiring(host, args.host, Reporter(), Guarded(), Stopped(), proc=proc_of(args), ledger=args.ledger)
+
+
+def binder_of(wiring: Wiring, args: argparse.Namespace, env: Mapping[str, str]) -> Binder:
+    """What binds and gives back, by the arguments of `add_change_arguments`."""
+    usage = partial(usage_of, args, env, wiring.reporter)
+    holders = Holders(wiring.host, usage, wiring.open_nodes, unknown_is_free=args.force)
+    return Binder(Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders)
 
 
 def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporter | None = None) -> Usage:
@@ -128,7 +116,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
     return list(dict.fromkeys(found))
 
 
-def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> None:
+def prepare(binder: Binder, env: Mapping[str, str], *, dry_run: bool) -> None:
     """See that something may be changed, and bring to an end what an earlier command could not.
 
     Raises:
@@ -137,13 +125,14 @@ def prepare(parts: BindingParts, env: Mapping[str, str], *, dry_run: bool) -> No
     """
     if dry_run:
         return
-    if not parts.sysfs.may_write():
+    if not binder.sysfs.may_write():
+        probe = os.path.join(binder.sysfs.root, "sys/bus/pci/drivers_probe")
         raise StepFailed(
-            f"{os.path.join(parts.root, 'sys/bus/pci/drivers_probe')} can't be written to",
+            f"{probe} can't be written to",
             "Binding needs root and a writable /sys: in a container, a privileged one. --dry-run needs neither.",
-            file=os.path.join(parts.root, "sys/bus/pci/drivers_probe"),
+            file=probe,
         )
-    for settled in parts.binder.recover():
+    for settled in binder.recover():
         what = ", ".join(str(entry.address) for entry in settled.record.entries)
         if settled.error is not None:
             tell(

@@ -1,10 +1,11 @@
-"""``launcherkit-plugin status``: what is bound to what, by whom, and who has it."""
+"""``launcherkit-plugin status``: which drivers functions are bound to, by whom, and who holds them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import Collector
@@ -18,8 +19,9 @@ from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
-from launcherkit_plugin.cli.binding import BindingParts, open_parts, read_addresses
+from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
+from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
 
@@ -60,8 +62,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         NotOnHost, SeveralErrors: some functions are neither on this host nor on record.
     """
-    parts = open_parts(args, env)
-    lines = _look(read_addresses(args.addresses), parts)
+    wiring = wiring_of(args)
+    lines = _look(read_addresses(args.addresses), wiring, partial(usage_of, args, env, wiring.reporter))
     if args.output == "json":
         text = json.dumps([_document(line) for line in lines], indent=2) + "\n"
     else:
@@ -72,11 +74,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 0
 
 
-def _look(addresses: Sequence[PciAddress], parts: BindingParts) -> list[_Line]:
-    records = parts.ledger.records()
+def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[], Usage]) -> list[_Line]:
+    records = wiring.open_ledger().records()
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
-    wanted = list(addresses) or sorted({*recorded, *_with_vfio(parts.host.scan(details=False))})
-    facts, usage, nodes = parts.host.facts(wanted), parts.usage(), parts.open_nodes()
+    wanted = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
+    facts, usage, nodes = wiring.host.facts(wanted), usage_now(), wiring.open_nodes()
     errors = Collector()
     for address in addresses:
         if address not in facts.functions and address not in recorded:

@@ -11,15 +11,15 @@ from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit_plugin.binding.binder import Changed
+from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.cli.binding import (
-    BindingParts,
     add_change_arguments,
-    open_parts,
+    binder_of,
     prepare,
     read_addresses,
+    wiring_of,
     write_changes,
 )
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
@@ -51,11 +51,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: something is in the way; of the records that it concerns nothing, or not all, is given back.
     """
-    parts = open_parts(args, env)
+    wiring = wiring_of(args)
+    binder = binder_of(wiring, args, env)
     addresses = read_addresses(args.addresses)
-    prepare(parts, env, dry_run=args.dry_run)
-    facts = parts.host.facts(addresses)
-    records = _records(addresses, facts, parts, env)
+    prepare(binder, env, dry_run=args.dry_run)
+    facts = wiring.host.facts(addresses)
+    records = _records(addresses, facts, binder, env)
     errors = Collector()
     done = []
     for record in records:
@@ -63,26 +64,24 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         number = next((function.iommu_group for function in known), None)
         with errors:
             if args.dry_run:
-                parts.holders([entry.address for entry in record.entries], sure=True)
+                binder.check_free([entry.address for entry in record.entries], sure=True)
                 changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]
             else:
-                changed = parts.binder.restore(record)
+                changed = binder.restore(record)
             done.append((number, known, changed))
     write_changes(done, args.output)
     errors.raise_if_any()
     return 0
 
 
-def _records(
-    addresses: Sequence[PciAddress], facts: HostFacts, parts: BindingParts, env: Mapping[str, str]
-) -> list[Record]:
+def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, env: Mapping[str, str]) -> list[Record]:
     """The records of these functions, each once. A function that has its own driver needs none; that is reported."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}
     for address in addresses:
         function = facts.functions.get(address)
         group = () if function is None or function.iommu_group is None else facts.groups[function.iommu_group]
-        record = parts.ledger.find({address, *group})
+        record = binder.ledger.find({address, *group})
         if record is not None:
             found[record.leader] = record
         elif function is None:

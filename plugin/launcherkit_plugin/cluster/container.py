@@ -1,7 +1,7 @@
 """The process that speaks to the API server, for the daemon: ``launcherkit-plugin cluster``.
 
-Threads, for the Kubernetes client waits: one for each thing that is watched or written; the first one posts Events. It
-outlives the daemon, and dials again.
+It uses threads, because the Kubernetes client blocks: one for each thing that is watched or written; the first one
+posts Events. It outlives the daemon, and connects again.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def _node_hook(
     read_usage: Callable[[], Awaitable[Usage]],
     wiring: Wiring,
     wake: Callable[[], None],
-) -> AbstractAsyncContextManager[None]:
+) -> AbstractAsyncContextManager[object]:
     from launcherkit_plugin.nodehook.service import NodeHook, serving_node_hook
 
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,14 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.processes import read_open_nodes
+from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, PciRule, VgpuConfig
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
+    from launcherkit_plugin.binding.ledger import Ledger
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
@@ -58,7 +59,7 @@ class Setup(NamedTuple):
 
 
 class Wiring(NamedTuple):
-    """What the daemon is made of whatever its configuration says; the rooms are handed what they need of it."""
+    """What the daemon and the commands work with, whatever a configuration says; each room is handed a part of it."""
 
     host: Host
     root: str
@@ -73,6 +74,16 @@ class Wiring(NamedTuple):
     """The host's proc file system."""
     ledger: str = os.devnull
     """Folder of what was bound to what before."""
+
+    def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
+        """Which processes of the host have VFIO's nodes, and these, open."""
+        return read_open_nodes(self.proc, devices)
+
+    def open_ledger(self) -> Ledger:
+        """The records of what was bound, and of what it was bound to before."""
+        from launcherkit_plugin.binding.ledger import Ledger, boot_id
+
+        return Ledger(self.ledger, boot_id(self.proc))
 
 
 def assemble(config: Config, wiring: Wiring) -> Setup:
@@ -173,7 +184,7 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
 
     changes = Changes(
         Maker(DiskFiles(wiring.root), time.monotonic, time.sleep, removal_patience=REMOVAL_SECONDS),
-        lambda nodes: read_open_nodes(wiring.proc).is_open(nodes),
+        lambda nodes: wiring.open_nodes().is_open(nodes),
         wiring.reporter.anew(),
     )
     return vgpus_of(
@@ -225,16 +236,15 @@ def _binder(
     if not binds and not _has_records(wiring.ledger):
         return None, None
     from launcherkit_plugin.binding.group_work import GroupWork
-    from launcherkit_plugin.binding.ledger import Ledger, boot_id
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.host.drivers import Sysfs
 
     work = GroupWork(
         wiring.host,
-        Ledger(wiring.ledger, boot_id(wiring.proc)),
+        wiring.open_ledger(),
         sysfs=partial(Sysfs, wiring.root),
-        open_nodes=partial(read_open_nodes, wiring.proc),
+        open_nodes=wiring.open_nodes,
         proc=wiring.proc,
     )
     reporter = wiring.reporter.anew()

@@ -1,6 +1,6 @@
 """CDI: the device nodes of each device in a file, for container runtimes that put them in by name.
 
-The names are `Grant.cdi`. The file is replaced by rename, always whole, and has what can be had at that moment.
+The names are `Grant.cdi`. The file is replaced by rename, always whole, and lists what is available at that moment.
 """
 
 from __future__ import annotations

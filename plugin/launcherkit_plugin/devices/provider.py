@@ -66,7 +66,7 @@ class Reconciler(Protocol):
         ...
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:
-        """Begin what there is to do, in pieces that wait for nobody; each says whether it has changed something.
+        """Begin what has to be done, in tasks that wait for nobody; each returns whether it has changed something.
 
         What it takes away is begun before this returns: ``usage`` is true until then, and no longer. A card on which
         something is under way is left for a later call (K9). Never touches what ``usage`` says is held; removes nothing

@@ -122,7 +122,7 @@ class Checkpoint:
             self._seen[record.ref.uid] = _identity(os.stat(path)), record
 
     def remove(self, uid: str) -> None:
-        """Remove a record; none is none.
+        """Remove a record, if there is one.
 
         Raises:
             ClaimFilesFailed: it is still there.
@@ -143,7 +143,7 @@ class Checkpoint:
 
 
 def with_claims(usage: Usage, kubelet_dir: str) -> Usage:
-    """Usage with what ResourceClaims have, by the records of every driver on the node; for who isn't the daemon."""
+    """Usage with what ResourceClaims have, by the records of every driver on the node; for commands, not the daemon."""
     held = {resource: dict(devices) for resource, devices in usage.held.items()}
     known = True
     for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):

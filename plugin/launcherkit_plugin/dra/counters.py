@@ -1,4 +1,4 @@
-"""Counters that devices share, so that the scheduler never gives away what can't be had together (D3)."""
+"""Counters that devices share, so that the scheduler never allocates devices that exclude each other (D3)."""
 
 from __future__ import annotations
 

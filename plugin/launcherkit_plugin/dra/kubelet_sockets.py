@@ -18,10 +18,10 @@ from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.value import NamedTuple
-from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.server import BoundedServer
-from launcherkit.rpc.unix_socket import PATH_BYTES, SocketIdentity, answers, identity, socket_at
+from launcherkit.rpc.server import serving
+from launcherkit.rpc.unix_socket import PATH_BYTES, SocketIdentity, answers, identity
 from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS, Healths
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
 from launcherkit_plugin.model.errors import (
@@ -170,20 +170,19 @@ class KubeletSockets:
         async with AsyncExitStack() as opening:
             registration = Registration(self._driver, self._paths.service, self._told)
             for path, services in ((self._paths.service, self._services), (self._paths.registration, [registration])):
-                made, self._ours[path] = opening.enter_context(socket_at(path, _in_use, _not_made))
-                calls = Calls(endless=ENDLESS)
-                server = BoundedServer(services, calls)
-                await server.start(sock=made)
-                opening.push_async_callback(server.hang_up)
-                opening.push_async_callback(self._drain, server, calls)
+                self._ours[path] = await opening.enter_async_context(
+                    serving(
+                        path,
+                        services,
+                        _in_use,
+                        _not_made,
+                        drain_seconds=DRAIN_SECONDS,
+                        endless=ENDLESS,
+                        late=lambda text: self._reporter.log("warning", f"{self._driver}: {text}"),
+                    )
+                )
             self._running = opening.pop_all()
             self._healths.open()
-
-    async def _drain(self, server: BoundedServer, calls: Calls) -> None:
-        server.refuse()
-        if late := await calls.drain(DRAIN_SECONDS):
-            text = f"{self._driver}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s"
-            self._reporter.log("warning", text)
 
     def _told(self, why: str) -> None:
         """The kubelet says whether it takes the driver."""

@@ -81,7 +81,7 @@ class NodeDriver:
         self._preparer = Preparer(
             places, allocator, cluster, self._turns, wake, environment=lambda: self.config.environment, boot=boot
         )
-        self._healths = Healths()
+        self._healths = Healths(())
         self._statuses = ClaimStatuses(config.driver)
         self._sockets = KubeletSockets(
             config.driver,

@@ -18,6 +18,7 @@ from launcherkit_plugin.dra.device_state import DeviceState
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import DeviceTaken
+from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -140,42 +141,12 @@ def _ref(claim: Any) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
-class Healths:
-    """The healths of all devices, and who watches them."""
-
-    def __init__(self) -> None:
-        self.now: Sequence[tuple[str, DeviceState]] = ()
-        """Pool and device."""
-        self.is_open = False
-        self._changed = asyncio.Event()
+class Healths(Watched[Sequence[tuple[str, DeviceState]]]):
+    """The healths of all devices: pool and device."""
 
     def put(self, states: Mapping[str, DeviceState], pool_of: Callable[[str], str]) -> None:
         """What is from now on; devices of no pool are nobody's yet."""
-        now = [(pool, states[name]) for name in sorted(states) if (pool := pool_of(name))]
-        if now != self.now:
-            self.now = now
-            self._wake()
-
-    def open(self) -> None:
-        """From now on streams last."""
-        self.is_open = True
-
-    def close(self) -> None:
-        """End all streams."""
-        self.is_open = False
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def change(self, seconds: float) -> None:
-        """Wait until they have changed, or for so long."""
-        waiting = asyncio.create_task(self._changed.wait())
-        try:
-            await asyncio.wait({waiting}, timeout=seconds)
-        finally:
-            waiting.cancel()
+        self.set([(pool, states[name]) for name in sorted(states) if (pool := pool_of(name))])
 
 
 class HealthService(Servicer):
@@ -199,8 +170,7 @@ class HealthService(Servicer):
         while self._healths.is_open:
             sent = self._healths.now
             await stream.send_message(self._list(sent))
-            if self._healths.now is sent:
-                await self._healths.change(self._again)
+            await self._healths.change(sent, self._again)
 
     def _list(self, healths: Sequence[tuple[str, DeviceState]]) -> Any:
         wire, now = self.wire, int(self._clock())

@@ -61,7 +61,7 @@ def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
 
 
 def check_fits(parameters: Parameters, device: Device, claim: str) -> None:
-    """See that a device can be had as it is wanted, as far as that is known before it is given.
+    """Check that a device allows what is asked for, as far as that is known before it is allocated.
 
     Raises:
         DeviceConfigRefused: names the key and the device.

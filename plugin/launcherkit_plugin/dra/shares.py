@@ -51,7 +51,7 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
 
     Raises:
         UnknownDevice: one isn't published any more.
-        BadDeviceConfig, DeviceConfigRefused: one can't be had as it is wanted.
+        BadDeviceConfig, DeviceConfigRefused: one doesn't allow what is asked for.
     """
     shares: Shares = {}
     for result in claim.devices:

@@ -128,7 +128,7 @@ def _node(target: str) -> str | None:
 def _is_device(link: str, number: tuple[int, int]) -> bool:
     """Whether an open file is a device. Its number tells: in a container its path may be another.
 
-    Asked of files of the right name alone: of one on a network that hangs this would never come back.
+    To be called only for files of the right name: for one on a network file system that hangs it would never return.
     """
     try:
         status = os.stat(link)

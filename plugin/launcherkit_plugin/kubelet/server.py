@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
@@ -12,14 +11,15 @@ from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.server import BoundedServer
-from launcherkit.rpc.unix_socket import SocketIdentity, identity, socket_at
+from launcherkit.rpc.server import serving
+from launcherkit.rpc.unix_socket import SocketIdentity, identity
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
+from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -92,75 +92,56 @@ class ResourceServer:
         """
         assert self._running is None
         async with AsyncExitStack() as opening:
-            made, self._ours = opening.enter_context(socket_at(self.path, _in_use, _not_made))
-            calls = Calls(endless={LIST_AND_WATCH})
-            server = BoundedServer([self._service], calls)
-            await server.start(sock=made)
+            self._ours = await opening.enter_async_context(
+                serving(
+                    self.path,
+                    [self._service],
+                    _in_use,
+                    _not_made,
+                    drain_seconds=DRAIN_SECONDS,
+                    endless={LIST_AND_WATCH},
+                    late=lambda text: self._reporter.log("warning", f"{self.name}: {text}"),
+                )
+            )
             self._devices.open()
-            opening.push_async_callback(server.hang_up)
-            opening.push_async_callback(self._drain, server, calls)
             self._running = opening.pop_all()
-
-    async def _drain(self, server: BoundedServer, calls: Calls) -> None:
-        server.refuse()
-        self._devices.close()
-        if late := await calls.drain(DRAIN_SECONDS):
-            self._reporter.log("warning", f"{self.name}: ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s")
 
     async def stop(self) -> None:
         """End the streams, let calls under way finish, and remove the socket if it is ours."""
         if self._running is not None:
             running, self._running = self._running, None
+            self._devices.close()
             await running.aclose()
 
 
-class _Devices:
+class _Devices(Watched[wire.ListAndWatchResponse]):
     """The current list of devices, and its watchers."""
 
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
-        self._now = now
+        super().__init__(now)
         self.most = len(now.devices)
         """The most devices that were sent to the kubelet: it may still ask for those of an earlier list."""
-        self._changed = asyncio.Event()
-        self._open = False
         self._when_left = when_left
         self.watchers = 0
 
     def put(self, devices: wire.ListAndWatchResponse) -> None:
-        if devices != self._now:
-            self._now = devices
-            self.most = max(self.most, len(devices.devices))
-            self._wake()
-
-    def open(self) -> None:
-        self._open = True
-
-    def close(self) -> None:
-        """Ends all streams."""
-        self._open = False
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.most = max(self.most, len(devices.devices))
+        self.set(devices)
 
     async def send(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
         """The list, and again whenever it has changed; a slow reader gets only the latest."""
         self.watchers += 1
         try:
-            sent = None
             while True:
-                changed = self._changed
-                if self._now != sent:
-                    sent = self._now
-                    await stream.send_message(sent)
-                elif self._open:
-                    await changed.wait()
-                else:
-                    break
+                sent = self.now
+                await stream.send_message(sent)
+                while self.now is sent:
+                    if not self.is_open:
+                        return
+                    await self.change(sent)
         finally:
             self.watchers -= 1
-            if not self.watchers and self._open:
+            if not self.watchers and self.is_open:
                 self._when_left()
 
 

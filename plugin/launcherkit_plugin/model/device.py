@@ -1,4 +1,4 @@
-"""What is advertised to the kubelet: resources, their devices, why a device can't be had; and which pod holds which."""
+"""What is advertised to the kubelet: resources, devices, why one isn't available; and which pod holds which."""
 
 from __future__ import annotations
 

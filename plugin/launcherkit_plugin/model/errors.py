@@ -52,7 +52,7 @@ class UnknownDevice(LauncherkitError):
 
 
 class DeviceUnhealthy(LauncherkitError):
-    """The kubelet asks for a device that can't be had (K2, K5)."""
+    """The kubelet asks for a device that isn't available (K2, K5)."""
 
     code = "LK713"
 
@@ -83,7 +83,7 @@ class PluginSocketNotMade(LauncherkitError):
 
 
 class BadKubeletRequest(LauncherkitError):
-    """A request that no kubelet makes: no device, one twice, more that must be had than are wanted."""
+    """A request that no kubelet makes: no device, one twice, or more must-include devices than devices."""
 
     code = "LK718"
 
@@ -300,7 +300,7 @@ class BadDeviceConfig(LauncherkitError):
 
 
 class DeviceConfigRefused(LauncherkitError):
-    """A device can't be had as the parameters want it, or a claim asks for what its class has to say (D6, T1)."""
+    """A device doesn't allow what the parameters ask for, or a claim sets what only its class may set (D6, T1)."""
 
     code = "LK803"
 
@@ -309,7 +309,7 @@ class DeviceConfigRefused(LauncherkitError):
 
 
 class BadResourceClaim(LauncherkitError):
-    """The ResourceClaim is another one, isn't allocated, or asks for what can't be had: admin access."""
+    """The ResourceClaim is another one, isn't allocated, or asks for admin access, which is never given."""
 
     code = "LK811"
 

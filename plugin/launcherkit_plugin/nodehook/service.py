@@ -10,19 +10,18 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
 from launcherkit.errors import BadVmi, LauncherkitError
-from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.refusal import refusal
-from launcherkit.rpc.server import BoundedServer
-from launcherkit.rpc.unix_socket import socket_at
+from launcherkit.rpc.server import serving
 from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
@@ -196,23 +195,13 @@ class NodeHook(Servicer):
             self._wake()
 
 
-@asynccontextmanager
-async def serving_node_hook(path: str, hook: NodeHook) -> AsyncIterator[None]:
+def serving_node_hook(path: str, hook: NodeHook) -> AbstractAsyncContextManager[object]:
     """Serve it on a socket, which must not be there or must be a dead one's.
 
     Raises:
-        PluginSocketInUse, PluginSocketNotMade: it can't be had.
+        PluginSocketInUse, PluginSocketNotMade: it isn't served.
     """
-    with socket_at(path, _in_use, _not_made) as (made, _):
-        calls = Calls()
-        server = BoundedServer([hook], calls)
-        await server.start(sock=made)
-        try:
-            yield
-        finally:
-            server.refuse()
-            await calls.drain(DRAIN_SECONDS)
-            await server.hang_up()
+    return serving(path, [hook], _in_use, _not_made, drain_seconds=DRAIN_SECONDS)
 
 
 def _in_use(path: str) -> PluginSocketInUse:

@@ -45,7 +45,7 @@ async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]
         pages: by path.
 
     Raises:
-        NoMetricsAddress: it is no address, or can't be had.
+        NoMetricsAddress: it is no address, or can't be bound.
     """
     host, port = parse_address(address)
     connections = _Connections(pages)

@@ -1,7 +1,7 @@
 """A declared layout against what there is: what differs, what to do next, and all of it done at once (G5).
 
 A card that a layout names is the layout's alone: what it doesn't want there goes. Cards that it doesn't name are left
-as they are. One look gives one round of steps, for what there is room for can only be read after each change.
+as they are. One look gives one round of steps, because the room that is left can only be read after each change.
 """
 
 from __future__ import annotations

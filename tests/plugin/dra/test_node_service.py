@@ -86,7 +86,7 @@ class Driver:
         (self.folder / "plugins_registry").mkdir(exist_ok=True)
         self.log, self.told = Lines(), Told()
         reporter = Reporter(self.log, self.told, self.told)
-        self.healths = Healths()
+        self.healths = Healths(())
         self.changes = 0
         self.paths = socket_paths(folder, DRIVER, pod_uid)
         services = [
