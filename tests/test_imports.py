@@ -119,7 +119,7 @@ ON_THE_HOOKS_WAY = {
     "place": "buses room slots window",
     "process": "edge variables",
     "resolve": "aliases allocated backend claims pci_class siblings vfio viability",
-    "sources": "detail environment host identity layer settings sysfs tree vmi",
+    "sources": "detail device_nodes environment host identity layer needed settings tree vmi",
 }
 """What the exec hook imports of each room for a VM with whole GPUs. To find and open a module alone takes 0.06 ms."""
 

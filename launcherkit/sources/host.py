@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from launcherkit.model.address import MdevAddress
-    from launcherkit.sources.sysfs import IdentityMemory
+    from launcherkit.sources.identity_memory import IdentityMemory
     from launcherkit.sources.tree import Tree
 
 
@@ -122,7 +122,7 @@ class Host:
         """
         if self._root is None:
             return self._facts._replace(recorded=self.recorded)
-        from launcherkit.sources.sysfs import read_needed
+        from launcherkit.sources.needed import read_needed
 
         with self._tree(self._root) as tree:
             return read_needed(tree, addresses, mdevs, numa=numa, topology=topology)
@@ -136,7 +136,7 @@ class Host:
         """The functions that VFIO drivers have, in order; nothing but the drivers' folders is read for it."""
         if self._root is None:
             return sorted(each.address for each in self._facts.functions.values() if is_vfio_name(each.driver))
-        from launcherkit.sources.sysfs import bound_names
+        from launcherkit.sources.identity_memory import bound_names
 
         with self._tree(self._root) as tree:
             return sorted(map(PciAddress.parse, bound_names(tree)))

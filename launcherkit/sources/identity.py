@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     _Ids = tuple[int, int, int, int, int, str | None]
 
 DEVICES = "sys/bus/pci/devices"
+DRIVERS = "sys/bus/pci/drivers"
 
 
 class IdentityReader:

@@ -82,6 +82,17 @@ def is_about_one_file(problem: UnreadableFile) -> bool:
     return isinstance(cause, OSError) and cause.errno not in _EXHAUSTED
 
 
+def why_unread(problem: UnreadableFile) -> str:
+    """What kept one function from being read.
+
+    Raises:
+        UnreadableFile: it is none of the function's: nothing else can be read either.
+    """
+    if not is_about_one_file(problem):
+        raise problem
+    return problem.message
+
+
 class DiskTree:
     """The files under a directory, by raw system calls relative to it.
 

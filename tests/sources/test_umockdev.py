@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
-from launcherkit.sources.sysfs import read_needed, scan_all
+from launcherkit.sources.needed import read_needed
+from launcherkit.sources.sysfs import scan_all
 from launcherkit.sources.umockdev import parse_recording
 
 SERVER = Path(__file__).parent.parent / "data" / "rack-server.umockdev"

@@ -13,7 +13,7 @@ from launcherkit.resolve.viability import check_nodes, check_viability, needed_n
 from launcherkit.sources.detail import vgpu_of
 from launcherkit.sources.identity import number
 from launcherkit.sources.mdev import read_mdev
-from launcherkit.sources.sysfs import read_needed
+from launcherkit.sources.needed import read_needed
 from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress
-from launcherkit.sources.sysfs import read_needed
+from launcherkit.sources.needed import read_needed
 from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
 from launcherkit_plugin.telemetry.reporter import Reporter

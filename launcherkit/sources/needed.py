@@ -1,0 +1,175 @@
+"""Reads what rules need to know about some functions, from a tree with ``sys/`` and ``dev/``, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcherkit.errors import UnreadableFile
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciDetail, PciFunction
+from launcherkit.model.host import HostFacts, Mdev
+from launcherkit.sources.detail import DetailReader, parents_of
+from launcherkit.sources.device_nodes import is_container_dev
+from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
+from launcherkit.sources.tree import why_unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcherkit.model.address import MdevAddress
+    from launcherkit.sources.tree import Tree
+
+_MANY_SLOTS = 32
+"""From so many on all functions of the host are listed once, instead of looking for each that a slot may have."""
+
+
+def read_needed(
+    tree: Tree,
+    addresses: Iterable[PciAddress],
+    mdevs: Iterable[MdevAddress],
+    *,
+    numa: bool = False,
+    topology: bool = False,
+) -> HostFacts:
+    """See `Host.facts`."""
+    with tree.below(DEVICES) as devices, tree.below(DRIVERS) as drivers:
+        named = list(dict.fromkeys(addresses))
+        identities = IdentityReader(named, numa=numa or topology)
+        facts = _NeedReader(tree, devices, drivers, identities, small_bars=topology).facts(named, mdevs)
+        if not topology:
+            return facts
+        from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
+
+        details = {
+            address: detail._replace(parents=parents_of(devices.link(str(address))))
+            for address, detail in facts.details.items()
+        }
+        return facts._replace(details=details, numa=read_numa(tree))
+
+
+class _NeedReader:
+    """Reads what rules need to know about some functions, and nothing else."""
+
+    def __init__(
+        self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader, *, small_bars: bool
+    ) -> None:
+        self._tree = tree
+        self._devices = devices
+        self._has_dev = tree.exists("dev")
+        self._has_iommufd = tree.exists("dev/iommu")
+        self._identities = identities
+        # Without /dev/iommu no one can open a function's own device, whatever its name.
+        cdevs = self._has_iommufd or not self._has_dev
+        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, small_bars=small_bars)
+        self._taken: dict[str, PciFunction | None] = {}
+        self._functions: dict[PciAddress, PciFunction] = {}
+        self._details: dict[PciAddress, PciDetail] = {}
+        self._groups: dict[int, tuple[PciAddress, ...]] = {}
+        self._unknown: dict[PciAddress, str] = {}
+        self._there: set[str] | None = None
+        """The names of all functions, where they were listed."""
+
+    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
+        names = [str(address) for address in addresses]
+        named = {name: function for name in names if (function := self._take(name)) is not None}
+        for name, function in named.items():
+            self._take_group(name, function)
+        # A VF is a device of its own (C2), and has no siblings.
+        slots = [name[:-1] for name, function in named.items() if function.physfn is None]
+        self._there = set(self._devices.names("")) if len(slots) >= _MANY_SLOTS else None
+        for slot in dict.fromkeys(slots):
+            self._take_slot(slot)
+        for detail in tuple(self._details.values()):
+            if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
+                self._take(str(detail.virtfns[0]))
+        found = self._mdevs(mdevs)
+        for mdev in found.values():
+            self._take(mdev.parent)  # what it is decides whether the mdev counts as a GPU (Q1)
+        nodes, others = self._nodes(found)
+        return HostFacts(
+            True,
+            self._functions,
+            self._details,
+            self._groups,
+            found,
+            {},
+            nodes,
+            not others and is_container_dev(self._tree),
+            unknown=self._unknown,
+        )
+
+    def _take(self, name: str) -> PciFunction | None:
+        """Read a function once, details too, while its directory is open."""
+        if name in self._taken:
+            return self._taken[name]
+        function = None
+        address = self._identities.address(name)
+        if address is not None:
+            try:
+                function = self._read(name, address)
+            except UnreadableFile as problem:
+                self._unknown[address] = why_unread(problem)
+        self._taken[name] = function
+        return function
+
+    def _read(self, name: str, address: PciAddress) -> PciFunction | None:
+        with self._devices.below(name) as directory:
+            function = self._identities.read(directory, "", address)
+            if function is not None:
+                self._details[address] = self._detail_reader.needed(directory, function)
+                self._functions[address] = function
+            return function
+
+    def _take_slot(self, beginning: str) -> None:
+        """The functions whose names begin so, and the groups of those that may come along (S2)."""
+        for number in "01234567":
+            name = beginning + number
+            if name in self._taken:
+                continue
+            if self._devices.exists(name) if self._there is None else name in self._there:
+                function = self._take(name)
+                if function is not None and function.physfn is None:
+                    self._take_group(name, function)
+
+    def _take_group(self, name: str, function: PciFunction) -> None:
+        group = function.iommu_group
+        if group is None or group in self._groups:
+            return
+        names = self._members(name, group)
+        members = [found for member in names if (found := self._take(member)) is not None]
+        known = [member.address for member in members if member.iommu_group == group]
+        unread = [address for address in self._unknown if str(address) in names] if self._unknown else []
+        self._groups[group] = tuple(sorted([*known, *unread]))
+
+    def _members(self, name: str, group: int) -> list[str]:
+        names = self._tree.names(f"sys/kernel/iommu_groups/{group}/devices")
+        if name in names:
+            return names
+        # A tree that was made by hand may have the links of the functions alone; a missed member is the worst mistake.
+        from launcherkit.sources.sysfs import scan_identity
+
+        return [str(member) for member in scan_identity(self._tree).groups.get(group, ())]
+
+    def _mdevs(self, mdevs: Iterable[MdevAddress]) -> dict[str, Mdev]:
+        found = {}
+        for mdev in mdevs:
+            from launcherkit.sources.mdev import read_mdev  # only VMs with mdevs pay for the import
+
+            fact = read_mdev(self._tree, mdev.uuid)
+            if fact is not None:
+                found[mdev.uuid] = fact
+        return found
+
+    def _nodes(self, mdevs: dict[str, Mdev]) -> tuple[frozenset[str] | None, bool]:
+        """Which of the nodes exist by which what was read could be opened (V2), and whether there are others."""
+        if not self._has_dev:
+            return None, False
+        names = {"vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())}
+        cdevs = {f"devices/{detail.vfio_dev}" for detail in self._details.values() if detail.vfio_dev}
+        there = self._tree.names("dev/vfio")
+        if "devices" in there:
+            there += [f"devices/{name}" for name in self._tree.names("dev/vfio/devices")]
+            names.add("devices")
+        found = (names | cdevs).intersection(there)
+        nodes = frozenset(f"/dev/vfio/{name}" for name in found if name != "devices")
+        return nodes | {"/dev/iommu"} if self._has_iommufd else nodes, len(found) < len(there)
