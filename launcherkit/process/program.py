@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
+from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 
 
@@ -55,7 +57,11 @@ def _log_format(arguments: Sequence[str]) -> dict[str, str]:
 def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """Parse the arguments and run the command that they name; returns the exit code."""
     at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
-    parser, commands = parsers_of(program, env, () if at is None else (arguments[at],))
+    shown = program
+    if at is not None and {"-h", "--help"}.isdisjoint(arguments[:at]):
+        # A parser for each command takes as long as everything else here, and only the program's own help shows them.
+        shown = replace(program, commands={arguments[at]: program.commands[arguments[at]]})
+    parser, commands = parsers_of(shown, env, () if at is None else (arguments[at],))
     if at is None:
         _check_command(parser, arguments, program.commands)
     else:
@@ -81,11 +87,12 @@ def parsers_of(
         env: the variables that set options.
         wanted: the commands whose modules are imported; the others have a name and a line of help.
     """
+    help_form = partial(argparse.RawDescriptionHelpFormatter, width=help_columns(env) - 2)
     parser = argparse.ArgumentParser(
         prog=program.name,
         description=program.description,
         epilog=program.epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=help_form,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program.name} {program.version}")
@@ -94,9 +101,7 @@ def parsers_of(
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in program.commands.items():
-        command = commands.add_parser(
-            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
+        command = commands.add_parser(name, help=text, formatter_class=help_form, allow_abbrev=False)
         if name in wanted:
             module = import_module(f"{program.package}.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION

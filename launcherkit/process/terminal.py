@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 _WIDE = 120
+_USUAL = 80
 
 
 def terminal_columns(env: Mapping[str, str]) -> int | None:
@@ -22,6 +23,11 @@ def terminal_columns(env: Mapping[str, str]) -> int | None:
 def drawing_columns(env: Mapping[str, str]) -> int:
     """The columns for what has to be broken somewhere, in a pipe too."""
     return _said(env) or terminal_columns(env) or _WIDE
+
+
+def help_columns(env: Mapping[str, str]) -> int:
+    """The columns for help, as argparse finds them; for that it imports shutil, with three compressors."""
+    return _said(env) or terminal_columns(env) or _USUAL
 
 
 def _said(env: Mapping[str, str]) -> int:

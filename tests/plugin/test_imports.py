@@ -108,8 +108,11 @@ def test_the_translator_knows_nothing_of_the_plugin() -> None:
 
 
 def test_the_process_that_serves_imports_nothing_that_is_large() -> None:
-    """Nor ssl, which takes a library of 5 MB, and which asyncio and grpclib can do without."""
-    program = """import sys
+    """Nor ssl, with a library of 5 MB, which asyncio and grpclib can do without; nor shutil, for its options."""
+    program = """import contextlib, sys
+from launcherkit_plugin.__main__ import run
+with contextlib.suppress(SystemExit):
+    run(["serve"], {})
 from launcherkit_plugin.cli.serve import without_ssl
 with without_ssl():
     import launcherkit_plugin.daemon.serve, launcherkit_plugin.vgpu.providers
@@ -117,5 +120,5 @@ print(*sys.modules)
 import ssl"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = done.stdout.split()
-    assert {name.partition(".")[0] for name in loaded} & {*HEAVY, "ssl", "hashlib", "_hashlib"} == set()
+    assert {name.partition(".")[0] for name in loaded} & {*HEAVY, "ssl", "hashlib", "_hashlib", "shutil"} == set()
     assert [name for name in loaded if name.startswith("launcherkit_plugin.dra")] == []  # until a rule asks for it
