@@ -67,7 +67,7 @@ def offered(scripts: dict[tuple[str, str], Path], shell: str, words: list[str], 
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-@pytest.mark.parametrize(("words", "expected"), CASES, ids=lambda value: " ".join(value) if value else "")
+@pytest.mark.parametrize(("words", "expected"), CASES, ids=lambda value: " ".join(sorted(value)) if value else "")
 def test_a_shell_completes(
     scripts: dict[tuple[str, str], Path], shell: str, words: list[str], expected: set[str], tmp_path: Path
 ) -> None:
