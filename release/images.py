@@ -104,7 +104,8 @@ def _own_base(architecture: str) -> str:
         tree, sources = f"{folder}/base.tar", f"{folder}/sources.list"
         Path(sources).write_text(_own_sources(suite))
         options = [f"--architectures={architecture}", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED)]
-        _run("mmdebstrap", "--quiet", "--variant=minbase", *options, suite, tree, sources)
+        # Ubuntu's minbase has no apt.
+        _run("mmdebstrap", "--quiet", "--variant=minbase", "--include=apt", *options, suite, tree, sources)
         container = _run("buildah", "from", "scratch").strip()
         try:
             _run("buildah", "add", "--quiet", container, tree, "/")

@@ -43,11 +43,30 @@ def test_the_images_are_those_of_launcherkit_and_the_one_of_the_shim() -> None:
     assert FILES["Containerfile"].stages[-1].name == "sidecar"
 
 
+STORED = '[{"digest": "sha256:1", "size": "1 MB"}]'
+
+
+def program(path: Path, script: str) -> None:
+    """A stand-in."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_base_that_is_made_has_apt_which_ubuntus_smallest_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        tmp_path / "apt-get", '. /etc/os-release; echo "Ubuntu|$VERSION_CODENAME|deb http://mirror.example noble main"'
+    )
+    program(tmp_path / "mmdebstrap", f'echo "$@" >{tmp_path}/made')
+    program(tmp_path / "buildah", f"[ \"$3\" = --filter ] && echo '[]' || echo '{STORED}'")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list(build(["sidecar"]))
+    assert "--include=apt" in (tmp_path / "made").read_text().split()
+
+
 def test_images_are_built_of_sources_that_came_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buildah = tmp_path / "buildah"
-    answer = '[{"digest": "sha256:1", "size": "1 MB"}]'
-    buildah.write_text(f"#!/bin/sh\n[ $1 = build ] && echo \"$@\" >{tmp_path}/built || echo '{answer}'\n")
-    buildah.chmod(0o755)
+    program(tmp_path / "buildah", f"[ $1 = build ] && echo \"$@\" >{tmp_path}/built || echo '{STORED}'")
     monkeypatch.setenv("PATH", str(tmp_path))
     (image,) = build(["sidecar"], base="registry.example/debian@sha256:1")
     assert image.name == "registry.example/launcherkit-sidecar:" + __version__

@@ -1,7 +1,7 @@
 """From a pod to its guest: a run in a machine that is a node, and what was seen in it.
 
-The node is one of Kubernetes, where `LAUNCHERKIT_TEST_CLUSTER` names a program that starts it; and it is one where the
-double of a kubelet and runc do what Kubernetes would.
+It is what `./dev demo --full` does here. The node is one of Kubernetes, where `LAUNCHERKIT_TEST_CLUSTER` names a
+program that starts it; else a double of the kubelet and runc do what Kubernetes would.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ SYS_RESOURCE = 24
 DAC_READ_SEARCH, SYS_PTRACE = 2, 19
 
 
-@pytest.fixture(scope="module", params=["double", pytest.param("cluster", marks=pytest.mark.cluster)])
+@pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Observed:
     results: Path = tmp_path_factory.mktemp("pod-to-guest")
     try:
-        program = CLUSTER.program() if request.param == "cluster" else None
-        outcome = pod_to_guest(results, os.environ, lambda line: None, program)
+        outcome = pod_to_guest(results, os.environ, lambda line: None, CLUSTER.program())
     except (CannotFetch, CannotBuild) as error:
         cannot_be_made(request.config, error)
     assert outcome.code == 0, f"{outcome.end(80)}\nall it left is in {results}"
