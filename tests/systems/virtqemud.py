@@ -35,4 +35,4 @@ cd / && rm -r /build /etc/apt/sources.list.d/sources.list
 """
 
 HOOK = f'--customize-hook=chroot "$1" sh -euc {shlex.quote(_BUILD)}'
-"""mmdebstrap's option that adds it to a root, in half a minute."""
+"""mmdebstrap's option that adds it to a root, in a minute."""
