@@ -12,7 +12,7 @@ from typing import Any
 
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.pod.manifests import NAMESPACE, RESOURCE, merged
-from tests.kernel.pod.node import SECONDS, do, until
+from tests.kernel.pod.node import SECONDS, Failed, do, until
 from tests.kernel.pod.oci import UNLIMITED, Given, specification
 from tests.kernel.sysfs import modprobe
 from tests.support import kubelet as double
@@ -114,7 +114,13 @@ class BareNode:
         return self.kubelet.allocatable(resource)
 
     def held(self, resource: str) -> dict[str, str]:
-        """Device ID to the pod that has it, from the double's PodResources."""
+        """Device ID to the pod that has it, from the double's PodResources.
+
+        Raises:
+            Failed: the plugin has done what a kubelet would choke on.
+        """
+        if self.kubelet.complaints:
+            raise Failed("\n".join(self.kubelet.complaints))
         holders = asyncio.run(list_pod_devices(f"{_KUBELET}/pod-resources/kubelet.sock")).held.get(resource, {})
         return {device: holder.pod for device, holder in holders.items()}
 
@@ -123,8 +129,8 @@ class BareNode:
         self._locked = UNLIMITED
 
     def events(self) -> str:
-        """What the double has to complain of."""
-        return "\n".join(self.kubelet.complaints)
+        """Nothing: a complaint of the double is a failure of its own."""
+        return ""
 
     def _run(
         self, image: str, pod: dict[str, Any], others: list[dict[str, Any]], log: Path, holding: Holding | None = None
