@@ -1,21 +1,18 @@
 """Reads the configuration in another process, so that this one needs neither pydantic nor YAML: they take 20 MB.
 
-A question on its standard input, the answer on standard output, both JSON: a reading with named tuples as lists in the
-order of their fields and sets as sorted lists, or errors.
+Question and answer (`launcherkit_plugin.host.answering`) are JSON: a reading with named tuples as lists in the order of
+their fields and sets as sorted lists, or errors.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import signal
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.note import Note
+from launcherkit_plugin.host.answering import NoAnswer, answer_with, ask, command_of
 from launcherkit_plugin.model.config import (
     Auto,
     CdiConfig,
@@ -34,10 +31,7 @@ from launcherkit_plugin.model.config import (
 )
 from launcherkit_plugin.model.errors import ConfigNotRead
 
-_PR_SET_PDEATHSIG = 1
-
-
-COMMAND = (sys.executable, "-P", "-m", "launcherkit_plugin.config.child")
+COMMAND = command_of("launcherkit_plugin.config.child")
 PATIENCE = 60.0
 """Seconds. It takes a fifth of one; a node that is starting up may be slow."""
 
@@ -67,25 +61,11 @@ async def read_config_in_child(
         LauncherkitError: what `read_config` raises.
         ConfigNotRead: the process failed.
     """
-    import asyncio  # not above: the other process doesn't need it, and must start fast
-
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {}), "dra": dra})
-    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(*command, str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe)
-    except OSError as problem:
-        raise _not_read(path, problem.strerror or str(problem)) from problem
-    try:
-        answer, complaint = await asyncio.wait_for(process.communicate(asked.encode()), patience)
-    except TimeoutError as problem:
-        raise _not_read(path, f"no answer within {patience:g} s") from problem
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        last = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise _not_read(path, f"it ended with {process.returncode}" + (f": {last}" if last else ""))
+        answer = await ask(command, asked.encode(), patience)
+    except NoAnswer as problem:
+        raise _not_read(path, str(problem)) from problem
     try:
         return decode_answer(answer)
     except (LookupError, TypeError, ValueError) as problem:
@@ -199,16 +179,5 @@ def _vgpu(document: Any) -> VgpuConfig:
     )
 
 
-def end_with(parent: int) -> None:
-    """End this process when that one ends, however it does; at once if it has ended already."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
-    gc.disable()  # a tenth of its short life otherwise, most of which is imports
-    sys.stdout.buffer.write(answer_of(sys.stdin.buffer.read()))
+    answer_with(answer_of)

@@ -370,6 +370,6 @@ async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExit
 
     metrics = PrometheusMetrics()
     pages = metrics_pages(metrics.registry, options.metrics_token_file)
-    where = await opened.enter_async_context(serving(options.metrics_address, pages))
-    log("info", f"metrics are served on {where}")
+    served = await opened.enter_async_context(serving(options.metrics_address, pages))
+    log("info", f"metrics are served on {served.where}")
     return metrics

@@ -1,16 +1,16 @@
 """A small HTTP server, in the daemon's own loop: where that hangs, probes fail.
 
-HTTP as far as a scraper and a probe speak it: one GET a connection. Whoever reaches the server can send anything, so a
-connection has few bytes and seconds, and of too many the oldest goes. Each server has its own: metrics, which pods can
-reach, keep no probe out.
+HTTP as far as a scraper, a probe and a browser need it: one GET a connection. Whoever reaches the server can send
+anything, so a connection has few bytes and seconds, and of too many the oldest goes. Each server has its own: metrics,
+which pods can reach, keep no probe out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeAlias
 
 from launcherkit.model.value import NamedTuple
@@ -18,9 +18,10 @@ from launcherkit.rpc.unix_socket import socket_at
 from launcherkit_plugin.model.errors import NoMetricsAddress, NoProbeSocket
 
 _SECONDS = 5.0
-"""For a whole connection."""
+"""For the request, for the answer, and for each part of a stream to be taken."""
 _REQUEST_BYTES = 16 * 1024
 _CONNECTIONS = 16
+_STREAMS = 16
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -30,15 +31,26 @@ class Answer(NamedTuple):
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
     """More of them."""
+    stream: AsyncGenerator[bytes, None] | None = None
+    """What follows the body, until it ends."""
 
 
-Page: TypeAlias = Callable[[Mapping[str, str]], Answer]
-"""Makes an answer, by the request's headers; their names are in lower case."""
+Page: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Answer]]
+"""Makes an answer, by the request's headers; their names are in lower case. One that waits bounds that itself."""
+
+
+class Served(NamedTuple):
+    """Where a server is."""
+
+    where: str
+    """``HOST:PORT``."""
+    loopback: bool
+    """Whether only this host, or this pod, reaches it."""
 
 
 @asynccontextmanager
-async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]:
-    """Serve while the block runs; gives ``HOST:PORT``, with the port that was chosen where 0 was asked for.
+async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[Served]:
+    """Serve while the block runs; gives where, with the port that was chosen where 0 was asked for.
 
     Args:
         address: ``HOST:PORT``, ``[::1]:PORT``, or ``:PORT`` for every address.
@@ -59,7 +71,7 @@ async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[str]
             key="--metrics-address",
         ) from problem
     async with connections.until_closed(server):
-        yield _spelled(server.sockets[0])
+        yield Served(_spelled(server.sockets[0]), all(map(_is_loopback, server.sockets)))
 
 
 @asynccontextmanager
@@ -103,12 +115,17 @@ def parse_address(address: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def _is_loopback(bound: socket.socket) -> bool:
+    host = str(bound.getsockname()[0])
+    return host == "::1" or host.startswith("127.")
+
+
 def _spelled(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
+async def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
     """What a request, up to its empty line, is answered with."""
     line, *rest = request.decode("latin-1").split("\r\n")
     match line.split(" "):
@@ -121,35 +138,50 @@ def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
     if page is None:
         return Answer("404 Not Found", f"there is {' and '.join(pages)}\n".encode())
     pairs = (header.partition(":") for header in rest)
-    return page({name.lower(): value.strip() for name, _, value in pairs})
+    return await page({name.lower(): value.strip() for name, _, value in pairs})
 
 
 class _Connections:
-    """Open connections, the oldest first."""
+    """Open connections, the oldest first; those that stay open as streams keep none of the others out."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+        self._streams: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, one answer, the end."""
-        while len(self._open) >= _CONNECTIONS:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.transport.abort()
-        self._open[writer] = None
+        _join(self._open, writer, _CONNECTIONS)
         try:
             # Whatever goes wrong here is the client's fault: it left, was too slow, or sent too much.
-            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # And asyncio in Python 3.11 complains of a connection whose task was cancelled, as at the end it is.
+            with suppress(
+                OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError
+            ):
                 async with asyncio.timeout(_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_in_http(answer(request, self._pages)))
+                given = await answer(request, self._pages)
+                async with asyncio.timeout(_SECONDS):
+                    writer.write(_in_http(given))
                     await writer.drain()
+                if given.stream is not None:
+                    await self._follow(given.stream, writer)
+                async with asyncio.timeout(_SECONDS):
                     writer.close()
                     await writer.wait_closed()
         finally:
             self._open.pop(writer, None)
+            self._streams.pop(writer, None)
             writer.transport.abort()
+
+    async def _follow(self, stream: AsyncGenerator[bytes, None], writer: asyncio.StreamWriter) -> None:
+        self._open.pop(writer, None)
+        _join(self._streams, writer, _STREAMS)
+        async with aclosing(stream):
+            async for part in stream:
+                async with asyncio.timeout(_SECONDS):
+                    writer.write(part)
+                    await writer.drain()
 
     @asynccontextmanager
     async def until_closed(self, server: asyncio.Server) -> AsyncIterator[None]:
@@ -158,16 +190,25 @@ class _Connections:
             yield
         finally:
             server.close()
-            for writer in list(self._open):
-                writer.transport.abort()
+            tasks = [task for task in (self._open | self._streams).values() if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await server.wait_closed()
 
 
+def _join(those: dict[asyncio.StreamWriter, asyncio.Task[None] | None], writer: asyncio.StreamWriter, most: int) -> None:
+    while len(those) >= most:
+        oldest = next(iter(those))
+        del those[oldest]
+        oldest.transport.abort()
+    those[writer] = asyncio.current_task()
+
+
 def _in_http(given: Answer) -> bytes:
-    head = (
-        f"HTTP/1.1 {given.status}\r\nContent-Type: {given.content_type}\r\nContent-Length: {len(given.body)}\r\n"
-        "X-Content-Type-Options: nosniff\r\nConnection: close\r\n"
-    )
+    head = f"HTTP/1.1 {given.status}\r\nContent-Type: {given.content_type}\r\n"
+    head += f"Content-Length: {len(given.body)}\r\n" if given.stream is None else ""
+    head += "X-Content-Type-Options: nosniff\r\nConnection: close\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in given.headers) + "\r\n"
     return head.encode("latin-1") + given.body
 
@@ -210,7 +251,7 @@ def probe_pages(health: Health) -> dict[str, Page]:
 
 
 def _probe(problem: Callable[[], str]) -> Page:
-    def page(_: Mapping[str, str]) -> Answer:
+    async def page(_: Mapping[str, str]) -> Answer:
         why = problem()
         return Answer("503 Service Unavailable", f"{why}\n".encode()) if why else Answer("200 OK", b"ok\n")
 

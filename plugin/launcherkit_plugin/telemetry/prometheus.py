@@ -145,7 +145,7 @@ def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[s
     if token_file is not None:
         read_token(token_file)
 
-    def page(headers: Mapping[str, str]) -> Answer:
+    async def page(headers: Mapping[str, str]) -> Answer:
         if token_file is not None and not _has_token(headers.get("authorization", ""), token_file):
             return Answer("401 Unauthorized", b"a token is needed\n", headers=(("WWW-Authenticate", "Bearer"),))
         return _metrics(headers.get("accept", ""), registry)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import get_args
 
@@ -34,8 +35,12 @@ def resource(name: str, *reasons: Reason | None) -> Resource:
     return Resource(name, "PCI_RESOURCE_X", devices)
 
 
+def asked_for(request: bytes, pages: Mapping[str, Page]) -> Answer:
+    return asyncio.run(answer(request, pages))
+
+
 def page_of(metrics: PrometheusMetrics) -> str:
-    given = answer(b"GET /metrics HTTP/1.1\r\n\r\n", metrics_pages(metrics.registry, None))
+    given = asked_for(b"GET /metrics HTTP/1.1\r\n\r\n", metrics_pages(metrics.registry, None))
     assert given.status == "200 OK"
     return given.body.decode()
 
@@ -161,7 +166,7 @@ def every_page() -> dict[str, Page]:
 
 
 def status(request: bytes) -> str:
-    return answer(request, every_page()).status
+    return asked_for(request, every_page()).status
 
 
 @pytest.mark.parametrize(
@@ -212,7 +217,7 @@ def test_who_reads_neither_format_is_told_so(accept: str, expected: str) -> None
 
 def test_a_scraper_gets_the_format_that_it_reads() -> None:
     request = b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text; version=1.0.0\r\n\r\n"
-    given = answer(request, every_page())
+    given = asked_for(request, every_page())
     assert given.content_type.startswith("application/openmetrics-text")
     assert given.body.endswith(b"# EOF\n")
 
@@ -223,7 +228,7 @@ def test_with_a_token_the_metrics_are_for_who_has_it_and_a_new_one_counts_at_onc
     pages = metrics_pages(PrometheusMetrics().registry, str(file))
 
     def asked(*lines: str) -> Answer:
-        return answer("\r\n".join(["GET /metrics HTTP/1.1", *lines, "", ""]).encode("latin-1"), pages)
+        return asked_for("\r\n".join(["GET /metrics HTTP/1.1", *lines, "", ""]).encode("latin-1"), pages)
 
     assert asked("Authorization: Bearer first").status == "200 OK"
     for lines in ([], ["Authorization: Bearer"], ["Authorization: Bearer first2"], ["Authorization: Basic first"]):
@@ -251,12 +256,14 @@ def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path, content: st
 
 # The server
 
+WELL = Health(lambda: 0.0, 10)
+
 
 @asynccontextmanager
 async def server() -> AsyncIterator[tuple[str, int]]:
     health = Health(lambda: 0.0, 10)
     async with serving("127.0.0.1:0", probe_pages(health)) as bound:
-        yield parse_address(bound)
+        yield parse_address(bound.where)
 
 
 async def fetched(host: str, port: int, request: bytes) -> bytes:
@@ -296,6 +303,46 @@ def test_clients_that_say_nothing_keep_no_probe_out() -> None:
                 writer.close()
 
     asyncio.run(scenario())
+
+
+async def counting(headers: Mapping[str, str]) -> Answer:
+    """A stream that doesn't end."""
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        for number in itertools.count():
+            yield f"{number}\n".encode()
+            await asyncio.sleep(0.01)
+
+    return Answer("200 OK", b"", stream=parts())
+
+
+def test_a_stream_comes_as_it_is_made_and_keeps_no_others_out() -> None:
+    async def scenario() -> None:
+        async with serving("127.0.0.1:0", {"/numbers": counting, "/once": probe_pages(WELL)["/healthz"]}) as bound:
+            host, port = parse_address(bound.where)
+            followers = []
+            for _ in range(40):
+                reader, writer = await asyncio.open_connection(host, port)
+                followers.append((reader, writer))
+                writer.write(b"GET /numbers HTTP/1.1\r\n\r\n")
+                assert await reader.readuntil(b"\r\n\r\n0\n1\n")
+            assert b"200" in await fetched(host, port, b"GET /once HTTP/1.1\r\n\r\n")
+            assert await followers[-1][0].readuntil(b"\n9\n")
+            with suppress(ConnectionResetError):  # the first had to go: there were too many
+                assert b"\n" in await followers[0][0].read()
+            for _, writer in followers:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("address", "alone"), [("127.0.0.1:0", True), ("localhost:0", True), (":0", False)])
+def test_a_server_knows_whether_others_than_this_host_reach_it(address: str, alone: bool) -> None:
+    async def scenario() -> bool:
+        async with serving(address, {}) as bound:
+            return bound.loopback
+
+    assert asyncio.run(scenario()) == alone
 
 
 def test_it_ends_although_a_client_is_still_there() -> None:

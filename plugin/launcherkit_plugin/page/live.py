@@ -1,0 +1,198 @@
+"""The daemon's side of the page: what it says now, a process that draws it, and word to browsers when it changes.
+
+The page is drawn when somebody asks for it, by a process of its own: what draws takes as much memory as a third of the
+daemon. It is kept while somebody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Protocol
+
+from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
+from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
+from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
+from launcherkit_plugin.page.recent import RecentChanges
+from launcherkit_plugin.page.view import NodeView, dump_view, holders_of, unhealthy_of
+from launcherkit_plugin.telemetry.http import Answer, Page
+
+COMMAND = command_of("launcherkit_plugin.page.child")
+PATIENCE = 5.0
+"""Seconds for a drawing with the tree; 4096 functions take one. Then the tree is left out: sysfs may hang."""
+SETTLE_SECONDS = 0.1
+"""From a change to word of it: one seldom comes alone."""
+HEARTBEAT_SECONDS = 15.0
+STREAM_SECONDS = 300.0
+"""After which a browser has to ask again, and to show again that it may."""
+KEEP_SECONDS = 60.0
+"""For how long a drawing that nobody asks for is kept."""
+_IDLE = 3
+"""After a drawing so many times as long as it took is waited before another: a node with many changes has work to do."""
+
+_HEADERS = (
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+
+
+class Gate(Protocol):
+    """Who may see the page."""
+
+    async def __call__(self, headers: Mapping[str, str]) -> Answer | None:
+        """The refusal, by a request's headers; None lets it in."""
+
+
+class _Drawing(NamedTuple):
+    version: str
+    policy: str
+    """Content-Security-Policy."""
+    text: bytes
+
+
+class NodePage:
+    """The page of this node.
+
+    Args:
+        node: its name.
+        root: of the host's file system.
+        recent: the last changes.
+        clock: seconds since the epoch.
+        command: the process that draws.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        root: str,
+        recent: RecentChanges,
+        clock: Callable[[], float],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._node = node
+        self._root = root
+        self._recent = recent
+        self._clock = clock
+        self._command = command
+        self._loop = asyncio.get_running_loop()
+        self._resources: Sequence[Resource] = ()
+        self._usage = NO_USAGE
+        self._facts: HostFacts | None = None
+        self._since: dict[tuple[str, str], float] = {}
+        self._daemon = os.urandom(4).hex()
+        self._state = 0
+        self._changed = asyncio.Event()
+        self._drawing: asyncio.Task[_Drawing] | None = None
+        self._drawn: _Drawing | None = None
+        self._rested = 0.0
+        self._forgetting: asyncio.TimerHandle | None = None
+        recent.told = lambda: self._loop.call_soon_threadsafe(self._change)
+
+    def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
+        """Take what the daemon's last look has found."""
+        now, before = self._clock(), self._since
+        unhealthy = ((each.name, key) for each in resources for key in each.devices if not each.devices[key].healthy)
+        self._since = {device: before.get(device, now) for device in unhealthy}
+        same = usage.source == self._usage.source and usage.held == self._usage.held and resources == self._resources
+        if not (same and facts == self._facts):
+            self._facts, self._resources, self._usage = facts, resources, usage
+            self._change()
+
+    @property
+    def version(self) -> str:
+        """Of what it says now."""
+        return f"{self._daemon}-{self._state}"
+
+    def _change(self) -> None:
+        self._state += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def view(self, *, tree: bool = True) -> NodeView:
+        """What it says now."""
+        return NodeView(
+            node=self._node,
+            version=self.version,
+            made=self._clock(),
+            host=self._root if tree else "",
+            counts={each.name: len(each.devices) for each in self._resources},
+            unhealthy=unhealthy_of(self._resources, self._since),
+            source=self._usage.source,
+            held=holders_of(self._usage),
+            changes=self._recent.newest_first(),
+        )
+
+    def pages(self, gate: Gate) -> dict[str, Page]:
+        """The page, and the stream by which it learns of changes."""
+
+        async def page(headers: Mapping[str, str]) -> Answer:
+            return await gate(headers) or await self._page()
+
+        async def events(headers: Mapping[str, str]) -> Answer:
+            return await gate(headers) or Answer("200 OK", b"", "text/event-stream", _HEADERS, self._events())
+
+        return {"/": page, "/events": events}
+
+    async def _page(self) -> Answer:
+        try:
+            drawn = await self._newest()
+        except NoAnswer as problem:
+            return Answer("503 Service Unavailable", f"the page can't be drawn: {problem}\n".encode(), headers=_HEADERS)
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = self._loop.call_later(KEEP_SECONDS, self._forget)
+        headers = (("Content-Security-Policy", drawn.policy), *_HEADERS)
+        return Answer("200 OK", drawn.text, "text/html; charset=utf-8", headers)
+
+    def _forget(self) -> None:
+        self._drawn = None
+
+    async def _newest(self) -> _Drawing:
+        """A drawing of what is so now, or was so when it was begun: one at a time, whoever asks."""
+        if self._drawn is not None and self._drawn.version == self.version:
+            return self._drawn
+        if self._drawing is None:
+            self._drawing = asyncio.create_task(self._draw())
+            self._drawing.add_done_callback(self._ended)
+        return await asyncio.shield(self._drawing)
+
+    def _ended(self, drawing: asyncio.Task[_Drawing]) -> None:
+        self._drawing = None
+        drawing.cancelled() or drawing.exception()  # whoever has asked knows
+
+    async def _draw(self) -> _Drawing:
+        await asyncio.sleep(self._rested - self._loop.time())
+        began = self._loop.time()
+        try:
+            drawn = await self._drawn_by_process(self.view())
+        except NoAnswer:
+            drawn = await self._drawn_by_process(self.view(tree=False))
+        self._rested = self._loop.time() + _IDLE * (self._loop.time() - began)
+        self._drawn = drawn
+        return drawn
+
+    async def _drawn_by_process(self, view: NodeView) -> _Drawing:
+        policy, _, text = (await ask(self._command, dump_view(view), PATIENCE)).partition(b"\n")
+        return _Drawing(view.version, policy.decode("ascii"), text)
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: each has the version of what the page would say now."""
+        yield b"retry: 1000\n\n"
+        ends, said = self._loop.time() + STREAM_SECONDS, ""
+        while self._loop.time() < ends:
+            changed = self._changed
+            if said != self.version:
+                said = self.version
+                yield f"data: {said}\n\n".encode()
+            else:
+                yield b":\n\n"
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(SETTLE_SECONDS)
