@@ -21,7 +21,9 @@ from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
 from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
+from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
 from launcherkit_plugin.model.config import CdiConfig, DraConfig
+from launcherkit_plugin.model.node import NODE
 from launcherkit_plugin.telemetry.node_features import FOLDER
 
 PLUGIN = DEPLOY / "plugin"
@@ -178,6 +180,14 @@ PATCHES = {"base": BASE / "daemonset.yaml"} | {
 }
 
 
+GROUPS = {
+    "kubevirts": "kubevirt.io",
+    "tokenreviews": "authentication.k8s.io",
+    "subjectaccessreviews": "authorization.k8s.io",
+}
+"""API groups of resources whose names don't tell."""
+
+
 def rows(head: str) -> list[list[str]]:
     """The cells of the table whose head begins so, without backquotes."""
     _, _, rest = PERMISSIONS.partition(f"\n| {head}")
@@ -220,7 +230,7 @@ def test_the_page_has_every_right() -> None:
     for component, right, *_ in rows("component | right"):
         verbs, _, what = right.replace(", ", ",").partition(" ")
         resource, _, namespace = what.partition(" in the namespace ")
-        group = "kubevirt.io" if resource == "kubevirts" else "resource.k8s.io" if "resource" in resource else ""
+        group = GROUPS.get(resource, "resource.k8s.io" if "resource" in resource else "")
         told |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
     components = [name for name, folder in COMPONENTS.items() if (folder / "rbac.yaml").exists()]
     assert told == {(name, right) for name in components for right in rights(name)}
@@ -308,6 +318,17 @@ def test_the_manifests_of_dra_are_of_the_driver_that_the_configuration_has_by_de
         assert set(re.findall(r"pci\.[a-z.]+", text)) == {driver}
 
 
+def test_the_page_takes_tokens_of_those_who_have_the_readers_role() -> None:
+    (role,) = yaml.safe_load_all((COMPONENTS["page"] / "reader.yaml").read_text())
+    assert role["rules"] == [{"nonResourceURLs": [PAGE_URL], "verbs": ["get"]}]
+    variables = {
+        each["name"]: each.get("value", "given") for each in container(COMPONENTS["page"] / "daemonset.yaml")["env"]
+    }
+    parser = ArgumentParser()
+    serve.add_arguments(parser, variables)
+    assert (parser.parse_args([]).page, variables[NODE]) == ("token", "given")
+
+
 def test_cdi_files_are_written_where_the_configuration_has_them_by_default() -> None:
     assert mounts(COMPONENTS["cdi"] / "daemonset.yaml") == {CdiConfig().folder: (CdiConfig().folder, True)}
 
@@ -379,6 +400,7 @@ def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
     asked |= {(NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
     assert rights("cluster") == {(*of_path(path), verb) for path, verb in asked}
     assert rights("pod-ends") == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
+    assert rights("page") == {(*of_path(path), "create") for path in (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)}
     claims = of_path(CLAIMS_PATH.format("a"))[2]
     assert rights("dra") == {
         *((*of_path(SLICES_PATH), verb) for verb in ("list", "watch", "create", "update", "delete")),

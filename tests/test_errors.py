@@ -162,6 +162,7 @@ ABOUT_NOTHING = {
     "MessageTooLarge": "a request that has not been read",
     "SeveralErrors": "its errors have theirs",
     "WorkHangs": "a card, a group, or the whole host",
+    "TokenNotReviewed": "a token, which nobody is told",
 }
 """Errors that have no field, and what they are about."""
 

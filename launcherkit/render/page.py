@@ -9,18 +9,23 @@ from launcherkit.render.outline import Item, outline
 from launcherkit.render.paper import PAPER
 from launcherkit.topology.tree import HostTopology
 
-_STYLE = """
-body{margin:2rem auto;max-width:80rem;padding:0 1rem;background:var(--back);color:var(--text);
-font:15px/1.6 system-ui,sans-serif}
-details,p{margin:0 0 0 1.4rem}main>details{margin:0 0 1rem}p{padding-left:1rem}
-summary{cursor:pointer}summary:focus-visible,p:focus-visible{outline:2px solid currentColor}
+TREE_STYLE = """
+details,p.function,p.guest{margin:0 0 0 1.4rem}main>details{margin:0 0 1rem}p.function,p.guest{padding-left:1rem}
+summary{cursor:pointer}:focus-visible{outline:2px solid currentColor;outline-offset:1px;border-radius:3px}
 .node>summary{font-size:1.2em;font-weight:600}.branch>summary{color:var(--dim)}
 .group{border:1px solid var(--line);border-radius:6px;padding:.2rem .6rem;margin:.2rem 0 .4rem 1.4rem}
 .function .label,.guest .label,.slot .label{font-family:ui-monospace,monospace}
 .badge{font-weight:600}.good{color:var(--good)}.odd{color:var(--odd)}.bad{color:var(--bad)}
-.word{margin-left:.8em}
+.label~span{margin-left:.8em}p,summary{overflow-wrap:anywhere}
+@media (max-width:40rem){details,p.function,p.guest,.group{margin-left:.4rem}.label~span{margin-left:.5em}}
 @media print{body{margin:0;max-width:none;font-size:10pt}.group{break-inside:avoid}
 details::details-content{content-visibility:visible;display:block}}
+"""
+"""Of `tree`, on the colours of `launcherkit.render.paper.PAPER`."""
+
+_STYLE = """
+body{margin:2rem auto;max-width:80rem;padding:0 1rem;background:var(--back);color:var(--text);
+font:15px/1.6 system-ui,sans-serif}
 """
 
 
@@ -31,26 +36,41 @@ def page(topology: HostTopology, title: str) -> str:
         topology: of a host.
         title: of the page.
     """
-    body = "\n".join(line for item in outline(topology) for line in _item(item, "  "))
+    return sheet(title, PAPER + _STYLE + TREE_STYLE, f"<h1>{escape(title)}</h1>\n<main>\n{tree(topology)}\n</main>")
+
+
+def sheet(title: str, style: str, body: str) -> str:
+    """A file of HTML with nothing from elsewhere.
+
+    Args:
+        title: of the page.
+        style: CSS.
+        body: HTML.
+    """
     return (
         "<!DOCTYPE html>\n"
         '<html xmlns="http://www.w3.org/1999/xhtml" lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width"/>\n'
-        f"<title>{escape(title)}</title>\n<style>{PAPER}{_STYLE}</style>\n</head>\n"
-        f"<body>\n<h1>{escape(title)}</h1>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def _item(item: Item, indent: str) -> Iterator[str]:
+def tree(topology: HostTopology) -> str:
+    """A host, and the guest of a VM, as nested HTML."""
+    return "\n".join(line for item in outline(topology) for line in _item(item))
+
+
+def _item(item: Item) -> Iterator[str]:
     """What has something in it can be folded; all that is seen can be reached by the keyboard."""
     line = f'<span class="label">{escape(item.label)}</span>'
     if item.badge:
-        line += f' <span class="badge {item.tone} word">{escape(item.badge)}</span>'
-    line += "".join(f' <span class="word">{escape(word)}</span>' for word in item.words)
+        line += f' <span class="badge {item.tone}">{escape(item.badge)}</span>'
+    line += "".join(f" <span>{escape(word)}</span>" for word in item.words)
     if not item.items:
-        yield f'{indent}<p class="{item.kind}" tabindex="0">{line}</p>'
+        yield f'<p class="{item.kind}" tabindex="0">{line}</p>'
         return
-    yield f'{indent}<details class="{item.kind}" open="open"><summary>{line}</summary>'
+    yield f'<details class="{item.kind}" open=""><summary>{line}</summary>'
     for inner in item.items:
-        yield from _item(inner, indent + "  ")
-    yield f"{indent}</details>"
+        yield from _item(inner)
+    yield "</details>"

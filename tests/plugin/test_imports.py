@@ -22,6 +22,7 @@ _PARTS = {
     "cluster",
     "config",
     "dra",
+    "page",
 }
 ARROWS: dict[str, set[str]] = {
     "": set(),
@@ -34,7 +35,8 @@ ARROWS: dict[str, set[str]] = {
     "allocation": {"model", "devices"},
     "kubelet": {"model", "telemetry"},
     "cluster": {"", "model", "host", "telemetry"},
-    "config": {"model", "devices"},
+    "page": {"model", "host", "telemetry"},
+    "config": {"model", "devices", "host"},
     "dra": {"model", "host", "telemetry", "devices", "allocation", "kubelet"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
     # What puts everything together.
@@ -63,8 +65,8 @@ every_module = pytest.mark.parametrize("module", [name for name in PACKAGE.modul
 
 
 TRANSLATOR = Package(ROOT / "launcherkit")
-SHARED = frozenset({"", "atomic", "errors", "model", "process", "render", "resolve", "rpc", "sources"})
-"""What the distributions share: the host model, what both need of gRPC, and what every program of ours has."""
+SHARED = frozenset({"", "atomic", "errors", "model", "process", "render", "resolve", "rpc", "sources", "topology"})
+"""What both distributions have: the host model, its pictures, what both need of gRPC, what every program has."""
 
 RULES = Rules(PACKAGE, ARROWS, beside=(TRANSLATOR, SHARED))
 

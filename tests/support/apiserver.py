@@ -19,6 +19,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, TOKENREVIEWS_PATH
+
+REVIEWS = (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)
 TOKEN = "secret-token"
 KUBEVIRTS, PODS, NODES = "/apis/kubevirt.io/v1/kubevirts", "/api/v1/pods", "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
@@ -56,6 +59,10 @@ class ApiServer:
         """Whether it fails whatever it is asked, as one does that has lost its etcd."""
         self.writes: list[str] = []
         """What slices and claims were changed by: ``POST``, ``PUT``, ``DELETE``, ``PATCH``, in their order."""
+        self.tokens: dict[str, dict[str, Any]] | None = {}
+        """What is said of a token: its audiences and its user. None: nobody may ask."""
+        self.permitted: set[tuple[str, str, str]] = set()
+        """User, path and verb of what is no resource."""
         self.watches = 0
         self.lists = 0
         self.ending = False
@@ -248,6 +255,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == SLICES:
             self._create_slice(body)
             return
+        if self.path in REVIEWS and self.api.tokens is not None:
+            self._send(201, {**body, "status": self._review(body["spec"])})
+            return
         if self.path != EVENTS:
             raise _Refused(403, f"may not create at {self.path}")
         name = body["metadata"]["name"]
@@ -275,6 +285,16 @@ class _Handler(BaseHTTPRequestHandler):
             if item["metadata"]["name"] == name:
                 return item
         raise _Refused(404, f"{path.rpartition('/')[2]} {name!r} not found")
+
+    def _review(self, spec: dict[str, Any]) -> dict[str, Any]:
+        if self.path == ACCESSREVIEWS_PATH:
+            wanted = spec["nonResourceAttributes"]
+            return {"allowed": (spec["user"], wanted["path"], wanted["verb"]) in self.api.permitted}
+        found = (self.api.tokens or {}).get(spec["token"])
+        audiences = [each for each in spec["audiences"] if found and each in found["audiences"]]
+        if not found or not audiences:
+            return {"user": {}, "error": "invalid bearer token"}
+        return {"authenticated": True, "user": found["user"], "audiences": audiences}
 
     def _create_slice(self, body: dict[str, Any]) -> None:
         metadata, spec = body["metadata"], body["spec"]

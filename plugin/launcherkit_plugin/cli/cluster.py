@@ -9,13 +9,12 @@ import time
 from collections.abc import Mapping
 
 from launcherkit_plugin.cli.options import add_option, add_switch
-
-NODE = "NODE_NAME"
-"""The variable with the node's name, by the downward API."""
+from launcherkit_plugin.model.node import NODE
 
 DESCRIPTION = """\
 Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
-labels; for DRA write the node's ResourceSlices, and read ResourceClaims. It has the credentials but nothing of the
+labels; for DRA write the node's ResourceSlices, and read ResourceClaims; have the tokens reviewed that the page of the
+node is asked for with. It has the credentials but nothing of the
 host; the daemon has the devices but no credentials. They communicate over the daemon's socket (serve --cluster-socket).
 It runs until SIGTERM, and waits for the daemon."""
 
@@ -57,6 +56,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit_plugin.cluster.claim_requests import ClaimRequests
     from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
+    from launcherkit_plugin.cluster.token_reviews import TokenReviews
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
     reporter = Reporter(Lines(env, time.time))
@@ -64,5 +64,6 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
     board = Board()
     claims = ClaimRequests(api, lambda answer: board.happened("claim", answer), reporter)
-    container = Container(api, args.node, board, events, claims, {}, reporter, env)
+    tokens = TokenReviews(api, lambda answer: board.happened("token", answer), reporter)
+    container = Container(api, args.node, board, events, claims, tokens, {}, reporter, env)
     serve(container, args.cluster_socket, pods=args.watch_pods)

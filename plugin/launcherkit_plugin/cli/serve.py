@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from launcherkit_plugin.cli.options import add_option, add_place_arguments, add_switch, pod_resources_of, proc_of
-from launcherkit_plugin.model.config import AUTO
+from launcherkit_plugin.model.config import AUTO, PAGE
 
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--metrics-token-file",
         "FILE",
         "serve metrics only to clients that send the token in this file (default: to everyone)",
+    )
+    add(
+        "--page",
+        None,
+        "who gets the page of this node, beside the metrics: auto: on loopback whoever asks, elsewhere nobody; token: "
+        "who sends a token that the cluster finds good; off: nobody (default: what the configuration says, else auto)",
+        choices=PAGE,
     )
     add("--probe-socket", "SOCKET", "where `launcherkit-plugin probe` connects (default: nowhere)")
     add(

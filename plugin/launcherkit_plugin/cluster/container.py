@@ -23,6 +23,7 @@ from launcherkit_plugin.cluster.events import Event, EventPoster
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
+from launcherkit_plugin.cluster.token_reviews import TokenReviews
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -46,6 +47,7 @@ class Container(NamedTuple):
     board: Board
     events: EventPoster
     claims: ClaimRequests
+    tokens: TokenReviews
     slices: dict[str, SlicePublisher]
     """By driver: of those that a daemon has wanted slices of."""
     reporter: Reporter
@@ -106,6 +108,8 @@ def _hear(message: Message, container: Container, watched: set[str]) -> None:
         _publish(*wanted_slices(message.value), container, watched)
     elif message.name == "get-claim":
         container.claims.get(message.value)
+    elif message.name == "review-token":
+        container.tokens.review(message.value)
     elif message.name == "claim-status":
         container.claims.status(message.value)
         _watch("statuses", container.claims.write, container, watched)

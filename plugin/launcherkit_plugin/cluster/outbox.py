@@ -29,7 +29,7 @@ class Outbox:
         self._due: dict[str, None] = {}
         """Drivers whose slices the other side doesn't know yet."""
         self._statuses: dict[str, object] = {}
-        self._asked: dict[int, object] = {}
+        self._asked: dict[int, bytes] = {}
         self._to_ask: dict[int, None] = {}
 
     def again(self) -> None:
@@ -53,8 +53,9 @@ class Outbox:
         while len(self._statuses) > _STATUSES:
             self._statuses.pop(next(iter(self._statuses)))
 
-    def ask(self, number: int, body: object) -> None:
-        self._asked[number] = body
+    def ask(self, number: int, name: str, body: Mapping[str, object]) -> None:
+        """What somebody waits for, by a number of its own."""
+        self._asked[number] = line_of(name, {"id": number, **body})
         self._to_ask[number] = None
 
     def answered(self, number: int) -> None:
@@ -66,7 +67,7 @@ class Outbox:
         """The next line; None where all has been said."""
         for number in self._to_ask:
             del self._to_ask[number]
-            return line_of("get-claim", self._asked[number])
+            return self._asked[number]
         for driver in self._due:
             del self._due[driver]
             return line_of("slices", {"driver": driver, "slices": list(self._slices[driver])})

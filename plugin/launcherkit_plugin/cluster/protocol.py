@@ -14,6 +14,11 @@ and for Dynamic Resource Allocation
   "name": ..., "uid": ..., "devices": [...]}}``;
 * up: ``{"claim": {"id": 1, "object": {...}}}``, or ``{"claim": {"id": 1, "error": "..."}}``.
 
+For the page of the node
+
+* down: ``{"review-token": {"id": 1, "token": ...}}``;
+* up: ``{"token": {"id": 1, "allowed": true, "why": ""}}``, or ``{"token": {"id": 1, "error": "..."}}``.
+
 A key that one side doesn't know is ignored, so keys can be added without a new version.
 """
 
@@ -100,22 +105,24 @@ def labels(message: Message) -> dict[str, str]:
 
 
 class Answer(NamedTuple):
-    """What became of a request for a claim: the object, or why there is none."""
+    """What became of what was asked: a claim's object, what is said of a token, or why there is none."""
 
     number: int
-    claim: dict[str, Any] | None
+    found: dict[str, Any] | None
     error: str
 
 
 def answer(message: Message) -> Answer:
-    """The answer in a message ``claim``.
+    """The answer in a message ``claim`` or ``token``.
 
     Raises:
         ValueError: it has something else.
     """
-    match message.value:
-        case {"id": int(number), "object": dict(claim)}:
-            return Answer(number, claim, "")
-        case {"id": int(number), "error": str(error)}:
+    match message:
+        case Message(_, {"id": int(number), "error": str(error)}):
             return Answer(number, None, error)
-    raise ValueError(f"claim: {shown(message.value)} has neither an object nor an error")
+        case Message("claim", {"id": int(number), "object": dict(claim)}):
+            return Answer(number, claim, "")
+        case Message("token", {"id": int(number), "allowed": bool(), "why": str()} as said):
+            return Answer(number, said, "")
+    raise ValueError(f"{message.name}: {shown(message.value)} has neither what was asked nor an error")

@@ -27,7 +27,8 @@ from launcherkit_plugin.cluster.protocol import (
     settings,
 )
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
-from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster
+from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster, TokenNotReviewed
+from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
 ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
@@ -102,21 +103,37 @@ class ClusterSocket:
         Raises:
             ClaimUnreadable: it is not there, is another one of that name, or there was no answer in that time.
         """
-        whose = f"{namespace}/{name}"
+        try:
+            return await self._ask("get-claim", {"namespace": namespace, "name": name, "uid": uid}, seconds)
+        except _NotAnswered as why:
+            raise _unreadable(f"{namespace}/{name}", str(why)) from None
+
+    async def review_token(self, token: str, seconds: float) -> Review:
+        """See `launcherkit_plugin.page.gate.Reviews`."""
+        try:
+            said = await self._ask("review-token", {"token": token}, seconds)
+        except _NotAnswered as why:
+            raise _not_reviewed(str(why)) from None
+        return Review(said["allowed"], said["why"])
+
+    async def _ask(self, name: str, body: Mapping[str, object], seconds: float) -> dict[str, Any]:
+        """What the cluster's process answers.
+
+        Raises:
+            _NotAnswered: why it doesn't.
+        """
         if not self.listens:
-            raise _unreadable(whose, "nothing here connects to the cluster")
+            raise _NotAnswered("nothing here connects to the cluster")
         self._requests += 1
         number = self._requests
         self._answers[number] = asyncio.get_running_loop().create_future()
-        self._down.ask(number, {"id": number, "namespace": namespace, "name": name, "uid": uid})
+        self._down.ask(number, name, body)
         self._some.set()
         try:
             return await asyncio.wait_for(self._answers[number], seconds)
         except TimeoutError:
             why = "has not answered" if self._writer is not None else "is not connected"
-            raise _unreadable(whose, f"the cluster's process {why} within {seconds:g} s") from None
-        except _NoClaim as refused:
-            raise _unreadable(whose, str(refused)) from None
+            raise _NotAnswered(f"the cluster's process {why} within {seconds:g} s") from None
         finally:
             del self._answers[number]
             self._down.answered(number)
@@ -205,8 +222,8 @@ class ClusterSocket:
                 self._log("info", f"the pod {shown(message.value)} has ended")
                 self._wakeups.give(Wakeup.PODS)
                 return
-            case "claim":
-                self._hear_claim(message)
+            case "claim" | "token":
+                self._hear_answer(message)
                 return
             case "kubevirt":
                 self._heard["kubevirt"] = settings(message)
@@ -218,19 +235,19 @@ class ClusterSocket:
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
 
-    def _hear_claim(self, message: Message) -> None:
-        number, claim, error = answer(message)
+    def _hear_answer(self, message: Message) -> None:
+        number, found, error = answer(message)
         waiting = self._answers.get(number)
         if waiting is None or waiting.done():
             return  # nobody waits any more
-        if claim is None:
-            waiting.set_exception(_NoClaim(error))
+        if found is None:
+            waiting.set_exception(_NotAnswered(error))
         else:
-            waiting.set_result(claim)
+            waiting.set_result(found)
 
 
-class _NoClaim(Exception):
-    """Why there is no claim, as the other side says it."""
+class _NotAnswered(Exception):
+    """Why there is no answer, as the other side says it or by itself."""
 
 
 def _unreadable(claim: str, why: str) -> ClaimUnreadable:
@@ -239,6 +256,14 @@ def _unreadable(claim: str, why: str) -> ClaimUnreadable:
         "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
         "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows it.",
         file=f"ResourceClaim {claim}",
+    )
+
+
+def _not_reviewed(why: str) -> TokenNotReviewed:
+    return TokenNotReviewed(
+        f"the token can't be reviewed: {why}",
+        "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to create "
+        "tokenreviews and subjectaccessreviews, as the component `page` allows it.",
     )
 
 

@@ -126,7 +126,7 @@ def load(document: Any) -> Reading:
 
 
 def _config(document: Any) -> Config:
-    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, rescan_seconds, dra = document
+    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, rescan_seconds, dra, *rest = document
     return Config(
         auto,
         tuple(map(_pci_rule, pci)),
@@ -138,6 +138,7 @@ def _config(document: Any) -> Config:
         None if cdi is None else CdiConfig(*cdi),
         rescan_seconds,
         None if dra is None else DraConfig(*dra),
+        *rest,
     )
 
 

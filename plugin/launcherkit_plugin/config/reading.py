@@ -134,6 +134,7 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
         cdi=None if written.cdi is None else written.cdi.value(),
         rescan_seconds=written.rescan_seconds,
         dra=None if written.dra is None else written.dra.value(),
+        page=written.page,
     )
 
 

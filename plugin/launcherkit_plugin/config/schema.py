@@ -35,6 +35,7 @@ from launcherkit_plugin.model.config import (
     Mode,
     NodeChoice,
     OnDemand,
+    PageChoice,
     PciRule,
     Selector,
     VgpuVfRule,
@@ -309,6 +310,11 @@ class WrittenConfig(Written):
     dra: WrittenDra | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
+    )
+    page: PageChoice = Field(
+        "auto",
+        description="Who gets the page of the node, beside the metrics: whoever asks where these are on loopback and "
+        "nobody elsewhere, who sends a token that the cluster finds good, or nobody.",
     )
 
     @model_validator(mode="after")

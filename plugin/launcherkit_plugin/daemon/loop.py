@@ -14,6 +14,7 @@ from typing import Any
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
@@ -34,6 +35,16 @@ REGISTRATION_SECONDS = 0.2
 """Between the first list and the look at the whole host, which would compete with the kubelet's first calls."""
 
 
+class Outlets(NamedTuple):
+    """Who is told what there is, beside the kubelet."""
+
+    publish: Callable[[HostFacts, Sequence[Resource], DraConfig | None], None]
+    """Others of the node, by which configuration of the DRA driver, when it has changed; may raise a
+    `LauncherkitError`."""
+    show: Callable[[HostFacts, Sequence[Resource], Usage], None]
+    """Who shows it with who has what; after every look, and when something was given away."""
+
+
 class Daemon:
     """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`.
 
@@ -41,7 +52,7 @@ class Daemon:
         setup: what the configuration amounts to at the start.
         read_usage: who has what.
         reload: what the configuration says now; None where it says what it did.
-        publish: tells others of the node what there is, by which configuration of the DRA driver.
+        outlets: who else is told.
     """
 
     def __init__(
@@ -54,7 +65,7 @@ class Daemon:
         looks: Looks,
         read_usage: Callable[[], Awaitable[Usage]],
         reload: Callable[[], Awaitable[Setup | None]],
-        publish: Callable[[HostFacts, Sequence[Resource], DraConfig | None], None],
+        outlets: Outlets,
     ) -> None:
         self._setup = setup
         self._allocator = allocator
@@ -63,7 +74,7 @@ class Daemon:
         self._looks = looks
         self._read_usage = read_usage
         self._read_setup = reload
-        self._publish = publish
+        self._outlets = outlets
         self._turned: Callable[[], None] = lambda: None
         self._facts: HostFacts | None = None
         self._reported: dict[str, Resource] = {}
@@ -237,7 +248,9 @@ class Daemon:
         return offered
 
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
-        self._reporter.metrics.held_groups(len(held_groups(listed, self._allocator.usage())))
+        usage = self._allocator.usage()
+        self._reporter.metrics.held_groups(len(held_groups(listed, usage)))
+        self._outlets.show(facts, list(listed.values()), usage)
         if facts is self._facts and listed == self._reported:
             return  # something was given away, which has made no difference to others
         for change in changes(self._reported, listed):
@@ -248,7 +261,7 @@ class Daemon:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
         try:
-            self._publish(facts, list(listed.values()), self._setup.dra)
+            self._outlets.publish(facts, list(listed.values()), self._setup.dra)
             self._reporter.well("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)

@@ -27,7 +27,8 @@ from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.dra_wiring import DraDrivers
-from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
+from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
+from launcherkit_plugin.daemon.page_wiring import PageDoor
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
@@ -37,7 +38,7 @@ from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progre
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
-from launcherkit_plugin.model.config import Auto, Config, DraConfig, Reading
+from launcherkit_plugin.model.config import Auto, Config, DraConfig, PageChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.telemetry.http import Health
@@ -75,6 +76,7 @@ class Options(NamedTuple):
     proc: str
     features_dir: str
     dra: bool = False
+    page: PageChoice | None = None
 
     @property
     def plugins(self) -> str:
@@ -121,7 +123,8 @@ async def _serve(
     wakeups = WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
-        reporter = Reporter(log, await _metrics(options, health, log, opened), cluster)
+        door = PageDoor(options.page, env, options.host, cluster, log)
+        reporter = Reporter(log, await _metrics(options, health, door, log, opened), door.recent)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         wiring = _wiring(options, reporter, wakeups)
@@ -150,7 +153,7 @@ async def _serve(
             labels.write(features(facts, resources))
 
         watch()
-        configuration = _Configuration(source, cluster, watch, wiring)
+        configuration = _Configuration(source, cluster, watch, wiring, door)
         looks = _looks(options, wiring)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter).read
@@ -168,7 +171,7 @@ async def _serve(
             looks=looks,
             read_usage=read_usage,
             reload=configuration.reload,
-            publish=publish,
+            outlets=Outlets(publish, door.saw),
         )
         started.set()
         await daemon.run(advertiser, stop, health.turned)
@@ -219,8 +222,16 @@ def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wirin
 class _Configuration:
     """The configuration, by its file and the cluster, and what the daemon makes of it."""
 
-    def __init__(self, source: ConfigSource, cluster: ClusterSocket, watch: Callable[[], None], wiring: Wiring) -> None:
+    def __init__(
+        self,
+        source: ConfigSource,
+        cluster: ClusterSocket,
+        watch: Callable[[], None],
+        wiring: Wiring,
+        door: PageDoor,
+    ) -> None:
         """``watch`` is called whenever one comes into force: its files may be others."""
+        self._door = door
         self._source = source
         self._cluster = cluster
         self._watch = watch
@@ -251,6 +262,7 @@ class _Configuration:
 
     def in_force(self, reading: Reading) -> Setup:
         """What the daemon works with from now on."""
+        self._door.configure(reading.config.page)
         for note in reading.notes:
             self._wiring.reporter.log("info", note.text, topic=note.topic)
         self._watch()
@@ -358,7 +370,7 @@ def _node_hook(
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
-async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExitStack) -> Metrics:
+async def _metrics(options: Options, health: Health, door: PageDoor, log: Log, opened: AsyncExitStack) -> Metrics:
     if options.probe_socket is not None:
         from launcherkit_plugin.telemetry.http import probe_pages, serving_at
 
@@ -369,7 +381,8 @@ async def _metrics(options: Options, health: Health, log: Log, opened: AsyncExit
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics, metrics_pages
 
     metrics = PrometheusMetrics()
-    pages = metrics_pages(metrics.registry, options.metrics_token_file)
-    served = await opened.enter_async_context(serving(options.metrics_address, pages))
+    door.pages.update(metrics_pages(metrics.registry, options.metrics_token_file))
+    served = await opened.enter_async_context(serving(options.metrics_address, door.pages))
+    door.served(served)
     log("info", f"metrics are served on {served.where}")
     return metrics

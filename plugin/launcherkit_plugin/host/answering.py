@@ -9,6 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 1.0
@@ -17,6 +21,11 @@ _END_SECONDS = 1.0
 
 class NoAnswer(Exception):
     """Why there is none."""
+
+    def __init__(self, why: str, hanging: Process | None = None) -> None:
+        super().__init__(why)
+        self.hanging = hanging
+        """The process, where it was killed and has not ended: it waits in the kernel."""
 
 
 def command_of(module: str) -> tuple[str, ...]:
@@ -36,7 +45,6 @@ async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes
         NoAnswer: it can't be started, failed, or takes longer. It is killed then, and not waited for.
     """
     import asyncio  # not above: the other process doesn't need it, and must start fast
-    from contextlib import suppress
 
     pipe = asyncio.subprocess.PIPE
     try:
@@ -46,16 +54,24 @@ async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes
     try:
         answer, complaint = await asyncio.wait_for(process.communicate(question), patience)
     except TimeoutError as problem:
-        raise NoAnswer(f"no answer within {patience:g} s") from problem
-    finally:
-        if process.returncode is None:
-            process.kill()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _END_SECONDS)
+        await _end(process)
+        raise NoAnswer(f"no answer within {patience:g} s", None if process.returncode else process) from problem
+    except asyncio.CancelledError:
+        await _end(process)
+        raise
     if process.returncode != 0:
         last = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise NoAnswer(f"it ended with {process.returncode}" + (f": {last}" if last else ""))
     return answer
+
+
+async def _end(process: Process) -> None:
+    import asyncio
+    from contextlib import suppress
+
+    process.kill()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _END_SECONDS)
 
 
 def answer_with(make: Callable[[bytes], bytes]) -> None:

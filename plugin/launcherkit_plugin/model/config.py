@@ -34,6 +34,12 @@ CdiNames: TypeAlias = Literal["uuid", "index"]
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether what was bound on demand is given back to its driver once nobody needs it."""
 
+PageChoice: TypeAlias = Literal["auto", "token", "off"]
+"""Who gets the page of the node: where the metrics listen on loopback whoever is there and elsewhere nobody; who has a
+token that the cluster finds good; nobody."""
+
+PAGE: tuple[PageChoice, ...] = ("auto", "token", "off")
+
 AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
 
 
@@ -226,6 +232,8 @@ class Config(NamedTuple):
     """The longest time between two scans of the host."""
     dra: DraConfig | None = None
     """None: there is no DRA driver."""
+    page: PageChoice = "auto"
+    """What the command line says goes before it."""
 
     @property
     def rules(self) -> tuple[PciRule | MdevRule | VgpuVfRule, ...]:

@@ -378,6 +378,23 @@ class CardInOtherUse(LauncherkitError):
     code = "LK843"
 
 
+# 85x: the page of the node
+
+
+class PageNotServed(LauncherkitError):
+    """The page is wanted, and something is missing without which it can't be, or not safely."""
+
+    code = "LK851"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class TokenNotReviewed(LauncherkitError):
+    """Nobody says whether a token is good: the cluster's process is away, or may not ask."""
+
+    code = "LK852"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
 # 86x: rehearsals
 
 

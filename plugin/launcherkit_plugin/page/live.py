@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -30,7 +31,7 @@ STREAM_SECONDS = 300.0
 KEEP_SECONDS = 60.0
 """For how long a drawing that nobody asks for is kept."""
 _IDLE = 3
-"""After a drawing so many times as long as it took is waited before another: a node with many changes has work to do."""
+"""So many times as long as a drawing took is waited before another: a node with many changes has work to do."""
 
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -89,6 +90,8 @@ class NodePage:
         self._drawing: asyncio.Task[_Drawing] | None = None
         self._drawn: _Drawing | None = None
         self._rested = 0.0
+        self._hanging: Process | None = None
+        """A process that has not come back from sysfs."""
         self._forgetting: asyncio.TimerHandle | None = None
         recent.told = lambda: self._loop.call_soon_threadsafe(self._change)
 
@@ -168,8 +171,11 @@ class NodePage:
         await asyncio.sleep(self._rested - self._loop.time())
         began = self._loop.time()
         try:
-            drawn = await self._drawn_by_process(self.view())
-        except NoAnswer:
+            drawn = await self._drawn_by_process(
+                self.view(tree=self._hanging is None or bool(self._hanging.returncode))
+            )
+        except NoAnswer as problem:
+            self._hanging = problem.hanging
             drawn = await self._drawn_by_process(self.view(tree=False))
         self._rested = self._loop.time() + _IDLE * (self._loop.time() - began)
         self._drawn = drawn

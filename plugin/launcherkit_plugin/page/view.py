@@ -107,9 +107,13 @@ def load_view(text: bytes) -> NodeView:
         LookupError, TypeError, ValueError: it is none.
     """
     found: list[Any] = json.loads(text)
-    *first, unhealthy, source, held, changes = found
+    node, version, made, host, counts, unhealthy, source, held, changes = found
     return NodeView(
-        *first,
+        node,
+        version,
+        made,
+        host,
+        counts,
         tuple(UnhealthyDevice(*each) for each in unhealthy),
         source,
         tuple(PageHolder(*each) for each in held),

@@ -197,7 +197,9 @@ class _Connections:
             await server.wait_closed()
 
 
-def _join(those: dict[asyncio.StreamWriter, asyncio.Task[None] | None], writer: asyncio.StreamWriter, most: int) -> None:
+def _join(
+    those: dict[asyncio.StreamWriter, asyncio.Task[None] | None], writer: asyncio.StreamWriter, most: int
+) -> None:
     while len(those) >= most:
         oldest = next(iter(those))
         del those[oldest]

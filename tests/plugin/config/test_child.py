@@ -19,6 +19,7 @@ from launcherkit_plugin.config.child import answer_of, decode_answer, dump, load
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
+    PAGE,
     CdiConfig,
     Config,
     ContainerUse,
@@ -105,6 +106,7 @@ configs = st.builds(
     st.dictionaries(st.text(), st.text(), max_size=2),
     st.dictionaries(st.integers(), st.text(), max_size=2),
     rescan_seconds=st.floats(0, 1e9),
+    page=st.sampled_from(PAGE),
     cdi=st.none() | st.builds(CdiConfig, st.text(), st.booleans()),
     dra=st.none() | st.builds(DraConfig, st.text(), st.booleans(), evict=st.booleans()),
 )
@@ -192,7 +194,7 @@ def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> Non
         assert not Path(f"/proc/{told.read_text()}").exists()
 
 
-CHILD = "import os, sys, time; from launcherkit_plugin.config.child import end_with; end_with(int(sys.argv[1]));"
+CHILD = "import os, sys, time; from launcherkit_plugin.host.answering import end_with; end_with(int(sys.argv[1]));"
 
 
 def test_it_ends_with_who_has_started_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, WakingAllocator
+from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, Progress
@@ -111,6 +111,7 @@ class Stage:
         self.next_setup: Callable[[], Setup | None] = lambda: None
         self.check: Callable[[Sequence[Resource]], object] = len
         self.published: list[Resource] = []
+        self.shown: list[tuple[Sequence[Resource], Usage]] = []
         self.rounds = 0
         self.stop = loop.call(asyncio.Event)
         self.wakeups = loop.call(WakeupQueue, 0.01)
@@ -127,7 +128,10 @@ class Stage:
             looks=Looks(Guarded(), self._scan, read_bound, stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
-            publish=lambda facts, resources, dra: self.published.__setitem__(slice(None), resources),
+            outlets=Outlets(
+                lambda facts, resources, dra: self.published.__setitem__(slice(None), resources),
+                lambda facts, resources, usage: self.shown.append((resources, usage)),
+            ),
         )
         self.running: Future[None] | None = None
 

@@ -1,0 +1,102 @@
+"""The page of the node beside the metrics: whether there is one, and who gets it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.cluster.socket import ClusterSocket
+from launcherkit_plugin.model.config import PageChoice
+from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.model.errors import PageNotServed
+from launcherkit_plugin.model.node import NODE
+from launcherkit_plugin.page.recent import RecentChanges
+from launcherkit_plugin.telemetry.http import Page, Served
+from launcherkit_plugin.telemetry.reporter import Log
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.page.live import NodePage
+
+
+class PageDoor:
+    """Where the page is, as the command line and the configuration say.
+
+    Args:
+        said: on the command line.
+        env: of the process.
+        root: of the host's file system.
+        cluster: has tokens reviewed.
+        log: is told where it is.
+    """
+
+    def __init__(
+        self, said: PageChoice | None, env: Mapping[str, str], root: str, cluster: ClusterSocket, log: Log
+    ) -> None:
+        self._said = said
+        self._node = env.get(NODE) or os.uname().nodename
+        self._root = root
+        self._cluster = cluster
+        self._log = log
+        self._served: Served | None = None
+        self._open: PageChoice = "off"
+        self._page: NodePage | None = None
+        self.recent = RecentChanges(cluster, time.time)
+        self.pages: dict[str, Page] = {}
+        """What the server of the metrics serves; the page comes and goes."""
+
+    def served(self, served: Served) -> None:
+        """The server of the metrics is there."""
+        self._served = served
+
+    def configure(self, choice: PageChoice) -> None:
+        """A configuration comes into force.
+
+        Raises:
+            PageNotServed: it wants a page that can't be.
+        """
+        wanted = self._said or choice
+        if wanted == "auto" and not (self._served and self._served.loopback):
+            wanted = "off"
+        if wanted == "token" and (self._served is None or not self._cluster.listens):
+            flag = "--cluster-socket" if self._served else "--metrics-address"
+            raise _not_served("the page is to be for who has a good token", flag)
+        if wanted == self._open:
+            return
+        self._open = wanted
+        if wanted == "off":
+            self.pages.pop("/", None)
+            self.pages.pop("/events", None)
+            self._page = None
+            return
+        self._open_for(wanted)
+
+    def _open_for(self, wanted: PageChoice) -> None:
+        from launcherkit_plugin.page.gate import TokenGate, loopback_gate
+        from launcherkit_plugin.page.live import NodePage
+
+        self._page = self._page or NodePage(self._node, self._root, self.recent, time.time)
+        gate = TokenGate(self._cluster, time.monotonic) if wanted == "token" else loopback_gate
+        self.pages.update(self._page.pages(gate))
+        assert self._served is not None
+        who = "for who has a token" if wanted == "token" else "for this host alone"
+        self._log("info", f"the page of the node is served on http://{self._served.where}/, {who}")
+
+    def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
+        """What the daemon's last look has found."""
+        if self._page is not None:
+            self._page.saw(facts, resources, usage)
+
+
+def _not_served(what: str, flag: str) -> PageNotServed:
+    return PageNotServed(
+        f"{what}, and {flag} isn't given",
+        {
+            "--cluster-socket": "Add the component `cluster`, whose process has the cluster review tokens; or serve "
+            "the metrics on loopback, where the page takes no token: `page: auto`.",
+            "--metrics-address": "Give --metrics-address ADDRESS: the page is beside the metrics.",
+        }[flag],
+        key=flag,
+    )

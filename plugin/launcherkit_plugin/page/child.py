@@ -1,0 +1,31 @@
+"""The process that draws the page: it reads the host anew, answers with a line of the policy and the page, and ends."""
+
+from __future__ import annotations
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.render.host import topology_of
+from launcherkit.sources.pci_ids import PATHS
+from launcherkit.topology.tree import HostTopology
+from launcherkit_plugin.host.answering import answer_with
+from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.page.drawing import draw_page
+from launcherkit_plugin.page.view import load_view
+
+
+def drawn(question: bytes) -> bytes:
+    """The answer to a view."""
+    view = load_view(question)
+    policy, text = draw_page(view, _topology(view.host) if view.host else None)
+    return f"{policy}\n{text}".encode("utf-8", "backslashreplace")
+
+
+def _topology(root: str) -> HostTopology | None:
+    try:
+        host = node_host(root)
+        return topology_of(host.scan()._replace(recorded=host.recorded), PATHS, every=False)
+    except LauncherkitError:  # what the daemon knows is there all the same
+        return None
+
+
+if __name__ == "__main__":
+    answer_with(drawn)

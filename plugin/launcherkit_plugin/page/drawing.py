@@ -1,0 +1,195 @@
+"""Draws the page: resources, what is Unhealthy, who holds what, the tree of ``launcherkit topology``, the last changes.
+
+Whatever the node has, the page has a bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from html import escape
+from typing import cast
+
+from launcherkit.render.columns import counted, visible
+from launcherkit.render.page import sheet, tree
+from launcherkit.render.paper import PAPER
+from launcherkit.topology.holders import vm_of
+from launcherkit.topology.tree import HeldDevice, HostTopology
+from launcherkit_plugin.model.device import Reason
+from launcherkit_plugin.page.advice import ADVICE
+from launcherkit_plugin.page.looks import SCRIPT, STYLE
+from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice
+from launcherkit_plugin.telemetry.reporter import USUAL
+
+MOST_UNHEALTHY, MOST_BUSY, MOST_HELD = 100, 200, 300
+"""So many rows are drawn of a kind."""
+PAGE_BYTES = 290_000
+"""Of the page; a tree for which that leaves no room is left to the command that draws it."""
+POLICY = (
+    "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
+    """Content-Security-Policy and HTML of the page.
+
+    Args:
+        view: what the daemon says.
+        topology: of the host; None where it can't be read.
+    """
+    title = f"{visible(view.node)}: devices for guests"
+    style = PAPER + STYLE
+    summary = _summary(view)
+    first = "\n".join(
+        (
+            f"<header><h1>{_text(view.node)}</h1>",
+            f'<p id="live" role="status">as of {_time(view.made)}</p></header>',
+            f'<main data-version="{escape(view.version)}" data-summary="{escape(summary)}">',
+            *_section("resources", "Resources", _resources(view)),
+            *_section("unhealthy", "Unhealthy", _unhealthy(view.unhealthy)),
+            *_section("held", "Who holds what", _held(view)),
+        )
+    )
+    last = "\n".join(
+        (*_section("changes", "Last changes", _changes(view.changes)), "</main>", f"<script>{SCRIPT}</script>")
+    )
+    room = PAGE_BYTES - len((first + last + style).encode("utf-8", "backslashreplace"))
+    body = "\n".join((first, *_section("host", "The host", _host(view, topology, room)), last))
+    text = sheet(title, style, body).replace("</head>", '<link rel="icon" href="data:,"/></head>', 1)
+    return POLICY.format(_hash(style), _hash(SCRIPT)), text
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _summary(view: NodeView) -> str:
+    bad = sum(each.reason not in USUAL for each in view.unhealthy)
+    return f"{counted(sum(view.counts.values()), 'device')}, {bad} Unhealthy, {len(view.held)} held"
+
+
+def _section(name: str, title: str, lines: Iterable[str]) -> Iterator[str]:
+    yield f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
+    yield from lines
+    yield "</section>"
+
+
+def _time(when: float) -> str:
+    moment = datetime.fromtimestamp(when, UTC)
+    return f'<time datetime="{moment:%Y-%m-%dT%H:%M:%SZ}">{moment:%Y-%m-%d %H:%M:%S} UTC</time>'
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))
+
+
+def _resources(view: NodeView) -> Iterator[str]:
+    if not view.counts:
+        yield '<p class="none">Nothing is advertised.</p>'
+        return
+    bad = Counter(each.resource for each in view.unhealthy if each.reason not in USUAL)
+    held = Counter(each.resource for each in view.held)
+    yield '<ul class="cards">'
+    for name, number in sorted(view.counts.items()):
+        words = [f"<b>{number}</b> {'device' if number == 1 else 'devices'}", f"<b>{held[name]}</b> held"]
+        words.append(f'<b class="bad">{bad[name]} Unhealthy</b>' if bad[name] else '<span class="good">all well</span>')
+        yield f'<li class="{"trouble" if bad[name] else "well"}"><h3>{_text(name)}</h3><p>{" · ".join(words)}</p></li>'
+    yield "</ul>"
+
+
+def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
+    bad = [each for each in them if each.reason not in USUAL]
+    busy = [each for each in them if each.reason in USUAL]
+    if not bad:
+        yield '<p class="none">Nothing is Unhealthy.</p>'
+    for each in bad[:MOST_UNHEALTHY]:
+        advice = ADVICE[cast(Reason, each.reason)]
+        code = f' <span class="badge bad">{advice.code}</span>' if advice.code else ""
+        more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
+        yield (
+            f'<article class="trouble" tabindex="0"><h3 class="label">{_text(each.device)}</h3>'
+            f'<p class="facts">{_text(each.resource)}{code} <span class="bad">{_text(each.reason)}</span> '
+            f"since {_time(each.since)}</p><p>{_text(each.text)}</p>"
+            f'<p class="todo">{_code(advice.text)}{more}</p></article>'
+        )
+    yield from _more(len(bad) - MOST_UNHEALTHY)
+    if busy:
+        words = f"{counted(len(busy), 'device')} can't be had now, for others are in use"
+        yield f'<details><summary><span class="label">{words}</span></summary><ul>'
+        yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MOST_BUSY])
+        yield "</ul>"
+        yield from _more(len(busy) - MOST_BUSY)
+        yield "</details>"
+
+
+def _code(text: str) -> str:
+    """Text with what stands between backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if odd % 2 else part for odd, part in enumerate(parts))
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > 0:
+        yield f"<p>And {number} more.</p>"
+
+
+def _held(view: NodeView) -> Iterator[str]:
+    if view.source == "none":
+        yield "<p>It isn't known: the kubelet's PodResources can't be read, nor its checkpoint.</p>"
+    if not view.held:
+        yield '<p class="none">Nobody holds anything.</p>' if view.source != "none" else ""
+        return
+    yield (
+        '<table><thead><tr><th scope="col">Device</th><th scope="col">VM</th><th scope="col">Pod or claim</th>'
+        '<th scope="col">Container</th><th scope="col">Resource</th></tr></thead><tbody>'
+    )
+    for each in view.held[:MOST_HELD]:
+        cells = (vm_of(each.pod) or "", _who(each), each.container, each.resource)  # their names are in STYLE
+        rest = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+        yield f'<tr><th scope="row" class="label">{_text(each.device)}</th>{rest}</tr>'
+    yield "</tbody></table>"
+    yield from _more(len(view.held) - MOST_HELD)
+
+
+def _who(held: PageHolder) -> str:
+    return f"ResourceClaim {held.claim}" if held.claim else held.pod or "a pod that is being started"
+
+
+def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[str]:
+    if topology is None:
+        yield "<p>It can't be read: the files of a device in sysfs hang, or are not there.</p>"
+        return
+    text = tree(_with_holders(topology, view.held))
+    if len(text.encode("utf-8", "backslashreplace")) > room:
+        yield "<p>It has too much to be drawn here; <code>launcherkit topology</code> draws it on the node.</p>"
+        return
+    yield text
+
+
+def _with_holders(topology: HostTopology, held: Iterable[PageHolder]) -> HostTopology:
+    """IDs are addresses and UUIDs already."""
+    them = (
+        HeldDevice(each.device, each.resource, _pod(each), each.container, each.claim, vm_of(each.pod)) for each in held
+    )
+    return replace(topology, held=tuple(them))
+
+
+def _pod(held: PageHolder) -> str:
+    return "" if held.claim else held.pod or "that is being started"
+
+
+def _changes(changes: Sequence[NodeChange]) -> Iterator[str]:
+    if not changes:
+        yield '<p class="none">None since the daemon started.</p>'
+        return
+    tones: Mapping[str, str] = {"Warning": "bad", "Normal": "good"}
+    yield "<ol>"
+    for each in changes:
+        badge = f'<span class="badge {tones[each.type]}">{_text(each.reason)}</span>'
+        yield f"<li>{_time(each.when)} {badge} {_text(each.text)}</li>"
+    yield "</ol>"

@@ -1,0 +1,113 @@
+"""Who may see the page: on loopback whoever is there; elsewhere who has a token that the cluster finds good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from launcherkit_plugin.model.errors import TokenNotReviewed
+from launcherkit_plugin.model.review import Review
+from launcherkit_plugin.telemetry.http import Answer
+
+REVIEW_SECONDS = 5.0
+"""For the cluster's answer."""
+GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
+"""For how long an answer holds."""
+MOST_TOKENS = 256
+"""Whose answers are remembered."""
+MOST_REVIEWS = 4
+"""At once: who sends many tokens must not keep the API server busy."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_CHALLENGES = (("WWW-Authenticate", "Bearer"), ("WWW-Authenticate", 'Basic realm="a token as the password"'))
+
+
+async def loopback_gate(headers: Mapping[str, str]) -> Answer | None:
+    """Whoever speaks to this host by a name that is always its own: a name in the DNS may be made to lead here, and a
+    page of that name would read what only this host is to see.
+    """
+    host = headers.get("host", "")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if name.lower() in _LOOPBACK:
+        return None
+    return Answer("421 Misdirected Request", b"the page is at localhost, 127.0.0.1 and [::1] alone\n")
+
+
+class Reviews(Protocol):
+    """What asks the cluster."""
+
+    async def review_token(self, token: str, seconds: float) -> Review:
+        """Whether a token is good, and may get the page.
+
+        Raises:
+            TokenNotReviewed: nobody has answered in that time.
+        """
+        ...
+
+
+class TokenGate:
+    """Whoever sends a good token, as ``Bearer`` or as the password of ``Basic``, for which a browser asks by itself.
+
+    Args:
+        reviews: asks the cluster.
+        clock: seconds on a monotonic clock.
+    """
+
+    def __init__(self, reviews: Reviews, clock: Callable[[], float]) -> None:
+        self._reviews = reviews
+        self._clock = clock
+        self._known: dict[bytes, tuple[Review, float]] = {}
+        """By the hash of a token: what holds, until when."""
+        self._asking = 0
+
+    async def __call__(self, headers: Mapping[str, str]) -> Answer | None:
+        """See `launcherkit_plugin.page.live.Gate`."""
+        token = token_in(headers.get("authorization", ""))
+        if not token:
+            return Answer("401 Unauthorized", b"a token is needed\n", headers=_CHALLENGES)
+        try:
+            review = await self._review(token)
+        except TokenNotReviewed as problem:
+            return Answer("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
+        if review is None:
+            return Answer("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
+        if review.allowed:
+            return None
+        return Answer("401 Unauthorized", f"{review.why}\n".encode(), headers=_CHALLENGES)
+
+    async def _review(self, token: str) -> Review | None:
+        """What holds of a token; None where too much is being asked already."""
+        import hashlib  # not above: it brings OpenSSL into a daemon that may see no token
+
+        key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        review, until = self._known.get(key, (None, 0.0))
+        if review is not None and self._clock() < until:
+            return review
+        if self._asking >= MOST_REVIEWS:
+            return None
+        self._asking += 1
+        try:
+            review = await self._reviews.review_token(token, REVIEW_SECONDS)
+        finally:
+            self._asking -= 1
+        self._known.pop(key, None)
+        while len(self._known) >= MOST_TOKENS:
+            self._known.pop(next(iter(self._known)))
+        self._known[key] = review, self._clock() + (GOOD_SECONDS if review.allowed else BAD_SECONDS)
+        return review
+
+
+def token_in(authorization: str) -> str:
+    """The token in a header ``Authorization``; empty where there is none."""
+    scheme, _, given = authorization.partition(" ")
+    given = given.strip()
+    if scheme.lower() == "basic":
+        import base64
+
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:  # no base64, no UTF-8
+            return ""
+    elif scheme.lower() != "bearer":
+        return ""
+    return given if given.isascii() and given.isprintable() and " " not in given else ""

@@ -1,0 +1,164 @@
+"""What the page says, and that it has a bound."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.render.host import topology_of
+from launcherkit.sources.host import Host
+from launcherkit.topology.tree import HostTopology
+from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Problem, Reason, Resource, Usage
+from launcherkit_plugin.page.advice import ADVICE
+from launcherkit_plugin.page.drawing import draw_page
+from launcherkit_plugin.page.view import NodeChange, NodeView, dump_view, holders_of, load_view, unhealthy_of
+from tests.support.hosttree import HostTree
+
+GPU = "nvidia.com/GPU"
+ODD = "<b>&\x1b"
+NOON = 1_790_000_000.0
+
+
+def view(*reasons: Reason | None, held: int = 0, pod: str = "team/virt-launcher-vm-x2x8p") -> NodeView:
+    """A node with a card for each reason, None for a healthy one; the first so many are held."""
+    ids = [f"0000:{number >> 5:02x}:{number & 31:02x}.0" for number in range(max(len(reasons), held))]
+    devices = {
+        device: Device(device, problem=Problem(reason, f"{device} is so") if reason else None)
+        for device, reason in zip(ids, reasons, strict=False)
+    }
+    resource = Resource(GPU, "PCI_RESOURCE_X", devices)
+    since = dict.fromkeys(((GPU, device) for device in devices), NOON)
+    usage = Usage("pod-resources", {GPU: {device: Holder(pod, "compute") for device in ids[:held]}})
+    unhealthy = unhealthy_of([resource], since)
+    changes = (NodeChange(NOON, "Warning", "DeviceUnhealthy", "it is so"),)
+    return NodeView(
+        "node-1", "a-1", NOON, "/", {GPU: len(devices)}, unhealthy, usage.source, holders_of(usage), changes
+    )
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.tags: list[str] = []
+        self.hidden = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        self.hidden = tag in ("style", "script")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden and data.strip():
+            self.parts.append(data.strip())
+
+
+def said(view: NodeView, topology: HostTopology | None = None) -> str:
+    parser = _Text()
+    parser.feed(draw_page(view, topology)[1])
+    return " ".join(parser.parts)
+
+
+def host(tmp_path: Path, cards: int) -> HostTopology:
+    tree = HostTree(tmp_path)
+    for number in range(cards):
+        tree.card(f"{number >> 5:04x}:{(number & 31) + 1:02x}:00", group=number + 1)
+    return topology_of(Host.from_sysfs(tmp_path).scan(), (), every=False)
+
+
+def test_what_is_unhealthy_comes_with_its_reason_since_when_and_what_to_do() -> None:
+    text = said(view(None, "config-space"))
+    assert "0000:00:01.0 nvidia.com/GPU LK208 config-space since 2026-09-21 14:13:20 UTC 0000:00:01.0 is so" in text
+    assert ADVICE["config-space"].text.partition(" `")[0] in text
+    assert "launcherkit explain LK208 says more." in text
+    assert "2 devices · 0 held · 1 Unhealthy" in text
+
+
+def test_what_others_use_is_no_trouble() -> None:
+    text = said(view(None, "mate-in-use", "no-room"))
+    assert "Nothing is Unhealthy." in text
+    assert "2 devices can't be had now, for others are in use" in text
+    assert "LK" not in text
+
+
+def test_a_card_that_a_vm_has_says_so_with_the_vms_name_and_in_the_tree_too(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.card("0000:00:00", group=1)
+    text = said(view(None, held=1), topology_of(Host.from_sysfs(tmp_path).scan(), (), every=False))
+    assert "0000:00:00.0 vm team/virt-launcher-vm-x2x8p compute nvidia.com/GPU" in text
+    assert "held by pod team/virt-launcher-vm-x2x8p (VM vm)" in text
+
+
+def test_who_has_a_device_by_a_claim_or_is_only_being_started_is_told() -> None:
+    of_claim = Holder("", "", ClaimRef("team", "gpu", "u-1"))
+    usage = Usage("pod-resources", {GPU: {"0000:01:00.0": of_claim, "0000:02:00.0": Holder("")}})
+    text = said(view()._replace(held=holders_of(usage)))
+    assert "ResourceClaim team/gpu" in text
+    assert "a pod that is being started" in text
+
+
+def test_where_nothing_is_known_it_does_not_say_that_there_is_nothing() -> None:
+    text = said(view(None)._replace(source="none"))
+    assert "It isn't known" in text
+    assert "Nobody holds anything" not in text
+    assert "It can't be read: the files of a device in sysfs hang, or are not there." in text
+
+
+def test_nothing_that_others_chose_becomes_markup() -> None:
+    bad = view("failed", held=1, pod=f"team/{ODD}")
+    bad = bad._replace(
+        node=ODD,
+        counts={ODD: 1},
+        unhealthy=tuple(each._replace(device=ODD, resource=ODD, text=ODD) for each in bad.unhealthy),
+        changes=(NodeChange(NOON, "Normal", ODD, ODD),),
+    )
+    text = draw_page(bad, None)[1]
+    parser = _Text()
+    parser.feed(text)
+    assert parser.tags.count("b") == 3  # how many there are, are held, are Unhealthy
+    assert "\x1b" not in text
+    assert "<b>&\\x1b" in " ".join(parser.parts)
+
+
+def test_the_policy_allows_the_page_itself_and_nothing_else() -> None:
+    policy, text = draw_page(view(None), None)
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)| on\w+=| style=", text)
+
+
+def test_of_a_node_with_4096_devices_the_page_has_a_bound(tmp_path: Path) -> None:
+    most = view(*(["failed"] * 2000), *(["mate-in-use"] * 2096), held=4096)  # type: ignore[arg-type]
+    most = most._replace(changes=tuple(NodeChange(NOON, "Warning", "DeviceUnhealthy", "x" * 1024) for _ in range(30)))
+    text = draw_page(most, host(tmp_path, 256))[1]
+    assert len(text.encode()) < 300_000
+    assert "And 1900 more." in text
+    assert "And 3796 more." in text
+    assert "It has too much to be drawn here" in text
+
+
+def test_256_cards_are_drawn_whole_in_less_than_300_kb(tmp_path: Path) -> None:
+    topology = host(tmp_path, 256)
+    text = draw_page(view(*[None] * 256, held=256), topology)[1]
+    assert text.count('class="function"') == 512
+    assert len(text.encode()) < 300_000
+
+
+def test_a_view_is_the_same_on_the_other_side() -> None:
+    before = view(None, "gone", held=2)
+    assert load_view(dump_view(before)) == before
+
+
+@pytest.mark.parametrize("reason", get_args(Reason))
+def test_every_reason_has_something_to_do_and_a_code_that_exists(reason: Reason) -> None:
+    advice = ADVICE[reason]
+    assert advice.text.endswith(".")
+    assert not advice.code or advice.code in LauncherkitError.codes()
