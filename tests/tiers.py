@@ -156,6 +156,9 @@ IMAGES = Tier(
     root=True,
 )
 
+# Debian's; Ubuntu's package is a snap, which needs a snapd.
+BROWSER = Tier("browser", needs=(("chromium", ("chromium",)),))
+
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
 # The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
 API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
@@ -171,6 +174,7 @@ TIERS = (
     GUEST,
     API,
     IMAGES,
+    BROWSER,
     CLUSTER,
     KUBELET,
     KERNEL,

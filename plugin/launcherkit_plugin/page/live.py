@@ -30,8 +30,8 @@ STREAM_SECONDS = 300.0
 """After which a browser has to ask again, and to show again that it may."""
 KEEP_SECONDS = 60.0
 """For how long a drawing that nobody asks for is kept."""
-_IDLE = 3
-"""So many times as long as a drawing took is waited before another: a node with many changes has work to do."""
+MOST_OF_A_CPU = 0.5
+"""That drawings take, however many changes there are: after each it is waited."""
 
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -177,7 +177,7 @@ class NodePage:
         except NoAnswer as problem:
             self._hanging = problem.hanging
             drawn = await self._drawn_by_process(self.view(tree=False))
-        self._rested = self._loop.time() + _IDLE * (self._loop.time() - began)
+        self._rested = self._loop.time() + (1 / MOST_OF_A_CPU - 1) * (self._loop.time() - began)
         self._drawn = drawn
         return drawn
 

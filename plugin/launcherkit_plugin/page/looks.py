@@ -43,7 +43,12 @@ SCRIPT = """
 (() => {
 const live = document.getElementById("live");
 const main = () => document.querySelector("main");
-const key = e => (e.querySelector(".label") || e).textContent;
+function key(e) {
+  const names = [];
+  for (let at = e; at; at = at.parentElement.closest("details, section"))
+    names.push(at.id || (at.querySelector(".label") || at).textContent);
+  return names.join("/");
+}
 const all = (e, what) => [...e.querySelectorAll(what)];
 let wanted = "", busy = false;
 function say(tone, text) {
