@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -37,6 +38,9 @@ from tests.support.kubelet import Kubelet
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # a directory of our own
 """sysfs is in memory, too: on a disk that others use a look waits for that."""
 CARDS = 256
+_METRICS = "127.0.0.1:18099"
+_SETTLED = 4.0
+"""Seconds after the start: the first look ends, and the collector begins."""
 MODELS = (0x2204, 0x2230, 0x20B5, 0x1EB8)
 PLUGIN = (sys.executable, "-m", "launcherkit_plugin", "serve", "--auto", "nvidia")
 BARE = (sys.executable, str(Path(__file__).with_name("_bare_plugin.py")))
@@ -164,6 +168,8 @@ def memory(root: Path, folder: Path) -> None:
             f"without a cluster: {_proportional(process.pid):.1f} MB (PSS) with {CARDS} devices; at most 36 wanted; "
             f"{_resident(process.pid):.1f} MB resident"
         )
+    with _kubelet(folder / "page") as kubelet:
+        _page_memory(root, kubelet)
     told = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
     with (
         server.running(folder) as kubeconfig,
@@ -179,6 +185,26 @@ def memory(root: Path, folder: Path) -> None:
             f"with one: {sum(both):.1f} MB (PSS), {both[0]:.1f} of them the daemon's, which serves metrics too; "
             f"at most 76 wanted; {resident:.1f} MB resident"
         )
+
+
+def _page_memory(root: Path, kubelet: Kubelet) -> None:
+    """The daemon with metrics alone, with a page that nobody asks for, and with one that a browser follows."""
+    taken, drawn = [], 0
+    for choice, looked_at in (("off", False), ("auto", False), ("auto", True)):
+        with _running("plugin", root, kubelet, "--metrics-address", _METRICS, "--page", choice) as process:
+            _wait(kubelet, "nvidia.com/")
+            time.sleep(_SETTLED)
+            with closing(HTTPConnection(_METRICS)) as stream, closing(HTTPConnection(_METRICS)) as page:
+                if looked_at:
+                    stream.request("GET", "/events")
+                    stream.getresponse().readline()
+                    page.request("GET", "/")
+                    drawn = len(page.getresponse().read())
+                taken.append(_proportional(process.pid))
+    print(
+        f"with metrics: {taken[0]:.1f} MB (PSS); with the page {taken[1]:.1f}, while somebody looks {taken[2]:.1f}; "
+        f"at most 4 more wanted; it has {drawn / 1e3:.0f} KB"
+    )
 
 
 def _allocate(kubelet: Kubelet, resource: str, ids: Sequence[str], calls: int) -> list[float]:
