@@ -72,7 +72,7 @@ def test_it_is_drawn_whole_at_every_width_and_asks_nobody_else(
     beyond = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth).length"
     assert browser.value(beyond) == 0
     assert browser.value("document.querySelectorAll('#host p.function').length") == 2 * rig.cards
-    assert "(VM training)" in browser.value("document.getElementById('host').innerText")
+    browser.wait("document.getElementById('host').textContent.includes('(VM training)')")
     dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(part => part < 40)"
     assert browser.value(dark) == (scheme == "dark")
     assert {url for url in browser.requests if not url.startswith("data:")} == {rig.url, f"{rig.url}events"}
