@@ -25,6 +25,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "config-space": Advice("Reset the card or turn the machine's power off and on; see `dmesg` for why.", "LK208"),
     "asleep": Advice("Set `d3cold_allowed` to 0 and `power/control` to on, for all of its group.", "LK207"),
     "mate-in-use": Advice("Nothing: it can be had again when that pod has ended.", "LK714"),
+    "other-use": Advice("Nothing: it can be had again when its other use has ended.", "LK843"),
     "other-type": Advice("Nothing: it can be had when the vGPUs of the other type are gone."),
     "no-room": Advice("Nothing: it can be had when vGPUs of that card are gone."),
     "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
