@@ -124,7 +124,7 @@ IDLE = "LAUNCHERKIT_TEST_IDLE"
 """For how many seconds a test of the tier api looks on to see that nothing is written."""
 
 KILLS = "LAUNCHERKIT_TEST_KILLS"
-"""How often the tests of the kernel tier that kill a daemon at random moments do so."""
+"""How often the tests that kill a daemon at random moments do so."""
 
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(

@@ -74,17 +74,19 @@ class _Pods(threading.Thread):
         self.ended += 1
 
 
-def kill_and_see(node: Node, kills: int, seconds: float, *classes: str) -> Seen:
-    """Kill a driver that runs, so many times.
+def kill_and_see(node: Node, kills: int, *classes: str) -> Seen:
+    """Start a driver, and kill it so many times: while it starts, or within as long a time after that.
 
     Args:
-        seconds: the longest time between a start and a kill.
         classes: of the claims' requests.
 
     Raises:
         AssertionError: two pods share a node, or something of a claim is left in the end.
     """
     chance = random.Random(kills)
+    began = time.monotonic()
+    node.start()
+    seconds = 2 * (time.monotonic() - began)
     before = node.left()
     pods = _Pods(node, classes, random.Random(1))
     pods.start()
