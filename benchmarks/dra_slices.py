@@ -2,7 +2,7 @@
 
 The host has 1,024 cards of four functions, two to an IOMMU group, so that every device has a counter. Each figure is
 the median of interleaved pairs in one process, in CPU time: the look at the host, or what the device plugin does too,
-then that and what DRA does after it.
+then that and what DRA does after it. What was imported is kept from the collector, as the daemon keeps it.
 
     python benchmarks/dra_slices.py [--pairs 15] [--cards 1024]
 """
@@ -10,6 +10,7 @@ then that and what DRA does after it.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import tempfile
@@ -106,6 +107,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="launcherkit-bench-") as directory:
         build(Path(directory), args.cards)
         one = Pass(Path(directory))
+        gc.collect()
+        gc.freeze()
         sizes = [len(spec["devices"]) for spec in one.specs if "devices" in spec]
         print(f"{args.cards * FUNCTIONS} functions, {len(sizes)} slices of at most {max(sizes)} devices")
         measure("look, inventory and slices, to the look", one.look, one.looked_and_published, args.pairs)

@@ -55,8 +55,11 @@ def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int
     """The sizes of the prefetchable 64-bit BARs of each slot that functions are in, but of HD audio, which has none."""
     cards: dict[tuple[int, ...], list[int]] = {}
     for address in addresses:
-        function, detail = host.functions.get(address), host.details.get(address)
-        if function is not None and not function.is_hd_audio and detail is not None and detail.resources:
+        function = host.functions.get(address)
+        if function is None or function.is_hd_audio:
+            continue
+        detail = host.details.get(address)
+        if detail is not None and detail.resources:
             cards.setdefault(address[:3], []).extend(prefetchable(detail.resources))
     return list(cards.values())
 

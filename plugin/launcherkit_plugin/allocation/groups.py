@@ -161,15 +161,30 @@ def _one_pod(one: Holder, other: Holder) -> bool:
 
 
 def with_group_members(members: GroupMembers, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
-    """Resources with the group members of what pods have Unhealthy; what a pod has itself stays as it is (K4)."""
+    """Resources with the group members of what pods have Unhealthy; what a pod has itself stays as it is (K4).
+
+    For DRA that, too, is Unhealthy, for the scheduler doesn't know of it: the device plugin gave it away before (D4).
+    """
+    by_plugin = {
+        key: holder for devices in usage.kept.values() for key, holder in devices.items() if holder.claim is None
+    }
     return tuple(
-        resource._replace(devices={device.id: device for device in _overlaid(resource, members, usage)})
+        resource._replace(
+            devices={
+                device.id: device for device in _overlaid(resource, members, usage, by_plugin if resource.dra else {})
+            }
+        )
         for resource in resources
     )
 
 
-def _overlaid(resource: Resource, members: GroupMembers, usage: Usage) -> Iterator[Device]:
+def _overlaid(
+    resource: Resource, members: GroupMembers, usage: Usage, by_plugin: Mapping[str, Holder]
+) -> Iterator[Device]:
     for device in resource.devices.values():
+        if device.healthy and device.id in by_plugin:
+            yield device._replace(problem=Problem("mate-in-use", f"{by_plugin[device.id]} has {device.id}"))
+            continue
         if device.healthy and device.groups and usage.holder(resource.name, device.id) is None:
             problem = members.in_the_way(resource, device)
             if problem is not None:

@@ -98,7 +98,8 @@ def _slices(config: Config, resources: Iterable[Resource], facts: HostFacts, arg
         return json.dumps(listed, indent=2) + "\n"
     import yaml
 
-    text: str = yaml.safe_dump(listed, sort_keys=False)
+    dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})  # devices share values
+    text: str = yaml.dump(listed, Dumper=dumper, sort_keys=False)
     return text
 
 

@@ -1,7 +1,7 @@
 """The files of a prepared ResourceClaim: what they say and where they are (D9). Pure.
 
-One CDI file has the device nodes, and the variables, of each device of the claim. Each request has a file of metadata
-(KEP-5304) with the attributes of its devices, and a CDI file that mounts it into the containers.
+Each request has a file of metadata (KEP-5304) with the attributes of its devices. One CDI file has the device nodes and
+the variables of each device of the claim; the first device of a request brings its metadata, as a mount.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, PreparedDevice
-from launcherkit_plugin.dra.labels import LONGEST_TEXT, attribute
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef
 
@@ -53,10 +53,6 @@ class ClaimPlaces(NamedTuple):
         """The CDI file with a claim's devices."""
         return f"{self.cdi}/{self.driver}_{uid}.json"
 
-    def metadata_cdi(self, uid: str, request: str) -> str:
-        """The CDI file that mounts the metadata of a request."""
-        return f"{self.cdi}/{self.driver}_metadata_{uid}_{request}.json"
-
     def metadata_folder(self, ref: ClaimRef) -> str:
         """The folder of the metadata of all claims of its name; where that is too long for a folder, of this one."""
         name = f"{ref.namespace}_{ref.name}"
@@ -70,7 +66,6 @@ class ClaimPlaces(NamedTuple):
         """Every file of a claim with these requests."""
         for request in dict.fromkeys(requests):
             yield self.metadata_file(ref, request)
-            yield self.metadata_cdi(ref.uid, request)
         yield self.of_claim(ref.uid)
 
 
@@ -82,50 +77,45 @@ class GivenDevice(NamedTuple):
     id: str
     nodes: tuple[str, ...]
     env: Mapping[str, str]
-    attributes: Mapping[str, int | bool | str]
+    attributes: Attributes
 
 
 def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -> tuple[PreparedDevice, ...]:
-    """The devices as the kubelet is told of them. The first of each request brings the metadata of the request."""
-    found, told = [], set()
-    for device in given:
-        result = device.result
-        cdi = [f"{driver}/claim={_name_of(claim.ref, result)}"]
-        if result.request not in told:
-            told.add(result.request)
-            cdi.append(f"{driver}/metadata={claim.ref.uid}_{result.request}")
-        found.append(
-            PreparedDevice(
-                result.request, result.pool, result.device, device.resource, device.id, tuple(cdi), result.share_id
-            )
+    """The devices as the kubelet is told of them."""
+    return tuple(
+        PreparedDevice(
+            result.request,
+            result.pool,
+            result.device,
+            device.resource,
+            device.id,
+            (f"{driver}/claim={_name_of(claim.ref, result)}",),
+            result.share_id,
         )
-    return tuple(found)
+        for device in given
+        for result in (device.result,)
+    )
 
 
 def files_of(claim: AllocatedClaim, given: Sequence[GivenDevice], places: ClaimPlaces) -> dict[str, bytes]:
     """The content of every file by its path, in the order in which they are to be written."""
-    ref, files = claim.ref, {}
-    for request in dict.fromkeys(device.result.request for device in given):
-        path = places.metadata_file(ref, request)
-        files[path] = _metadata(claim, request, given, places.driver)
-        mount = {"hostPath": path, "containerPath": _in_container(claim, request, places.driver)}
-        edits = {"mounts": [mount | {"options": ["ro", "bind"]}]}
-        files[places.metadata_cdi(ref.uid, request)] = _cdi(
-            f"{places.driver}/metadata", [(f"{ref.uid}_{request}", edits)]
-        )
-    devices = [(_name_of(ref, device.result), _edits(device, places.dev_root)) for device in given]
-    files[places.of_claim(ref.uid)] = _cdi(f"{places.driver}/claim", devices)
+    files, devices = {}, []
+    for device in given:
+        request, edits = device.result.request, _edits(device, places.dev_root)
+        path = places.metadata_file(claim.ref, request)
+        if path not in files:
+            files[path] = _metadata(claim, request, given, places.driver)
+            mount = {"hostPath": path, "containerPath": _in_container(claim, request, places.driver)}
+            edits["mounts"] = [mount | {"options": ["ro", "bind"]}]
+        devices.append({"name": _name_of(claim.ref, device.result), "containerEdits": edits})
+    whole = {"cdiVersion": VERSION, "kind": f"{places.driver}/claim", "devices": devices}
+    files[places.of_claim(claim.ref.uid)] = (json.dumps(whole) + "\n").encode()
     return files
 
 
 def _edits(device: GivenDevice, dev_root: str) -> dict[str, Any]:
     env = {"env": [f"{name}={value}" for name, value in device.env.items()]} if device.env else {}
     return {**env, "deviceNodes": [node_edit(node, dev_root) for node in device.nodes]}
-
-
-def _cdi(kind: str, devices: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
-    named = [{"name": name, "containerEdits": edits} for name, edits in devices]
-    return (json.dumps({"cdiVersion": VERSION, "kind": kind, "devices": named}) + "\n").encode()
 
 
 def _name_of(ref: ClaimRef, result: AllocatedDevice) -> str:
@@ -145,7 +135,7 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
             "driver": driver,
             "pool": device.result.pool,
             "name": device.result.device,
-            "attributes": {name: attribute(value) for name, value in sorted(device.attributes.items())},
+            "attributes": device.attributes,
         }
         for device in given
         if device.result.request == request
@@ -165,7 +155,7 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
     return "".join(f'{{"apiVersion": "metadata.resource.k8s.io/{version}", {rest}\n' for version in _VERSIONS).encode()
 
 
-def sibling_attributes(siblings: Iterable[str]) -> dict[str, str]:
+def sibling_attributes(siblings: Iterable[str]) -> Attributes:
     """The addresses of what comes along with a device, comma-separated: ``siblings``, and where they are too long for
     one attribute ``siblings2`` and so on.
     """
@@ -176,4 +166,4 @@ def sibling_attributes(siblings: Iterable[str]) -> dict[str, str]:
             values[-1] = longer
         else:
             values.append(address)
-    return {f"siblings{number if number > 1 else ''}": value for number, value in enumerate(values, 1)}
+    return {f"siblings{number if number > 1 else ''}": attribute(value) for number, value in enumerate(values, 1)}

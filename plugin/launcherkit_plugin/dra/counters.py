@@ -32,7 +32,7 @@ class Sharer(NamedTuple):
     groups: frozenset[int]
     """IOMMU groups (K3)."""
     card: str
-    """Of a vGPU its card; else empty."""
+    """Of a vGPU its card, of a VF its physical function; else empty."""
     most: int
     """Of a vGPU: how many of its kind the card has room for; 0: unknown."""
     place: str
@@ -81,17 +81,21 @@ def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
-    """A card's room, of which a vGPU takes its share and the whole card all; none where all fit in together."""
-    vgpus: dict[str, list[int]] = {}
+    """A card's room, of which a vGPU takes its share, a VF one, and the whole card all; none where all fit in together.
+
+    Cards that one device has together are counted in one set.
+    """
+    parts: dict[str, list[int]] = {}
     for position, sharer in enumerate(sharers):
         if sharer.card:
-            vgpus.setdefault(sharer.card, []).append(position)
+            parts.setdefault(sharer.card, []).append(position)
     whole: dict[str, list[int]] = {}
     for position, sharer in enumerate(sharers):
-        for card in map(str, sharer.functions if vgpus and not sharer.card else ()):
-            if card in vgpus:
+        for card in map(str, sharer.functions if parts and not sharer.card else ()):
+            if card in parts:
                 whole.setdefault(card, []).append(position)
-    for card, positions in vgpus.items():
+    counted: dict[tuple[int, ...], tuple[str, dict[int, int], int]] = {}
+    for card, positions in parts.items():
         room = _room([sharers[position] for position in positions])
         amounts = {position: room // sharers[position].most if sharers[position].most else 1 for position in positions}
         amounts |= dict.fromkeys(whole.get(card, ()), room)
@@ -100,13 +104,18 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
             place = sharers[position].place
             places[place] = max(places.get(place, 0), amount)
         if sum(places.values()) > room:
-            name = label("card", card)
-            yield from ((position, CounterUse(name, "card", amount, room)) for position, amount in amounts.items())
+            counted[tuple(amounts)] = card, amounts, room
+    for cluster in _clusters(counted):
+        together = sorted((counted[positions] for positions in cluster), key=lambda each: each[0])
+        for number, (_, amounts, room) in enumerate(together):
+            counter = f"card-{number}" if len(together) > 1 else "card"
+            for position, amount in amounts.items():
+                yield position, CounterUse(label("card", together[0][0]), counter, amount, room)
 
 
-def _room(vgpus: Sequence[Sharer]) -> int:
+def _room(parts: Sequence[Sharer]) -> int:
     """Units that a card is counted in, so that each type's share is whole; those of unknown share take one each."""
-    measure = lcm(*{sharer.most for sharer in vgpus if sharer.most})
+    measure = lcm(*{sharer.most for sharer in parts if sharer.most})
     room = measure if measure <= LARGEST else LARGEST
-    unknown = sum(not sharer.most for sharer in vgpus)
+    unknown = sum(not sharer.most for sharer in parts)
     return room * max(1, -(-unknown // room))

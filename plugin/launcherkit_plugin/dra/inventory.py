@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
@@ -11,15 +12,15 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.window import card_bars, window_need
 from launcherkit.resolve.vfio import IOMMUFD_NODE, bound_to_vfio
 from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses
-from launcherkit_plugin.dra.labels import LONGEST_TEXT, device_name, is_bdf
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute, device_name, is_bdf
 from launcherkit_plugin.model.device import Device, Problem, Resource
 
 STANDARD = "resource.kubernetes.io/"
 """Before the names of attributes that mean the same for every driver."""
 TAINTS = "launcherkit.io/"
 
-
-Attributes: TypeAlias = dict[str, int | bool | str]
+_Values: TypeAlias = dict[str, int | bool | str]
+"""Of attributes; an empty text is none."""
 
 
 class Taint(NamedTuple):
@@ -41,7 +42,7 @@ class DraDevice(NamedTuple):
     """The name of its `launcherkit_plugin.model.device.Resource`."""
     id: str
     """Of its `launcherkit_plugin.model.device.Device` there."""
-    attributes: Mapping[str, int | bool | str]
+    attributes: Attributes
     """Names without a domain are the driver's."""
     capacity: Mapping[str, str]
     """Quantities as Kubernetes writes them: ``32Gi``."""
@@ -66,7 +67,14 @@ def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = F
         for device in resource.devices.values()
     ]
     sharers = [
-        Sharer(device.id, device.groups, device.card, device.most, device.place or device.id, device.functions)
+        Sharer(
+            device.id,
+            device.groups,
+            device.card or _physical_function(device, host),
+            device.most,
+            device.place or device.id,
+            device.functions,
+        )
         for _, device in listed
     ]
     effect = "NoExecute" if evict else "NoSchedule"
@@ -88,28 +96,37 @@ def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = F
 
 def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attributes:
     """What CEL can ask for. IOMMU groups are not among it: their numbers change with a boot."""
-    attributes: Attributes = {}
-    if len(resource.name) <= LONGEST_TEXT:  # a part of it would be another resource's
-        attributes["resource"] = resource.name
-    if device.numa_node is not None:
-        attributes[f"{STANDARD}numaNode"] = device.numa_node
-    address = PciAddress.parse(device.id) if is_bdf(device.id) else None
+    address = _primary(device)
     function = _function(address, device, host)
-    if function is not None:
-        attributes |= {
-            "class": f"{function.class_code:06x}",
-            "vendorID": f"{function.vendor:04x}",
-            "deviceID": f"{function.device:04x}",
-        }
-    attributes |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)
-    if address is not None:
-        attributes[f"{STANDARD}pciBusID"] = device.id
-        attributes |= _of_binding(function, host.details.get(address), host)
-    if device.path and device.path[0].startswith("pci"):
-        attributes[f"{STANDARD}pcieRoot"] = device.path[0]
-    return {
-        name: _short(value) if isinstance(value, str) else value for name, value in attributes.items() if value != ""
+    values: _Values = {
+        # A part of a long name would be another resource's.
+        "resource": resource.name if len(resource.name) <= LONGEST_TEXT else "",
+        f"{STANDARD}pcieRoot": device.path[0] if device.path and device.path[0].startswith("pci") else "",
     }
+    if device.numa_node is not None:
+        values[f"{STANDARD}numaNode"] = device.numa_node
+    if function is not None:
+        values["class"] = f"{function.class_code:06x}"
+        values["vendorID"] = f"{function.vendor:04x}"
+        values["deviceID"] = f"{function.device:04x}"
+    values |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)
+    if address is not None:
+        values[f"{STANDARD}pciBusID"] = device.id
+        values |= _of_binding(function, host.details.get(address), host)
+    return {name: attribute(value) for name, value in sorted(values.items()) if value != ""}
+
+
+def _physical_function(device: Device, host: HostFacts) -> str:
+    """That of a VF; else empty."""
+    function = host.functions.get(device.functions[0]) if device.functions else None
+    return "" if function is None or function.physfn is None else str(function.physfn)
+
+
+def _primary(device: Device) -> PciAddress | None:
+    """None for an mdev."""
+    if device.functions:
+        return device.functions[0]
+    return PciAddress.parse(device.id) if is_bdf(device.id) else None
 
 
 def _function(address: PciAddress | None, device: Device, host: HostFacts) -> PciFunction | None:
@@ -119,15 +136,15 @@ def _function(address: PciAddress | None, device: Device, host: HostFacts) -> Pc
     return None if address is None else host.functions.get(address)
 
 
-def _of_card(device: Device, function: PciFunction | None) -> Attributes:
-    found: Attributes = {"type": "card", "functions": len(device.functions), "model": device.model}
+def _of_card(device: Device, function: PciFunction | None) -> _Values:
+    found: _Values = {"type": "card", "functions": len(device.functions), "model": device.model}
     if function is not None and function.physfn is not None:
         found |= {"type": "vf", "card": str(function.physfn)}
     return found
 
 
-def _of_vgpu(device: Device) -> Attributes:
-    found: Attributes = {"type": "vgpu", "card": device.card}
+def _of_vgpu(device: Device) -> _Values:
+    found: _Values = {"type": "vgpu", "card": device.card}
     if len(device.vgpu_types) == 1:
         found["vgpuType"] = device.vgpu_types[0]
     if not is_bdf(device.id):
@@ -135,18 +152,14 @@ def _of_vgpu(device: Device) -> Attributes:
     return found
 
 
-def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: HostFacts) -> Attributes:
+def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: HostFacts) -> _Values:
     if function is None or detail is None:
         return {}
     cdev = detail.vfio_dev is not None and (host.nodes is None or IOMMUFD_NODE in host.nodes)
-    found: Attributes = {"iommufd": cdev}
+    found: _Values = {"iommufd": cdev}
     if function.driver is not None and bound_to_vfio(function, detail):
         found["vfioDriver"] = function.driver
     return found
-
-
-def _short(text: str) -> str:
-    return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
 
 
 def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, str]:
@@ -156,6 +169,7 @@ def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, 
     return {"window64": quantity(window_need(card_bars(device.functions, host)))}
 
 
+@lru_cache(maxsize=1024)
 def quantity(amount: int) -> str:
     """An amount as Kubernetes writes it: the API server changes any other spelling to this one."""
     for base, suffixes in ((1024, ("Ki", "Mi", "Gi", "Ti", "Pi")), (1000, ("k", "M", "G", "T", "P"))):

@@ -6,7 +6,9 @@ And how the values of their attributes are written.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeAlias
 from zlib import crc32
 
 from launcherkit_plugin.model.device import Resource
@@ -15,6 +17,8 @@ LONGEST = 63
 """Characters of a DNS label."""
 LONGEST_TEXT = 64
 """Bytes of an attribute's value that is text."""
+Attributes: TypeAlias = Mapping[str, Mapping[str, int | bool | str]]
+"""Of a device, as the API writes them, in slices and in metadata: ``{"functions": {"int": 2}}``."""
 _NOT_IN_LABEL = re.compile("[^a-z0-9]+")
 
 
@@ -35,10 +39,12 @@ def device_name(resource: Resource, key: str) -> str:
     )
 
 
-def attribute(value: int | bool | str) -> dict[str, int | bool | str]:
-    """An attribute's value as the API writes it, in slices and in metadata."""
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
-    return {kind: value}
+@lru_cache(maxsize=8192, typed=True)
+def attribute(value: int | bool | str) -> Mapping[str, int | bool | str]:
+    """An attribute's value as the API writes it; a text that is too long is cut. Devices share it."""
+    if isinstance(value, str):
+        return {"string": value.encode()[:LONGEST_TEXT].decode(errors="ignore")}
+    return {"bool" if isinstance(value, bool) else "int": value}
 
 
 def is_bdf(key: str) -> bool:

@@ -10,6 +10,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import IOMMUFD_NODE
 from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice
+from launcherkit_plugin.dra.labels import Attributes, attribute
 from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant
@@ -106,10 +107,10 @@ def _container(request: str) -> str:
     return extended[1] if extended else ""
 
 
-def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> dict[str, int | bool | str]:
+def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> Attributes:
     """What is published, and what only its user has to know."""
-    more: dict[str, int | bool | str] = {} if parameters.rom is None else {"rom": parameters.rom}
-    return {**more, **sibling_attributes(along), **listed.published.attributes}
+    rom = {} if parameters.rom is None else {"rom": attribute(parameters.rom)}
+    return {**rom, **sibling_attributes(along), **listed.published.attributes}
 
 
 def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
-from launcherkit_plugin.dra.labels import attribute
 
 MOST_DEVICES = 128
 """Of a slice whose devices have neither taints nor counters."""
@@ -37,7 +36,7 @@ def slice_list(specs: Sequence[Mapping[str, Any]], node: str) -> dict[str, Any]:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"generateName": f"{index:x}-{spec['driver']}-{node}-"},
-            "spec": {"driver": spec["driver"], "nodeName": node, "pool": pool.copy(), **spec},
+            "spec": {"driver": spec["driver"], "nodeName": node, "pool": pool, **spec},
         }
         for index, spec in enumerate(specs)
     ]
@@ -72,7 +71,7 @@ def _device(device: DraDevice) -> dict[str, Any]:
         uses.setdefault(use.set, {})[use.counter] = use.amount
     written: dict[str, Any] = {
         "name": device.name,
-        "attributes": {name: attribute(value) for name, value in sorted(device.attributes.items())},
+        "attributes": device.attributes,
         "capacity": {name: {"value": value} for name, value in sorted(device.capacity.items())},
         "consumesCounters": [{"counterSet": name, "counters": _amounts(each)} for name, each in sorted(uses.items())],
         "taints": [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints],

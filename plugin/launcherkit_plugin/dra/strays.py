@@ -14,10 +14,6 @@ from launcherkit_plugin.model.device import ClaimRef
 def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
     """The files of a claim, but for its record. Another claim of its name has metadata of its own."""
     yield places.of_claim(ref.uid)
-    start = places.metadata_cdi(ref.uid, "").removesuffix(".json").rpartition("/")[2]
-    for name in _names(places.cdi):
-        if name.startswith(start):
-            yield f"{places.cdi}/{name}"
     for request in _names(places.metadata_folder(ref)):
         path = places.metadata_file(ref, request)
         with suppress(OSError), open(path, "rb") as file:
@@ -30,7 +26,7 @@ def strays(places: ClaimPlaces, records: Records) -> Iterator[str]:
     known = records.claims.keys() | records.broken.keys()
     start = f"{places.driver}_"
     for name in _names(places.cdi):
-        uid = name.removeprefix(start).removeprefix("metadata_").partition("_")[0].removesuffix(".json")
+        uid = name.removeprefix(start).removesuffix(".json")
         if name.startswith(f".{start}") or (name.startswith(start) and uid not in known):
             yield f"{places.cdi}/{name}"
     for name in _names(places.records):

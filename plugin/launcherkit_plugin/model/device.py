@@ -21,7 +21,7 @@ Reason: TypeAlias = Literal[
     "node",  # the device node is missing (V2)
     "config-space",  # reads all ones (V3)
     "asleep",  # D3cold (V3)
-    "mate-in-use",  # a pod has another device of its groups (K3)
+    "mate-in-use",  # a pod has another device of its groups (K3), or has had this one since it was another resource's
     "other-use",  # it is in use in another use: by a VM, Kata or containers (K10)
     "other-type",  # the parent has vGPUs of another type (G1)
     "no-room",  # the parent says that nothing more can be made on it

@@ -12,7 +12,7 @@ from launcherkit_plugin.allocation.groups import (
     refuse_split,
     with_group_members,
 )
-from launcherkit_plugin.model.device import Holder, Resource, Usage
+from launcherkit_plugin.model.device import ClaimRef, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import GroupSplit
 from tests.plugin.resources import device, resource, usage
 from tests.support.facts import card, facts
@@ -75,6 +75,15 @@ def test_group_members_are_found_in_other_resources_too() -> None:
 
 def test_what_a_pod_has_itself_stays_as_it_is() -> None:
     assert unhealthy([GPUS], usage({"gpu": {"a": "default/vm", "b": "default/vm"}})) == {}
+
+
+def test_what_a_pod_has_from_the_device_plugin_is_unhealthy_to_claims_and_what_a_claim_has_is_not() -> None:
+    claims = GPUS._replace(dra=True)
+    used = usage({"gpu": {"a": "default/vm", "b": "default/vm"}, "old": {"c": "default/other"}})
+    has = {"a": "default/vm has a", "b": "default/vm has b", "c": "default/other has c"}
+    assert unhealthy([claims], used) == {key: f"pod {text}" for key, text in has.items()}
+    holder = Holder("", claim=ClaimRef("default", "claim", "u-1"))
+    assert unhealthy([claims], Usage("pod-resources", {"gpu": {"c": holder}})) == {}
 
 
 def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:

@@ -108,7 +108,10 @@ class ClaimDesk:
         self.preparer.listed(
             {
                 dra_name(device.id): ListedDevice(
-                    DraDevice(dra_name(device.id), name, device.id, {"model": "A", "functions": 2}, {}), device
+                    DraDevice(
+                        dra_name(device.id), name, device.id, {"model": {"string": "A"}, "functions": {"int": 2}}, {}
+                    ),
+                    device,
                 )
                 for name, each in found.items()
                 for device in each.devices.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
+from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quantity
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
@@ -70,18 +72,18 @@ def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: P
             "a/GPU",
             "0000:e1:00.0",
             {
-                "resource": "a/GPU",
-                "type": "card",
-                "functions": 2,
-                "class": "030000",
-                "vendorID": "10de",
-                "deviceID": "2204",
-                "model": "GA102 [GeForce RTX 3090]",
-                "iommufd": True,
-                "vfioDriver": "vfio-pci",
-                "resource.kubernetes.io/numaNode": 1,
-                "resource.kubernetes.io/pciBusID": "0000:e1:00.0",
-                "resource.kubernetes.io/pcieRoot": "pci0000:00",
+                "resource": {"string": "a/GPU"},
+                "type": {"string": "card"},
+                "functions": {"int": 2},
+                "class": {"string": "030000"},
+                "vendorID": {"string": "10de"},
+                "deviceID": {"string": "2204"},
+                "model": {"string": "GA102 [GeForce RTX 3090]"},
+                "iommufd": {"bool": True},
+                "vfioDriver": {"string": "vfio-pci"},
+                "resource.kubernetes.io/numaNode": {"int": 1},
+                "resource.kubernetes.io/pciBusID": {"string": "0000:e1:00.0"},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
             },
             {"window64": "32Gi"},
         )
@@ -91,7 +93,7 @@ def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: P
 def test_what_is_not_known_is_left_out(tree: HostTree) -> None:
     tree.function("0000:e1:00.0", group=44, driver="vfio-pci")
     (device,) = published(tree, cards()).values()
-    assert device.attributes["iommufd"] is False
+    assert device.attributes["iommufd"] == {"bool": False}
     assert device.capacity == {"window64": "0"}
     assert not {"model", "card", "resource.kubernetes.io/numaNode"} & set(device.attributes)
 
@@ -101,14 +103,14 @@ def test_a_vf_names_its_card(tree: HostTree) -> None:
     tree.vf("0000:81:00.0", "0000:81:01.0", class_code=0x020000, driver="vfio-pci", group=4)
     rule = PciRule((Selector(virtual=True),), name="a/VF", dra=True)
     (device,) = published(tree, Config(pci=(rule,))).values()
-    assert (device.attributes["type"], device.attributes["card"]) == ("vf", "0000:81:00.0")
+    assert (device.attributes["type"], device.attributes["card"]) == ({"string": "vf"}, {"string": "0000:81:00.0"})
 
 
 def test_a_domain_of_five_digits_is_published_as_it_is(tree: HostTree) -> None:
     tree.function("10000:e1:00.0", driver="vfio-pci", group=44)
     (device,) = published(tree, cards()).values()
     assert device.name == "pci-10000-e1-00-0"
-    assert device.attributes["resource.kubernetes.io/pciBusID"] == "10000:e1:00.0"
+    assert device.attributes["resource.kubernetes.io/pciBusID"] == {"string": "10000:e1:00.0"}
 
 
 def test_a_long_text_is_cut_between_characters_and_a_long_resource_left_out(tree: HostTree, tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_long_text_is_cut_between_characters_and_a_long_resource_left_out(tree
     tree.card("0000:e1:00", group=44)
     name = f"{'a' * 60}.example.com/GPU"
     (device,) = published(tree, cards(name=name)._replace(pci_ids=str(tmp_path / "pci.ids"))).values()
-    assert device.attributes["model"] == "ä" * 32
+    assert device.attributes["model"] == {"string": "ä" * 32}
     assert "resource" not in device.attributes
 
 
@@ -163,7 +165,7 @@ def test_slots_of_an_empty_card_share_its_room_by_their_type(tree: HostTree) -> 
     offer(tree, "0000:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
     rule = MdevRule(("*",), mode="dynamic", dra=True)
     found = published(tree, Config(vgpu=VgpuConfig(mdevs=(rule,))))
-    uses = {(device.attributes["vgpuType"], device.counters) for device in found.values()}
+    uses = {(device.attributes["vgpuType"]["string"], device.counters) for device in found.values()}
     assert len(found) == 27
     assert uses == {
         (kind, (("card-0000-01-00-0", "card", share, 48),))
@@ -171,8 +173,8 @@ def test_slots_of_an_empty_card_share_its_room_by_their_type(tree: HostTree) -> 
     }
     device = next(iter(found.values()))
     assert device.name == f"mdev-{device.id}"
-    assert device.attributes["mdevUUID"] == device.id
-    assert (device.attributes["type"], device.attributes["card"]) == ("vgpu", "0000:01:00.0")
+    assert device.attributes["mdevUUID"] == {"string": device.id}
+    assert (device.attributes["type"], device.attributes["card"]) == ({"string": "vgpu"}, {"string": "0000:01:00.0"})
     assert "resource.kubernetes.io/pciBusID" not in device.attributes
 
 
@@ -183,7 +185,7 @@ def test_the_first_vgpu_of_a_card_taints_the_slots_of_other_types(tree: HostTree
     (types / "nvidia-1" / "description").write_text("max_instance=8\n")
     tree.mdev("0000:01:00.0", "nvidia-0", Slot("0000:01:00.0", "nvidia-0", 0).uuid, group=50)
     found = published(tree, Config(vgpu=VgpuConfig(mdevs=(MdevRule(("*",), mode="dynamic", dra=True),))))
-    taints = {(device.attributes["vgpuType"], device.taints) for device in found.values()}
+    taints = {(device.attributes["vgpuType"]["string"], device.taints) for device in found.values()}
     assert taints == {("T4-1Q", ()), ("T4-2Q", (Taint("launcherkit.io/other-type", "", "NoSchedule"),))}
 
 
@@ -207,18 +209,53 @@ def test_the_whole_card_takes_all_of_it() -> None:
     assert {use.total for device in found for use in device.counters} == {4}
 
 
+def amounts(found: Iterable[DraDevice]) -> dict[str, list[CounterUse]]:
+    return {device.id: sorted(device.counters) for device in found}
+
+
+def test_a_physical_function_takes_all_of_its_vfs_and_these_have_no_counter_without_it(tree: HostTree) -> None:
+    pf, vfs = "0000:81:00.0", ["0000:81:01.0", "0000:81:01.1"]
+    tree.function(pf, vendor=0x8086, device=0x1592, class_code=0x020000, driver="vfio-pci", group=3)
+    for group, vf in enumerate(vfs, 4):
+        tree.vf(pf, vf, class_code=0x020000, driver="vfio-pci", group=group)
+    network = Selector(classes=("02",))
+    rule = PciRule((network._replace(virtual=True), network._replace(virtual=False)), name="a/NIC", dra=True)
+    one = CounterUse("card-0000-81-00-0", "card", 1, 2)
+    assert amounts(published(tree, Config(pci=(rule,))).values()) == {
+        pf: [one._replace(amount=2)],
+        **{vf: [one] for vf in vfs},
+    }
+    alone = published(tree, Config(pci=(rule._replace(select=(network._replace(virtual=True),)),)))
+    assert amounts(alone.values()) == {vf: [] for vf in vfs}
+
+
+def test_physical_functions_that_go_together_are_counted_in_one_set(tree: HostTree) -> None:
+    ports = ["0000:81:00.0", "0000:81:00.1"]
+    for group, port in enumerate(ports, 3):
+        tree.function(port, vendor=0x8086, device=0x1592 + group, class_code=0x020000, driver="vfio-pci", group=group)
+        tree.vf(port, f"0000:81:0{group}.0", class_code=0x020000, driver="vfio-pci", group=group + 10)
+    network = Selector(classes=("02",))
+    rule = PciRule((network._replace(virtual=True), network._replace(addresses=(ports[0],))), name="a/NIC", dra=True)
+    first, second = (CounterUse("card-0000-81-00-0", f"card-{number}", 1, 1) for number in (0, 1))
+    assert amounts(published(tree, Config(pci=(rule,))).values()) == {
+        ports[0]: [first, second],
+        "0000:81:03.0": [first],
+        "0000:81:04.0": [second],
+    }
+
+
 def test_a_vf_that_may_have_one_of_two_types_is_two_devices_of_which_one_can_be_had(tree: HostTree) -> None:
     tree.function("0000:41:00.0", driver="nvidia", group=3)
     tree.vf("0000:41:00.0", "0000:41:00.4", vgpu="0", driver="nvidia", group=4)
     rule = VgpuVfRule(("*",), mode="dynamic", dra=True)
     found = list(published(tree, Config(vgpu=VgpuConfig(vfs=(rule,)))).values())
-    assert [device.attributes["vgpuType"] for device in found] == ["NVIDIA A40-1B", "NVIDIA A40-2B"]
+    assert [device.attributes["vgpuType"]["string"] for device in found] == ["NVIDIA A40-1B", "NVIDIA A40-2B"]
     assert [device.name.rpartition("-")[0] for device in found] == [
         "pci-0000-41-00-4-nvidia-a40-1b",
         "pci-0000-41-00-4-nvidia-a40-2b",
     ]
     assert {device.counters for device in found} == {(("group-0000-41-00-4", "group", 1, 1),)}
-    assert {device.attributes["resource.kubernetes.io/pciBusID"] for device in found} == {"0000:41:00.4"}
+    assert {device.attributes["resource.kubernetes.io/pciBusID"]["string"] for device in found} == {"0000:41:00.4"}
 
 
 def test_a_gone_device_keeps_its_name(tree: HostTree) -> None:

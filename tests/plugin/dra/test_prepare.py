@@ -36,9 +36,9 @@ from tests.support.provoked import provoked
 
 ONE, TWO, THREE = (f"{slot}.0" for slot in CARDS)
 CLAIM_FILE, RECORD = f"cdi/{DRIVER}_u-1.json", f"kubelet/plugins/{DRIVER}/claims/u-1.json"
-METADATA_CDI = f"cdi/{DRIVER}_metadata_u-1_gpu.json"
 METADATA = f"kubelet/plugins/{DRIVER}/dra-device-metadata/vms_gpu/gpu/metadata.json"
-ALL = sorted([CLAIM_FILE, METADATA_CDI, METADATA, RECORD])
+IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
+ALL = sorted([CLAIM_FILE, METADATA, RECORD])
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def desk(tmp_path: Path) -> ClaimDesk:
 def test_the_kubelet_is_told_each_device_and_by_which_names_a_runtime_finds_it(desk: ClaimDesk) -> None:
     (device,) = desk.prepare()
     assert (device.request, device.pool, device.device) == ("gpu", "node-1", "pci-0000-01-00-0")
-    assert device.cdi == (f"{DRIVER}/claim=u-1_pci-0000-01-00-0", f"{DRIVER}/metadata=u-1_gpu")
+    assert device.cdi == (f"{DRIVER}/claim=u-1_pci-0000-01-00-0",)
     assert desk.files() == ALL
     assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
     assert desk.woken == [Wakeup.GIVEN]
@@ -74,6 +74,13 @@ def test_a_container_gets_the_nodes_of_the_group_and_the_variable(desk: ClaimDes
                         {"path": "/dev/vfio/vfio", "permissions": "rwm"},
                         {"path": "/dev/vfio/7", "permissions": "rwm"},
                     ],
+                    "mounts": [
+                        {
+                            "hostPath": str(desk.folder / METADATA),
+                            "containerPath": f"{IN_CONTAINER}/resourceclaims/gpu/gpu/{DRIVER}-metadata.json",
+                            "options": ["ro", "bind"],
+                        }
+                    ],
                 },
             }
         ],
@@ -87,17 +94,8 @@ def test_variables_are_the_operators_choice(desk: ClaimDesk) -> None:
     assert "env" not in device["containerEdits"]
 
 
-def test_metadata_is_a_stream_of_the_same_object_once_a_version_mounted_where_readers_look(desk: ClaimDesk) -> None:
+def test_metadata_is_a_stream_of_the_same_object_once_a_version(desk: ClaimDesk) -> None:
     desk.prepare()
-    (device,) = desk.cdi(f"{DRIVER}_metadata_u-1_gpu.json")["devices"]
-    (mount,) = device["containerEdits"]["mounts"]
-    folder = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/gpu/gpu"
-    assert device["name"] == "u-1_gpu"
-    assert mount == {
-        "hostPath": str(desk.folder / METADATA),
-        "containerPath": f"{folder}/{DRIVER}-metadata.json",
-        "options": ["ro", "bind"],
-    }
     objects = [json.loads(line) for line in (desk.folder / METADATA).read_text().splitlines()]
     versions = [each.pop("apiVersion") for each in objects]
     assert versions == ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"]
@@ -129,7 +127,7 @@ def test_metadata_is_a_stream_of_the_same_object_once_a_version_mounted_where_re
 def test_metadata_of_a_claim_from_a_template_is_where_the_pod_names_it(desk: ClaimDesk) -> None:
     desk.allocate(annotations={"resource.kubernetes.io/pod-claim-name": "card"})
     desk.prepare()
-    (device,) = desk.cdi(f"{DRIVER}_metadata_u-1_gpu.json")["devices"]
+    (device,) = desk.cdi(f"{DRIVER}_u-1.json")["devices"]
     path = device["containerEdits"]["mounts"][0]["containerPath"]
     assert "/resourceclaimtemplates/card/gpu/" in path
     assert json.loads((desk.folder / METADATA).read_text().splitlines()[0])["podClaimName"] == "card"
@@ -144,10 +142,10 @@ def test_of_alternatives_the_request_itself_is_named(desk: ClaimDesk) -> None:
 def test_the_variable_lists_the_cards_of_a_request_which_a_container_may_have_alone(desk: ClaimDesk) -> None:
     desk.allocate(results={"b": [TWO], "a": [THREE, ONE]})
     devices = desk.prepare()
-    assert [(each.request, len(each.cdi)) for each in devices] == [("b", 2), ("a", 2), ("a", 1)]
-    variables = {
-        device["name"]: device["containerEdits"]["env"] for device in desk.cdi(f"{DRIVER}_u-1.json")["devices"]
-    }
+    assert [each.request for each in devices] == ["b", "a", "a"]
+    edits = {device["name"]: device["containerEdits"] for device in desk.cdi(f"{DRIVER}_u-1.json")["devices"]}
+    assert ["mounts" in each for each in edits.values()] == [True, True, False]  # the metadata of each request, once
+    variables = {name: each["env"] for name, each in edits.items()}
     assert variables == {
         f"u-1_{dra_name(card)}": [f"PCI_RESOURCE_NVIDIA_COM_GPU={listed}"]
         for card, listed in {ONE: f"{THREE},{ONE}", TWO: TWO, THREE: f"{THREE},{ONE}"}.items()
@@ -299,7 +297,7 @@ def test_a_claim_that_was_allocated_again_gets_its_new_devices_and_keeps_none_of
     assert dra_name(ONE) not in (desk.folder / CLAIM_FILE).read_text()
 
 
-@pytest.mark.parametrize("lost", [CLAIM_FILE, METADATA_CDI, METADATA])
+@pytest.mark.parametrize("lost", [CLAIM_FILE, METADATA])
 def test_what_is_missing_of_it_is_made_again(desk: ClaimDesk, lost: str) -> None:
     first = desk.prepare()
     (desk.folder / lost).unlink()
@@ -374,17 +372,17 @@ def survives(desk: ClaimDesk, call: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(4))
 def test_a_prepare_that_is_killed_anywhere_is_undone_or_repeated(desk: ClaimDesk, number: int) -> None:
     kill_at(desk, number)
     done = survives(desk, desk.prepare)
-    assert done == (number == 4)
+    assert done == (number == 3)
     assert desk.files() == (ALL if done else [])
     assert desk.prepare()
     assert (desk.files(), desk.held()) == (ALL, {ONE: "ResourceClaim vms/gpu"})
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(4))
 def test_an_unprepare_that_is_killed_anywhere_is_completed_by_the_next_or_by_a_prepare(
     desk: ClaimDesk, number: int
 ) -> None:
@@ -392,13 +390,13 @@ def test_an_unprepare_that_is_killed_anywhere_is_completed_by_the_next_or_by_a_p
         desk.prepare()
         kill_at(desk, number)
         done = survives(desk, desk.unprepare)
-        assert done == (number == 4)
+        assert done == (number == 3)
         assert desk.held() == ({} if done else {ONE: "ResourceClaim vms/gpu"})
         again()
         assert desk.files() == ([] if again == desk.unprepare else ALL)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_on_a_full_disk_nothing_is_prepared_and_nothing_is_left(desk: ClaimDesk, number: int) -> None:
     left = iter(range(number, -1, -1))
 
@@ -418,7 +416,7 @@ def test_a_full_file_system_is_named(tmp_path: Path) -> None:
     desk = ClaimDesk(tmp_path)
     desk.allocate()
     (tmp_path / "cdi").write_text("in the way of the folder")
-    with pytest.raises(ClaimFilesFailed, match=r"_metadata_u-1_gpu.json: Not a directory"):
+    with pytest.raises(ClaimFilesFailed, match=r"_u-1.json: Not a directory"):
         desk.prepare()
     assert desk.held() == {}
 
@@ -546,7 +544,7 @@ def test_the_pages_show_what_is_said(desk: ClaimDesk) -> None:
         desk.prepare()
     claim["uid"] = "u-1"
     with shown("LK815", cdi=desk.places.cdi):
-        desk.step = partial(_full, f"_metadata_{REF.uid}_gpu.json")
+        desk.step = partial(_full, f"{DRIVER}_{REF.uid}.json")
         desk.prepare()
     desk.step = str
     desk.prepare()

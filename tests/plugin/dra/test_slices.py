@@ -38,7 +38,7 @@ def test_a_device_is_written_as_the_api_has_it() -> None:
         "pci-0000-e1-00-0",
         "a/GPU",
         "0000:e1:00.0",
-        {"type": "card", "functions": 2, "iommufd": False},
+        {"type": {"string": "card"}, "functions": {"int": 2}, "iommufd": {"bool": False}},
         {"window64": "32Gi"},
         (CounterUse("group-0000-01-00-0", "group", 1, 1), CounterUse("card-0000-e1-00-0", "card", 2, 48)),
         (TAINT,),
