@@ -11,7 +11,7 @@ import pytest
 
 from tests.dra import wire
 from tests.dra.held import NotPrepared
-from tests.dra.node import DRIVER, RULE, Node, running_node
+from tests.dra.node import DRIVER, GPU, RULE, Node, running_node
 from tests.dra.scheduler import Unschedulable
 from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
@@ -202,6 +202,24 @@ def test_a_group_is_not_split_between_a_pod_of_the_device_plugin_and_a_claim(sha
     shared.kubelet.wait_for(plugin, {"0000:03:00.0": False})
     shared.manager.delete(pod)
     shared.kubelet.wait_for(plugin, {"0000:03:00.0": True})
+
+
+def test_a_card_that_a_pod_still_has_from_the_device_plugin_is_tainted_until_that_has_ended(tree: HostTree) -> None:
+    with running_node(tree.root) as node:
+        node.configure(resources=[{**RULE, "select": [{"addresses": [FIRST]}], "dra": False}])
+        node.start(wait=False)
+        node.kubelet.wait_for(GPU, {FIRST: True})
+        node.kubelet.admit("vm", [("compute", GPU, 1)])
+        node.configure(resources=[{**RULE, "select": [{"addresses": [FIRST]}]}])
+        node.wait_until_ready()
+        (name,) = node.api.devices()
+        assert [taint["key"] for taint in node.api.devices()[name]["taints"]] == ["launcherkit.io/mate-in-use"]
+        node.claim("one")
+        with pytest.raises(Unschedulable):
+            node.pod("other", "one")
+        node.kubelet.delete("vm")
+        node.wait(lambda: not node.api.devices()[name].get("taints"), "the taint gone")
+        node.run(node.pod("other", "one"))
 
 
 def test_a_second_instance_takes_over_without_a_gap(node: Node) -> None:
