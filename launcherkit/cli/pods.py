@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,8 @@ def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
         PodResourcesUnreadable: nobody answers there.
         SidecarNotInstalled: there is no gRPC.
     """
+    import asyncio
+
     try:
         from launcherkit.rpc.pod_resources import list_pods
     except ModuleNotFoundError as missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -11,8 +10,6 @@ from dataclasses import replace
 
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
 from launcherkit.colour import ink_for
-from launcherkit.domain.document import read_document
-from launcherkit.domain.tree import read_tree
 from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
@@ -22,17 +19,11 @@ from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns
 from launcherkit.render.guest import refused_lines
 from launcherkit.render.host import topology_of
-from launcherkit.render.matrix import draw_matrix
-from launcherkit.render.page import page
-from launcherkit.render.picture import picture
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import host_of, resolve_policy
-from launcherkit.topology.document import document
-from launcherkit.topology.guest import guest_of
 from launcherkit.topology.holders import with_holders
-from launcherkit.topology.matrix import matrix_of
 from launcherkit.topology.tree import HostTopology, TreeGuest
 
 DESCRIPTION = """\
@@ -124,18 +115,35 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
 
 
 def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
+    from launcherkit.domain.document import read_document
+    from launcherkit.domain.tree import read_tree
+    from launcherkit.topology.guest import guest_of
+
     translation = replace(inputs, host=KnownHost(facts)).translate()
     tree = read_tree(read_document(translation.domain_xml).root)
     return guest_of(inputs.domain_name, translation.plan, tree)
 
 
 def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
+    """In the form that is asked for; the others aren't imported."""
     if args.json:
-        return json.dumps(document(topology), indent=2) + "\n"
-    if args.svg or args.html:
-        return (picture if args.svg else page)(topology, f"PCI devices of {_name(args)}")
+        from launcherkit.topology.document import dump
+
+        return dump(topology)
+    title = f"PCI devices of {_name(args)}"
+    if args.svg:
+        from launcherkit.render.picture import picture
+
+        return picture(topology, title)
+    if args.html:
+        from launcherkit.render.page import page
+
+        return page(topology, title)
     ink = ink_for(sys.stdout.isatty(), env)
     if args.matrix:
+        from launcherkit.render.matrix import draw_matrix
+        from launcherkit.topology.matrix import matrix_of
+
         return draw_matrix(matrix_of(topology), ink)
     return draw(topology, ink, drawing_columns(env))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.note import Note
 from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
-from launcherkit.pipeline import DraSource, HostSource, Translation, translate
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import EnvFile, read_env_file
@@ -19,6 +17,9 @@ from launcherkit.sources.files import read_file
 from launcherkit.sources.layer import Layer
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
+
+if TYPE_CHECKING:  # what only looks at a host needs no pipeline, which takes as long to import as the rest
+    from launcherkit.pipeline import DraSource, HostSource, Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Inputs:
 
     def translate(self) -> Translation:
         """Run the pipeline; raises what it raises."""
+        from launcherkit.pipeline import translate
+
         translation = translate(
             self.domain_xml,
             env=self.env,
@@ -151,6 +154,8 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     held = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else EnvFile(env, ())
     if domain is None:
+        from launcherkit.domain.document import MAX_BYTES
+
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
     host, dra = host_of(args.host, env, policy), DraFiles(args.dra_dir)
     return Inputs(*domain, held.variables, host, dra, vmi, policy, held.notes)

@@ -71,13 +71,14 @@ def _holder(address: PciAddress, facts: HostFacts) -> PciAddress:
 def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> set[PciAddress]:
     """What people give to guests, its slot and group, the cards of VFs; and all VFs of these."""
     wanted = {address for address, ready in readiness.items() if ready.for_guests}
-    shown = set(wanted)
-    for address in wanted:
-        function = facts.functions[address]
-        shown.update(mate.address for mate in facts.slot_functions(address))
-        if function.iommu_group is not None:
-            shown.update(member for member in facts.groups.get(function.iommu_group, ()) if member in facts.functions)
-        shown.add(_holder(address, facts))
+    slots = {address[:3] for address in wanted}
+    groups = {facts.functions[address].iommu_group for address in wanted} - {None}
+    shown = {
+        address
+        for address, function in facts.functions.items()
+        if address[:3] in slots or function.iommu_group in groups
+    }
+    shown.update(_holder(address, facts) for address in wanted)
     for address in tuple(shown):
         detail = facts.details.get(address)
         shown.update(vf for vf in (detail.virtfns if detail else ()) if vf in facts.functions)
