@@ -1,9 +1,10 @@
 """The least that is a DRA driver in Python: one service that writes the CDI file of a claim, and answers.
 
 What the DRA driver is measured against: it looks at no host, writes no metadata and remembers nothing. With a socket of
-the cluster it asks for the claim first, as every driver must.
+the cluster it asks for the claim first, as every driver must: the kubelet doesn't say which devices are in it. Without
+one it knows them before it is asked.
 
-    python benchmarks/_bare_dra.py SOCKET FOLDER CARDS [CLUSTER]
+    python benchmarks/_bare_dra.py SOCKET FOLDER CARDS DEV [CLUSTER]
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ KIND = "bare.example.org/claim"
 
 
 class Bare(Servicer):
-    """Every claim gets all cards."""
+    """Every claim gets all cards; their nodes are below a folder."""
 
     service = wire.DESCRIPTOR.services_by_name["DRAPlugin"]
 
-    def __init__(self, folder: Path, cards: int, cluster: ClusterSocket | None) -> None:
+    def __init__(self, folder: Path, cards: int, dev: str, cluster: ClusterSocket | None) -> None:
         self._folder = folder
         self._cluster = cluster
-        self._cards = [f"0000:{card:02x}:00.0" for card in range(cards)]
+        self._dev = dev
+        self._cards = [f"0000:{card + 1:02x}:00.0" for card in range(cards)]
+        self._known = [
+            {"request": "gpu", "pool": "node-1", "device": f"pci-0000-{card + 1:02x}-00-0"} for card in range(cards)
+        ]
 
     async def NodePrepareResources(
         self, stream: Stream[wire.NodePrepareResourcesRequest, wire.NodePrepareResourcesResponse]
@@ -43,18 +48,23 @@ class Bare(Servicer):
         assert request is not None
         answer = wire.NodePrepareResourcesResponse()
         for claim in request.claims:
+            results = self._known
             if self._cluster is not None:
-                await self._cluster.get_claim(claim.namespace, claim.name, claim.uid, 10.0)
+                asked = await self._cluster.get_claim(claim.namespace, claim.name, claim.uid, 10.0)
+                results = asked["status"]["allocation"]["devices"]["results"]
             devices = []
-            for group, card in enumerate(self._cards):
-                nodes = [{"path": path, "permissions": "rwm"} for path in ("/dev/vfio/vfio", f"/dev/vfio/{group}")]
-                edits = {"env": [f"CARDS={','.join(self._cards)}"], "deviceNodes": nodes}
-                name = f"{claim.uid}_{card.replace(':', '-')}"
+            for group, result in enumerate(results):
+                nodes = [
+                    {"path": path, "hostPath": f"{self._dev}{path}", "permissions": "rwm"}
+                    for path in ("/dev/vfio/vfio", f"/dev/vfio/{group}")
+                ]
+                edits = {"env": [f"PCI_RESOURCE_NVIDIA_COM_2204={','.join(self._cards)}"], "deviceNodes": nodes}
+                name = f"{claim.uid}_{result['device']}"
                 devices.append({"name": name, "containerEdits": edits})
                 answer.claims[claim.uid].devices.add(
-                    request_names=["gpu"],
-                    pool_name="node-1",
-                    device_name=card.replace(":", "-"),
+                    request_names=[result["request"]],
+                    pool_name=result["pool"],
+                    device_name=result["device"],
                     cdi_device_ids=[f"{KIND}={name}"],
                 )
             text = json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": devices})
@@ -75,14 +85,14 @@ class Bare(Servicer):
         await stream.send_message(answer)
 
 
-async def main(socket: str, folder: str, cards: int, path: str = "") -> None:
+async def main(socket: str, folder: str, cards: int, dev: str, path: str = "") -> None:
     """Serve until killed."""
     async with AsyncExitStack() as opened:
         cluster = None
         if path:
             cluster = ClusterSocket(silent, WakeupQueue(1.0))
             await opened.enter_async_context(cluster.listening(path))
-        server = Server([Bare(Path(folder), cards, cluster)])
+        server = Server([Bare(Path(folder), cards, dev, cluster)])
         await server.start(path=socket)
         await asyncio.Event().wait()
 
