@@ -42,7 +42,7 @@ CARDS = 8
 SETTLED_SECONDS = 0.1
 """After a claim was given back the daemon's loop looks at the host, as it would long before the next one."""
 DRIVER = "pci.launcherkit.io"
-MEMORY = "/dev/shm"
+MEMORY = "/dev/shm"  # noqa: S108  # a folder with a name of its own is made in it
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{CHECKOUT}{os.pathsep}{CHECKOUT / 'plugin'}", "NODE_NAME": "node-1"}
 BARE = (sys.executable, str(Path(__file__).with_name("_bare_dra.py")))
@@ -133,7 +133,8 @@ def _call(channel: grpc.Channel, name: str, uid: str) -> float:
 
 def _bare(folder: Path, name: str, *cluster: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     (folder / f"{name}-cdi").mkdir()
-    return _running(*BARE, *map(str, (folder / f"{name}.sock", folder / f"{name}-cdi", CARDS, folder / "host", *cluster)))
+    places = (folder / f"{name}.sock", folder / f"{name}-cdi", CARDS, folder / "host", *cluster)
+    return _running(*BARE, *map(str, places))
 
 
 @contextmanager

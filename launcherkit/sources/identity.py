@@ -32,7 +32,7 @@ class IdentityReader:
         self._addresses = {str(address): address for address in known}  # the same object is found at once in mappings
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
-        self._buses: dict[str, tuple[int, int]] = {}
+        self._buses = {name[:-4]: address[:2] for name, address in self._addresses.items()}
         self._places: dict[str, tuple[int, int]] = {}
 
     def address(self, name: str) -> PciAddress | None:

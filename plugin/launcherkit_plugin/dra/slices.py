@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
+from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
 
 MOST_DEVICES = 128
@@ -66,18 +68,31 @@ def _parts_of(values: Sequence[_T], most: int) -> Iterable[Sequence[_T]]:
 
 
 def _device(device: DraDevice) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": device.name}
+    if device.attributes:
+        written["attributes"] = device.attributes
+    if device.capacity:
+        written["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
+    if device.counters:
+        written["consumesCounters"] = _consumed(device.counters)
+    if device.taints:
+        written["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
+    return written
+
+
+@lru_cache(maxsize=1024)
+def _value(text: str) -> Mapping[str, str]:
+    return {"value": text}
+
+
+@lru_cache(maxsize=8192)
+def _consumed(counters: tuple[CounterUse, ...]) -> Sequence[Mapping[str, Any]]:
+    """By set; devices of one group share it."""
     uses: dict[str, dict[str, int]] = {}
-    for use in device.counters:
+    for use in counters:
         uses.setdefault(use.set, {})[use.counter] = use.amount
-    written: dict[str, Any] = {
-        "name": device.name,
-        "attributes": device.attributes,
-        "capacity": {name: {"value": value} for name, value in sorted(device.capacity.items())},
-        "consumesCounters": [{"counterSet": name, "counters": _amounts(each)} for name, each in sorted(uses.items())],
-        "taints": [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints],
-    }
-    return {key: value for key, value in written.items() if value}
+    return [{"counterSet": name, "counters": _amounts(each)} for name, each in sorted(uses.items())]
 
 
-def _amounts(counters: Mapping[str, int]) -> dict[str, dict[str, str]]:
-    return {name: {"value": quantity(amount)} for name, amount in sorted(counters.items())}
+def _amounts(counters: Mapping[str, int]) -> dict[str, Mapping[str, str]]:
+    return {name: _value(quantity(amount)) for name, amount in sorted(counters.items())}
