@@ -43,7 +43,8 @@ class _Line(str):
 def _plain(value: Any, of_function: Callable[[dict[str, Any]], Any] = dict) -> Any:
     if isinstance(value, PciAddress | PciSlot):
         return str(value)
-    if (keys := _keys(type(value))) is not None:
+    kind: Any = type(value)
+    if (keys := _keys(kind)) is not None:
         plain = {key: _plain(field, of_function) for key, field in zip(keys[0], keys[1](value), strict=True)}
         return of_function(plain) if isinstance(value, TreeFunction) else plain
     return [_plain(each, of_function) for each in value] if isinstance(value, tuple) else value

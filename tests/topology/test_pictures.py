@@ -15,7 +15,7 @@ import pytest
 from launcherkit.colour import PLAIN, Ink
 from launcherkit.render.columns import width
 from launcherkit.render.topology import draw
-from launcherkit.topology.document import document
+from launcherkit.topology.document import document, dump
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 from tests.support.terminal import run_on_terminal
@@ -119,6 +119,18 @@ def test_the_json_is_as_its_schema_says(name: str) -> None:
     printed = json.loads(json.dumps(document(topology(name, every=True))))
     assert printed["nodes"]
     assert list(broken(printed, schema, schema["$defs"], "$")) == []
+
+
+@every_machine
+def test_the_json_has_a_function_a_line(name: str) -> None:
+    whole = topology(name, every=True)
+    text = dump(whole)
+    assert json.loads(text) == document(whole)
+    functions = [each for place in whole.places() for each in place.slot.functions]
+    lines = [line.strip().removesuffix(",") for line in text.splitlines()]
+    assert sorted(json.loads(line)["address"] for line in lines if line.startswith('{"')) == sorted(
+        str(each.address) for each in functions
+    )
 
 
 def broken(value: Any, schema: dict[str, Any], shapes: dict[str, Any], path: str) -> list[str]:
