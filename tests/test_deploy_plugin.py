@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_UR
 from launcherkit_plugin.model.config import CdiConfig, DraConfig
 from launcherkit_plugin.model.node import NODE
 from launcherkit_plugin.telemetry.node_features import FOLDER
+from tests.support import forked
 
 PLUGIN = DEPLOY / "plugin"
 BASE = PLUGIN / "base"
@@ -363,8 +362,8 @@ def test_the_configuration_is_one_that_the_plugin_takes() -> None:
     assert generator["options"] == {"disableNameSuffixHash": True}
     (file,) = generator["files"]
     assert Path(options(BASE / "daemonset.yaml").config).name == file
-    done = subprocess.run(
-        [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", BASE / file, "--check-config"],
+    done = forked.run(
+        [forked.PLUGIN, "serve", "--config", BASE / file, "--check-config"],
         capture_output=True,
         text=True,
     )

@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.hosttree import HostTree
 
-HOOK = (
-    sys.executable,
-    "-I",
-    "-c",
-    "import sys; sys.path.insert(0, {root!r}); from launcherkit.adapters.exec_hook import main; main()",
-)
-ROOT = str(Path(__file__).parents[2])
+HOOK = "launcherkit.adapters.exec_hook:main"
 
 VMI = json.dumps({"spec": {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": "nvidia.com/GA102"}]}}}})
 DOMAIN = """<domain type="kvm"><os><type arch="x86_64" machine="q35">hvm</type></os>
@@ -41,10 +35,7 @@ def tree(tmp_path: Path) -> HostTree:
 
 
 def hook(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
-    command = [part.format(root=ROOT) if "{root" in part else part for part in HOOK]
-    return subprocess.run(
-        [*command, *arguments], env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL
-    )
+    return forked.run([HOOK, *arguments], env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
 
 
 def test_a_sidecar_completes_the_hostdevs_that_are_there_with_no_variables(tree: HostTree) -> None:
@@ -135,9 +126,8 @@ def test_a_group_that_is_not_viable_fails_before_the_domain_is_defined(tmp_path:
 def test_a_reader_that_has_gone_fails_the_hook(tree: HostTree) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [part.format(root=ROOT) if "{root" in part else part for part in HOOK]
-    result = subprocess.run(
-        [*command, "--vmi", VMI, "--domain", DOMAIN],
+    result = forked.run(
+        [HOOK, "--vmi", VMI, "--domain", DOMAIN],
         env={"LAUNCHERKIT_HOST": str(tree.root)},
         stdout=write,
         stderr=subprocess.PIPE,

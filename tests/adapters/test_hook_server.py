@@ -27,6 +27,7 @@ from h2.events import StreamReset
 from benchmarks._samples import from_kubevirt, sample
 from launcherkit.adapters.proto import hooks_v1alpha3_pb2 as v3
 from launcherkit.rpc.methods import opened
+from tests.support.forked import LAUNCHERKIT, Process
 from tests.support.hooks import (
     DOMAIN,
     ROOT,
@@ -227,9 +228,8 @@ def test_a_connection_that_is_idle_does_not_hold_up_the_end(
 
 
 def test_it_ends_well_though_nobody_reads_its_log_any_more(sockets: Path) -> None:
-    program = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "hook", "serve", "--socket-dir", sockets, "--host", "none"],
+    process = Process(
+        [LAUNCHERKIT, "hook", "serve", "--socket-dir", sockets, "--host", "none"],
         env={"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
     )
@@ -350,7 +350,7 @@ def test_a_thousand_calls_of_eight_devices_stay_in_forty_megabytes(sockets: Path
     async def thousand(client: Client) -> int:
         return sum([(await client.define(domain, vmi)).count(b"<hostdev ") for _ in range(1000)])
 
-    with hook_process("--socket-dir", sockets, "--host", tree.root) as process:
+    with hook_process("--socket-dir", sockets, "--host", tree.root, python=(sys.executable,)) as process:
         assert call(sockets / "hook.sock", thousand) == 16_000
         assert process.resident_peak() < 40
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.terminal import run_on_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +17,7 @@ RED, GREEN, BOLD, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "launcherkit", *arguments]
+    return [forked.LAUNCHERKIT, *arguments]
 
 
 def on_terminal(*arguments: str, **env: str) -> str:
@@ -27,7 +26,7 @@ def on_terminal(*arguments: str, **env: str) -> str:
 
 
 def piped(*arguments: str, **env: str) -> str:
-    done = subprocess.run(
+    done = forked.run(
         command(*arguments),
         env={**TERMINAL, "PYTHONPATH": str(ROOT), **env},
         capture_output=True,

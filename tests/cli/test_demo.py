@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,15 @@ from lxml import etree
 
 from launcherkit import Host, translate
 from launcherkit.sources.envfile import read_env_file
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "launcherkit" / "demo_data"
-PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcherkit.cli.main import main; sys.exit(main())"
 
 
 def launcherkit(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    command = [forked.LAUNCHERKIT, *arguments]
+    return forked.run(command, env=env, cwd=cwd, capture_output=True, check=False, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import pytest
 from launcherkit.doctor.finding import CHECKS
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
+from tests.support import forked
 from tests.support.hosttree import HostTree
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcherkit.cli.main import main; sys.exit(main())"
 VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102"
 DOMAIN = """<domain type='kvm'>
   <memory unit='GiB'>16</memory>
@@ -32,8 +31,8 @@ Result = subprocess.CompletedProcess[bytes]
 
 
 def doctor(*arguments: str | Path, env: Mapping[str, str] = {}) -> Result:
-    command = [sys.executable, "-I", "-c", PROGRAM, str(ROOT), "doctor", *map(str, arguments)]
-    return subprocess.run(command, env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    command = [forked.LAUNCHERKIT, "doctor", *map(str, arguments)]
+    return forked.run(command, env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
 
 
 def document(*arguments: str | Path, env: Mapping[str, str] = {}) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +12,12 @@ import yaml
 
 from launcherkit.cli.pages import all_codes, all_topics, page_of
 from launcherkit.errors import LauncherkitError
+from tests.support import forked
+from tests.support.forked import LAUNCHERKIT
 from tests.support.hosttree import HostTree
 from tests.support.terminal import run_on_terminal
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcherkit.cli.main import main; sys.exit(main())"
 
 GPU = "nvidia.com/GA102_GEFORCE_RTX_3090"
 VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
@@ -33,13 +33,11 @@ Result = subprocess.CompletedProcess[bytes]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-I", "-c", PROGRAM, str(ROOT), *arguments]
+    return [LAUNCHERKIT, *arguments]
 
 
 def run(*arguments: str, env: Mapping[str, str] = {}) -> Result:
-    return subprocess.run(
-        command(*arguments), env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL
-    )
+    return forked.run(command(*arguments), env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
 
 
 class Case:

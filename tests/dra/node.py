@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tests.dra.manager import FAST, Manager, running_manager
 from tests.dra.plugins import Pace
 from tests.dra.runtime import Container, Runtime
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
+from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.kubelet import Kubelet, running_kubelet
 from tests.support.waiting import PATIENCE
@@ -78,7 +78,7 @@ class Node:
             "--features-dir": self.folder / "features.d",
         }
         given = [str(part) for pair in places.items() for part in pair]
-        command = [sys.executable, "-m", "launcherkit_plugin", "serve", *given, *map(str, host)]
+        command = [PLUGIN, "serve", *given, *map(str, host)]
         self.process = ServerProcess(command, ENV | dict(env))
         if wait:
             self.wait_until_ready()

@@ -42,7 +42,7 @@ class Served(NamedTuple):
 def sidecar() -> Iterator[Served]:
     with (
         tempfile.TemporaryDirectory(prefix="lk-") as folder,
-        hook_process("--socket-dir", folder, "--host", "none") as hook,
+        hook_process("--socket-dir", folder, "--host", "none", python=(sys.executable,)) as hook,
     ):
         path = Path(folder) / "hook.sock"
         yield Served(hook, path, INFO, lambda: call(path, lambda client: client.info()))

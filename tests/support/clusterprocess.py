@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
 
 
@@ -19,6 +19,7 @@ class ClusterProcess(ServerProcess):
         path: of the socket.
         node: its name.
         kubeconfig: the credentials; None for none.
+        python: runs it, instead of a fork.
     """
 
     def __init__(
@@ -27,15 +28,16 @@ class ClusterProcess(ServerProcess):
         node: str,
         kubeconfig: Path | str | None,
         *arguments: str,
-        python: str = sys.executable,
+        python: str = "",
         **popen: Any,
     ) -> None:
         paths = [ROOT, ROOT / "plugin", sysconfig.get_path("purelib")]  # for a Python outside of the environment
         env = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PATH": os.defpath}
         if kubeconfig is not None:
             env["KUBECONFIG"] = str(kubeconfig)
-        command = [python, "-m", "launcherkit_plugin", "cluster", "--cluster-socket", str(path), "--node", node]
-        super().__init__([*command, *arguments], env, **popen)
+        command = [python, "-m", "launcherkit_plugin"] if python else [PLUGIN]
+        places = ["--cluster-socket", str(path), "--node", node]
+        super().__init__([*command, "cluster", *places, *arguments], env, **popen)
 
     def __enter__(self) -> Self:
         return self

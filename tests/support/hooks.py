@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from launcherkit.adapters.proto import (
     plugins_v1alpha1_pb2,
 )
 from launcherkit.rpc import methods as rpc
+from tests.support.forked import LAUNCHERKIT, PLUGIN, Process
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
@@ -75,10 +75,11 @@ def provoked(code: str) -> str:
 
 
 class ServerProcess:
-    """A server as a process; its messages are read as they come."""
+    """A server as a process, of an entry point or of a program; its messages are read as they come."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **popen: Any) -> None:
-        self.process = subprocess.Popen(
+        start = Process if command[0] in (LAUNCHERKIT, PLUGIN) else subprocess.Popen
+        self.process = start(
             command,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -147,18 +148,19 @@ class ServerProcess:
 
 
 class HookProcess(ServerProcess):
-    """`launcherkit hook serve`."""
+    """`launcherkit hook serve`, forked or by a Python with its flags."""
 
     def __init__(
         self,
         *arguments: str | Path,
         env: Mapping[str, str] | None = None,
-        python: Sequence[str] = (sys.executable,),
+        python: Sequence[str] = (),
         **popen: Any,
     ) -> None:
         program = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
+        command = [*python, "-c", program] if python else [LAUNCHERKIT]
         super().__init__(
-            [*python, "-c", program, "hook", "serve", *map(str, arguments)],
+            [*command, "hook", "serve", *map(str, arguments)],
             {"PYTHONPATH": str(ROOT), "CONTAINER_NAME": "hook", **(env or {})},
             **popen,
         )

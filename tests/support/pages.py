@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.forked import write_program
 from tests.support.scripts import load_script
 from tests.tiers import ENVIRONMENT
 
@@ -206,9 +207,13 @@ class Shell:
             "PYTHONDONTWRITEBYTECODE": "1",
             "SHELL": "/bin/bash",
         }
-        if not _is_made_by_dev(scripts):
+        self._open: list[int] = []
+        made_by_dev = _is_made_by_dev(scripts)
+        if not made_by_dev:
             self._stand_in(scripts)
-        if in_checkout:
+        if not in_checkout:
+            self._fork(scripts if made_by_dev else aside / "bin")
+        else:
             for path in ROOT.iterdir():
                 if not (folder / path.name).exists() and path.name != "example":
                     (folder / path.name).symlink_to(path)
@@ -229,6 +234,14 @@ class Shell:
         (self._folder / "dev").symlink_to(self._aside / "bin" / "dev")
         self._env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'plugin'}"
 
+    def _fork(self, programs: Path) -> None:
+        """The programs without their start, found before themselves."""
+        folder = self._aside / "forked"
+        folder.mkdir()
+        for name, module in _SCRIPTS.items():
+            self._open.append(write_program(folder / name, f"{module}:main", str(programs / name)))
+        self._env["PATH"] = f"{folder}{os.pathsep}{self._env['PATH']}"
+
     def run(self, command: str) -> Outcome:
         """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
         begin = f". {self._state}" if self._state.exists() else f"cd {self._folder}"
@@ -244,6 +257,7 @@ class Shell:
             stderr=subprocess.STDOUT,
             text=True,
             timeout=120,
+            pass_fds=self._open,
         )
         return Outcome(result.returncode, result.stdout.splitlines())
 

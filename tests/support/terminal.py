@@ -7,18 +7,21 @@ import pty
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from tests.support.forked import LAUNCHERKIT, Process
+
 
 def run_on_terminal(command: Sequence[str], env: Mapping[str, str], *, errors: bool = False) -> bytes:
     """What a program writes to a terminal.
 
     Args:
-        command: the program and its arguments.
+        command: the program, or the entry point, and its arguments.
         env: all its variables.
         errors: take what it writes to standard error, too, instead of leaving that out.
     """
     ours, theirs = pty.openpty()
     stderr = theirs if errors else subprocess.DEVNULL
-    process = subprocess.Popen(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr)
+    start = Process if command[0] == LAUNCHERKIT else subprocess.Popen
+    process = start(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr)
     os.close(theirs)
     seen = b""
     while True:

@@ -6,7 +6,6 @@ import json
 import os
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from launcherkit.colour import PLAIN, Ink
 from launcherkit.render.columns import width
 from launcherkit.render.topology import draw
 from launcherkit.topology.document import document, dump
+from tests.support import forked
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 from tests.support.terminal import run_on_terminal
@@ -27,12 +27,12 @@ WORKSTATION = str(DATA / HOSTS["workstation"])
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "launcherkit", "topology", *arguments]
+    return [forked.LAUNCHERKIT, "topology", *arguments]
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+    return forked.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
 
 
 def test_every_machine_looks_as_its_picture() -> None:

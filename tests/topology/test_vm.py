@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.imports import ROOT
 
 DEMO = ROOT / "launcherkit" / "demo_data"
@@ -24,9 +24,9 @@ def run(host: Path, *arguments: str, command: str = "topology", across: int = 11
         "--env-file",
         str(DEMO / "env.txt"),
     ]
-    words = [sys.executable, "-m", "launcherkit", command, "--host", str(host), *inputs, *arguments]
+    words = [forked.LAUNCHERKIT, command, "--host", str(host), *inputs, *arguments]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COLUMNS": str(across)}
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    return forked.run(words, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

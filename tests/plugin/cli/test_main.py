@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from launcherkit_plugin import __version__
+from tests.support import forked
 
 
 def plugin(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "launcherkit_plugin", *arguments], capture_output=True, text=True)
+    return forked.run([forked.PLUGIN, *arguments], capture_output=True, text=True)
 
 
 def test_the_package_is_the_command() -> None:

@@ -21,8 +21,10 @@ import pytest
 
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup
+from tests.support import forked
 from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
@@ -62,7 +64,7 @@ class Node:
             "--features-dir": self.folder / "features.d",
         }
         given = [str(part) for pair in places.items() for part in pair]
-        command = [sys.executable, "-m", "launcherkit_plugin", "serve", *given, *map(str, arguments)]
+        command = [PLUGIN, "serve", *given, *map(str, arguments)]
         return ServerProcess(command, ENV | dict(env or {}))
 
     @contextmanager
@@ -389,8 +391,8 @@ def page(address: str, path: str, **headers: str) -> tuple[int, str]:
 
 def probe(path: Path, what: str) -> tuple[int, str]:
     """Exit code and output of a probe, as the kubelet runs it."""
-    command = [sys.executable, "-m", "launcherkit_plugin", "probe", what, "--probe-socket", str(path)]
-    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    command = [PLUGIN, "probe", what, "--probe-socket", str(path)]
+    done = forked.run(command, env=ENV, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 

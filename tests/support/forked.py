@@ -1,0 +1,221 @@
+"""The project's programs as real processes without their start: forked from one that has imported all they need.
+
+A process has arguments, environment, folder and standard streams of its own, and is a child of the test's process like
+any other; only Python's start and the imports, most of what such a test costs, happen once. A test about those, about
+memory, or about Python's own flags starts a Python itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import marshal
+import os
+import pkgutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.imports import ROOT
+
+LAUNCHERKIT = "launcherkit.cli.main:main"
+PLUGIN = "launcherkit_plugin.__main__:main"
+_LIBRARIES = {
+    "launcherkit": ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server", "h2.connection", "unittest.mock"),
+    "launcherkit_plugin": ("pydantic", "yaml", "grpclib.server", "grpclib.client", "prometheus_client", "kubernetes"),
+}
+_NOT_BEFORE = ("exec_hook", "__main__", "pytest_cases")
+"""Modules that do something when they are imported."""
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+_ADOPTED = b"its parent is gone, so it is yours"
+
+
+class Process(subprocess.Popen[Any]):
+    """`subprocess.Popen` of an entry point of pyproject.toml with its arguments: ``[LAUNCHERKIT, "explain", "LK204"]``.
+
+    Of what else Popen takes it knows streams, ``env`` and ``cwd``.
+    """
+
+    def _execute_child(self, args: Sequence[str | os.PathLike[str]], *more: Any) -> None:
+        _, preexec, _, pass_fds, cwd, env, _, _, _, *ends = more
+        assert not preexec
+        assert not pass_fds
+        streams = [end if end != -1 else own for own, end in enumerate((ends[0], ends[3], ends[5]))]
+        entry, *words = map(os.fspath, args)
+        given = os.environ if env is None else env
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
+        said = (entry, words, variables, os.getcwd() if cwd is None else str(cwd), False)
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, its, _adopting():
+            socket.send_fds(asked_for(entry), [marshal.dumps(said)], [*streams, its.fileno()])
+            its.close()
+            self.pid = int(ours.recv(64))
+            assert ours.recv(64) == _ADOPTED
+        self._child_created = True
+        self._close_pipe_fds(*ends[:6])  # type: ignore[attr-defined]  # as Popen's own does
+
+
+def run(args: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run` of an entry point, as `Process` has it."""
+    given = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    check, timeout = options.pop("check", False), options.pop("timeout", None)
+    with Process(args, **options) as process:
+        try:
+            out, err = process.communicate(given, timeout)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    done = subprocess.CompletedProcess(args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Within it a process whose parent ends becomes a child of ours."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_SUBREAPER, 0, 0, 0, 0)
+
+
+def asked_for(entry: str) -> socket.socket:
+    """Where processes of an entry point are asked for."""
+    return _parent(entry.partition(".")[0])
+
+
+@functools.cache
+def _parent(package: str) -> socket.socket:
+    """The process that a package's programs are forked from, by the socket on which it is asked."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "plugin")))
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked", package, str(its.fileno())],
+            pass_fds=[its.fileno()],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def end() -> None:
+        ours.shutdown(socket.SHUT_RDWR)  # whoever else has it
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def write_program(path: Path, entry: str, instead: str) -> int:
+    """Write a program for a shell's PATH that has its work done by a forked process, or by another program if it can't.
+
+    Returns:
+        The descriptor that the shell must have, under this number.
+    """
+    asked = asked_for(entry).fileno()
+    path.write_text(_PROGRAM.format(python=sys.executable, asked=asked, entry=entry, instead=instead))
+    path.chmod(0o755)
+    return asked
+
+
+_PROGRAM = """#!{python} -IS
+import marshal, posix, sys, _socket
+ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+said = ({entry!r}, sys.argv[1:], posix.environ, posix.getcwd(), True)
+streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in (0, 1, 2, its.fileno()))
+try:
+    asked = _socket.socket(fileno={asked})
+    asked.sendmsg([marshal.dumps(said)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+except OSError:
+    posix.execv({instead!r}, [{instead!r}, *sys.argv[1:]])
+its.close()
+code = int(ours.recv(64))
+if code < 0:
+    posix.kill(posix.getpid(), -code)
+posix._exit(code)
+"""
+"""With only what Python has imported anyhow, for that is what a process costs."""
+
+
+def _serve(package: str, asked: socket.socket) -> Callable[[], object]:
+    """Fork for each request; returns what to call, in a forked process alone."""
+    _import_all(package)
+    while True:
+        data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 4)
+        if not data:
+            os._exit(0)
+        said = marshal.loads(data)
+        waited_for = said[-1]
+        answer = socket.socket(fileno=streams.pop())
+        if between := os.fork():
+            if not waited_for:
+                os.waitpid(between, 0)
+                answer.send(_ADOPTED)
+            answer.close()
+            for stream in streams:
+                os.close(stream)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        elif pid := os.fork():
+            asked.close()
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if waited_for else pid
+            answer.send(str(code).encode())
+            os._exit(0)
+        else:
+            answer.close()
+            asked.close()
+            return _become(*said[:-1], streams)
+
+
+def _import_all(package: str) -> None:
+    for library in _LIBRARIES[package]:
+        importlib.import_module(library)
+    names = [f"{package}."] if package == "launcherkit" else ["launcherkit.rpc.", f"{package}."]
+    for prefix in names:
+        found = importlib.import_module(prefix.rstrip("."))
+        for module in pkgutil.walk_packages(found.__path__, prefix):
+            if not module.name.endswith(_NOT_BEFORE):
+                importlib.import_module(module.name)
+    gc.freeze()
+
+
+def _become(
+    entry: str, words: list[str], env: Mapping[bytes, bytes], cwd: str, streams: Sequence[int]
+) -> Callable[[], object]:
+    """Take streams, environment, folder and arguments; the entry point to call."""
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.environb.clear()
+    os.environb.update(env)
+    os.chdir(cwd)
+    for name, mode, errors in (
+        ("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace")
+    ):  # fmt: skip
+        descriptor = ("stdin", "stdout", "stderr").index(name)
+        stream = open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())  # type: ignore[attr-defined]
+        setattr(sys, name, stream)
+    module, _, function = entry.partition(":")
+    sys.argv = [module.partition(".")[0], *words]
+    called: Callable[[], object] = getattr(importlib.import_module(module), function)
+    return called
+
+
+if __name__ == "__main__":
+    sys.exit(_serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))())  # type: ignore[arg-type]
