@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 
@@ -16,7 +17,7 @@ BASE_ALONE = "--base"
 hypothesis.settings.register_profile(
     "tests",
     deadline=None,  # no test asserts how long something took
-    max_examples=int(os.environ.get(EXAMPLES, "100")),
+    max_examples=int(os.environ.get(EXAMPLES, "40")),
 )
 hypothesis.settings.load_profile("tests")
 
@@ -31,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fail at once where a tier was asked for that can't run."""
+    gc.disable()  # until all tests are collected: of what that makes nothing is garbage
     only = config.getoption(ONE_TIER)
     if only:
         config.option.markexpr = f"{only} and ({config.option.markexpr})" if config.option.markexpr else only
@@ -55,6 +57,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(
                         pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see the tiers above")
                     )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -33,7 +33,7 @@ def piped(*arguments: str, **env: str) -> str:
         text=True,
         check=False,
     )
-    return done.stdout + done.stderr
+    return f"{done.stdout}{done.stderr}"
 
 
 def without_colour(text: str) -> str:

@@ -28,7 +28,7 @@ from tests.support.imports import ROOT
 LAUNCHERKIT = "launcherkit.cli.main:main"
 PLUGIN = "launcherkit_plugin.__main__:main"
 _LIBRARIES = {
-    "launcherkit": ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server", "h2.connection", "unittest.mock"),
+    "launcherkit": ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server"),
     "launcherkit_plugin": ("pydantic", "yaml", "grpclib.server", "grpclib.client", "prometheus_client", "kubernetes"),
 }
 _NOT_BEFORE = ("exec_hook", "__main__", "pytest_cases")
@@ -48,7 +48,7 @@ class Process(subprocess.Popen[Any]):
         assert not preexec
         assert not pass_fds
         streams = [end if end != -1 else own for own, end in enumerate((ends[0], ends[3], ends[5]))]
-        entry, *words = map(os.fspath, args)
+        entry, *words = [os.fspath(word) for word in args]
         given = os.environ if env is None else env
         variables = {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
         said = (entry, words, variables, os.getcwd() if cwd is None else str(cwd), False)
@@ -62,20 +62,14 @@ class Process(subprocess.Popen[Any]):
         self._close_pipe_fds(*ends[:6])  # type: ignore[attr-defined]  # as Popen's own does
 
 
-def run(args: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.CompletedProcess[Any]:
+def run(
+    args: Sequence[str | os.PathLike[str]], *, capture_output: bool = False, check: bool = False, **popen: Any
+) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` of an entry point, as `Process` has it."""
-    given = options.pop("input", None)
-    if given is not None:
-        options["stdin"] = subprocess.PIPE
-    if options.pop("capture_output", False):
-        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    check, timeout = options.pop("check", False), options.pop("timeout", None)
-    with Process(args, **options) as process:
-        try:
-            out, err = process.communicate(given, timeout)
-        finally:
-            if process.poll() is None:
-                process.kill()
+    if capture_output:
+        popen |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Process(args, **popen) as process:
+        out, err = process.communicate()
     done = subprocess.CompletedProcess(args, process.returncode, out, err)
     if check:
         done.check_returncode()
@@ -158,8 +152,7 @@ def _serve(package: str, asked: socket.socket) -> Callable[[], object]:
         data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 4)
         if not data:
             os._exit(0)
-        said = marshal.loads(data)
-        waited_for = said[-1]
+        entry, words, env, cwd, waited_for = marshal.loads(data)
         answer = socket.socket(fileno=streams.pop())
         if between := os.fork():
             if not waited_for:
@@ -179,18 +172,15 @@ def _serve(package: str, asked: socket.socket) -> Callable[[], object]:
         else:
             answer.close()
             asked.close()
-            return _become(*said[:-1], streams)
+            return _become(entry, words, env, cwd, streams)
 
 
 def _import_all(package: str) -> None:
     for library in _LIBRARIES[package]:
         importlib.import_module(library)
-    names = [f"{package}."] if package == "launcherkit" else ["launcherkit.rpc.", f"{package}."]
-    for prefix in names:
-        found = importlib.import_module(prefix.rstrip("."))
-        for module in pkgutil.walk_packages(found.__path__, prefix):
-            if not module.name.endswith(_NOT_BEFORE):
-                importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        if not module.name.endswith(_NOT_BEFORE):
+            importlib.import_module(module.name)
     gc.freeze()
 
 
@@ -204,13 +194,9 @@ def _become(
     os.environb.clear()
     os.environb.update(env)
     os.chdir(cwd)
-    for name, mode, errors in (
-        ("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace")
-    ):  # fmt: skip
-        descriptor = ("stdin", "stdout", "stderr").index(name)
-        stream = open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
-        stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())  # type: ignore[attr-defined]
-        setattr(sys, name, stream)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     module, _, function = entry.partition(":")
     sys.argv = [module.partition(".")[0], *words]
     called: Callable[[], object] = getattr(importlib.import_module(module), function)
