@@ -23,10 +23,11 @@ except ModuleNotFoundError as missing:
     )
 
 DEPLOY = Path(__file__).resolve().parent
-TEMPLATES = DEPLOY.parent / "templates" / "deploy"
+sys.path.insert(0, str(DEPLOY.parent))  # run as a file, it is alone
 
-_TEXT_KEYS = {"limits", "requests", "labels", "annotations", "matchLabels"}
-"""Fields of Kubernetes whose keys are data, not field names: they stay maps in CEL."""
+from deploy.admission import conditions, patch  # noqa: E402  # found only now
+
+TEMPLATES = DEPLOY.parent / "templates" / "deploy"
 
 
 def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict[str, str]:
@@ -49,7 +50,7 @@ def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict
         keep_trailing_newline=True,
     )
     environment.filters["quoted"] = lambda value: json.dumps(str(value))
-    environment.filters["cel"] = lambda text, type_name: cel(yaml.safe_load(text), type_name)
+    environment.filters |= {"values": yaml.safe_load, "conditions": conditions, "patch": patch}
     names = [name for name in environment.list_templates() if name.endswith(".yaml.j2") and not name.startswith("_")]
     rendered = {name.removesuffix(".j2"): environment.get_template(name).render(values) for name in names}
     for text in rendered.values():
@@ -57,21 +58,19 @@ def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict
     return rendered
 
 
-def cel(value: object, type_name: str, depth: int = 0) -> str:
-    """A value as a CEL expression of an admission policy, whose objects carry the name of their type.
+def injections(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict[str, str]:
+    """What is added to which pods, as `launcherkit_plugin.webhook.injection` reads it, by name.
 
-    Args:
-        value: as YAML gives it.
-        type_name: such as ``Object.spec.containers``; lists have the type of their items.
-        depth: how far it is indented, in steps of two blanks.
+    Raises:
+        As `manifests`.
     """
-    inner, end = "  " * (depth + 1), "  " * depth
-    if isinstance(value, Mapping) and type_name.rpartition(".")[2] not in _TEXT_KEYS:
-        fields = [f"{inner}{key}: {cel(item, f'{type_name}.{key}', depth + 1)}" for key, item in value.items()]
-        return f"{type_name}{{\n" + ",\n".join(fields) + f"\n{end}}}"
-    if isinstance(value, list):
-        return "[" + ", ".join(cel(item, type_name, depth) for item in value) + "]"
-    return json.dumps(value)
+    (hooks,) = [
+        document
+        for document in yaml.safe_load_all(manifests(values, templates)["webhook.yaml"])
+        if document["metadata"]["name"] == "launcherkit-webhook" and document["kind"] == "ConfigMap"
+    ]
+    found: dict[str, str] = hooks["data"]
+    return {name.removesuffix(".yaml"): text for name, text in found.items()}
 
 
 def read_values(path: Path = DEPLOY / "values.yaml") -> dict[str, object]:

@@ -23,7 +23,7 @@ from launcherkit import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTAINERFILE = ROOT / "deploy" / "images" / "Containerfile"
-TARGETS = ("sidecar", "plugin", "launcher")
+TARGETS = ("sidecar", "plugin", "launcher", "webhook")
 REGISTRY = "registry.example"
 """As in deploy/values.yaml and in the kustomizations."""
 LOCAL_BASE = "localhost/launcherkit-base"

@@ -70,6 +70,7 @@ SUBJECTS = (
             ("sidecar", "sidecar.txt", ("launcherkit",)),
             ("launcher", "runtime.txt", ("launcherkit",)),
             ("plugin", "plugin.txt", ("launcherkit", "launcherkit-plugin")),
+            ("webhook", "webhook.txt", ("launcherkit", "launcherkit-plugin")),
         )
     ),
 )

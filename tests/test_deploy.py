@@ -16,7 +16,8 @@ import pytest
 import yaml
 from jinja2 import TemplateError, UndefinedError
 
-from deploy.render import DEPLOY, TEMPLATES, cel, manifests, read_values
+from deploy.admission import cel
+from deploy.render import DEPLOY, TEMPLATES, injections, manifests, read_values
 from launcherkit import Host, translate
 from launcherkit.sources.policy_file import read_policy_file
 from tests.support.containerfile import exec_form, read_containerfile
@@ -85,25 +86,20 @@ def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "policy", added_container()
     for name in RENDERED:
         for document in documents(name):
-            if document["kind"] == "Pod":
-                yield from ((name, container) for container in document["spec"]["containers"])
+            if document["kind"] in ("Pod", "Deployment"):
+                spec = document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
+                yield from ((name, container) for container in spec["containers"])
 
 
 def added_container() -> dict[str, Any]:
-    """What the expression of the policy adds, read back: without the names of types it is nearly JSON."""
-    policy = only("plugin.yaml", "MutatingAdmissionPolicy")
-    (mutation,) = policy["spec"]["mutations"]
-    assert mutation["patchType"] == "JSONPatch"
-    # A pod may have no list of init containers yet.
-    begin = '(has(object.spec.initContainers) ? [] : [JSONPatch{op: "add", path: "/spec/initContainers", value: []}]) +'
-    found = re.fullmatch(re.escape(begin) + r"\s*\[JSONPatch(.*)\]\s*", mutation["jsonPatch"]["expression"], re.DOTALL)
-    assert found
-    patch = json.loads(
-        re.sub(r"^(\s*)(\w+):|([{ ])(op|path|value):", r'\1\3"\2\4":', untyped(found[1]), flags=re.MULTILINE)
-    )
-    assert (patch["op"], patch["path"]) == ("add", "/spec/initContainers/-")
-    container: dict[str, Any] = patch["value"]
-    return container
+    """What policy and webhook add to a launcher pod: tests/api compares both."""
+    name = only("plugin.yaml", "MutatingAdmissionPolicy")["metadata"]["name"]
+    text = injections(VALUES)[name]
+    for key, value in only("plugin.yaml", "ConfigMap")["data"].items():
+        text = text.replace(f"${{{key}}}", value)
+    (container,) = yaml.safe_load(text)["add"]["initContainers"]
+    found: dict[str, Any] = container
+    return found
 
 
 def untyped(expression: str) -> str:
@@ -181,9 +177,11 @@ def test_the_hook_of_the_shim_is_in_its_config_map_and_a_shell_takes_it(tmp_path
 
 def test_what_is_for_the_whole_cluster_brings_no_vm_along() -> None:
     kinds = {name: {document["kind"] for document in documents(name)} for name in RENDERED}
-    cluster_wide = {"Plugin", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
-    assert [name for name in kinds if kinds[name] & cluster_wide] == ["plugin.yaml"]
-    assert kinds["plugin.yaml"] == cluster_wide
+    assert [name for name in kinds if kinds[name] & {"Pod", "VirtualMachine"} and len(kinds[name]) > 2] == []
+    policy = {"ConfigMap", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+    assert kinds["plugin.yaml"] == {"Plugin", *policy}
+    assert kinds["kata-licence.yaml"] == policy
+    assert kinds["webhook-own-ca.yaml"] == {"MutatingWebhookConfiguration"}
 
 
 def test_a_claim_that_a_pod_needs_and_no_manifest_makes_is_told_of_at_the_top() -> None:
@@ -204,13 +202,17 @@ def test_without_jinja2_it_is_said_what_to_do() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_one_label_decides_who_gets_the_plugin_and_who_gets_its_container() -> None:
-    label = VALUES["label"]
-    selector = only("plugin.yaml", "MutatingAdmissionPolicy")["spec"]["matchConstraints"]["objectSelector"]
-    assert selector["matchLabels"] == {"kubevirt.io": "virt-launcher", label: "true"}
+def test_the_plugins_condition_names_the_label_and_the_resources_that_the_policy_goes_by() -> None:
+    # tests/api has a server decide by the policy; KubeVirt's own evaluator has taken the condition.
+    label, beginnings = VALUES["label"], VALUES["resources"]
     assert only("plugin-vm.yaml", "VirtualMachine")["spec"]["template"]["metadata"]["labels"] == {label: "true"}
+    assert only("plugin.yaml", "ConfigMap")["data"]["resources"].split(" ") == beginnings
     (hook,) = only("plugin.yaml", "Plugin")["spec"]["domainHooks"]
-    assert hook["condition"] == f'"{label}" in vmi.Labels && vmi.Labels["{label}"] == "true"'
+    by_device = f"exists(d, {json.dumps(beginnings)}.exists(p, d.DeviceName.startsWith(p)))"
+    assert " ".join(hook["condition"].split()) == (
+        f'"{label}" in vmi.Labels ? vmi.Labels["{label}"] == "true" '
+        f": vmi.Spec.Domain.Devices.GPUs.{by_device} || vmi.Spec.Domain.Devices.HostDevices.{by_device}"
+    )
 
 
 def test_a_plugin_has_no_condition_that_launcher_and_handler_would_read_by_different_names() -> None:
@@ -257,20 +259,29 @@ def test_the_socket_is_where_kubevirt_allows_it_and_the_container_makes_it() -> 
 def test_the_policy_is_shaped_as_admissionregistration_has_it() -> None:
     # tests/api has a server that knows this kind (Kubernetes 1.36) run it; this is what needs none.
     policy = only("plugin.yaml", "MutatingAdmissionPolicy")
-    known = {"matchConstraints", "matchConditions", "failurePolicy", "reinvocationPolicy", "mutations"}
+    known = {
+        "paramKind",
+        "matchConstraints",
+        "matchConditions",
+        "failurePolicy",
+        "reinvocationPolicy",
+        "mutations",
+    }
     assert policy["apiVersion"] == "admissionregistration.k8s.io/v1"
     assert set(policy["spec"]) == known
     assert policy["spec"]["failurePolicy"] in {"Fail", "Ignore"}
     assert policy["spec"]["reinvocationPolicy"] in {"Never", "IfNeeded"}
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert rule == {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    volume, container = (condition["expression"] for condition in policy["spec"]["matchConditions"])
+    volume, _, container = (condition["expression"] for condition in policy["spec"]["matchConditions"])
     (mount,) = added_container()["volumeMounts"]
     assert f'"{mount["name"]}"' in volume
     assert f'"{added_container()["name"]}"' in container
     binding = only("plugin.yaml", "MutatingAdmissionPolicyBinding")
     names = [each["name"] for each in only("plugin.yaml", "Plugin")["spec"]["mutatingAdmissionPolicies"]]
     assert names == [policy["metadata"]["name"]] == [binding["spec"]["policyName"]]
+    parameters = only("plugin.yaml", "ConfigMap")["metadata"]
+    assert {key: binding["spec"]["paramRef"][key] for key in parameters} == parameters
 
 
 def test_the_expression_of_the_policy_says_the_type_of_every_object() -> None:

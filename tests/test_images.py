@@ -38,7 +38,7 @@ def commands(stage: Stage) -> list[list[str]]:
 
 
 def test_the_images_are_those_of_launcherkit_and_the_one_of_the_shim() -> None:
-    assert [stage.name for stage in FILES["Containerfile"].targets()] == ["plugin", "launcher", "sidecar"]
+    assert [stage.name for stage in FILES["Containerfile"].targets()] == ["plugin", "webhook", "launcher", "sidecar"]
     assert [stage.name for stage in FILES["shim.Containerfile"].targets()] == [""]
     assert FILES["Containerfile"].stages[-1].name == "sidecar"
 

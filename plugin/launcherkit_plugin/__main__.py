@@ -19,6 +19,7 @@ COMMANDS = {
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
     "status": "show which drivers functions are bound to, by whom, and who holds them",
+    "webhook": "add containers to pods on clusters that have no admission policies for that",
     "vgpu": "list, create and remove vGPUs, and apply or check a layout of them",
     "completion": "print what bash, zsh or fish needs to complete command lines",
 }

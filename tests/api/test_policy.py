@@ -1,126 +1,44 @@
-"""The MutatingAdmissionPolicy of deploy/plugin.yaml, on an API server that runs it: what it does to which pods."""
+"""The admission policies of deploy/ on an API server that runs them: what they do to which pods."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 
 from deploy.render import DEPLOY
-from tests.api.applying import applied
-from tests.cluster.test_manifests import CRDS, dropped
-from tests.support.cluster import Cluster
+from launcherkit_plugin.webhook.patch import patch
+from tests.api.applying import applied, apply, delete
+from tests.cluster.test_manifests import CRDS, NAMESPACE, dropped
+from tests.plugin.webhook.test_patch import HOOK, HOOKED, LEFT, LICENCE
+from tests.support.cluster import Cluster, Refused
+from tests.support.json_patch import with_additions
+from tests.support.launcher_pods import (
+    CONSOLE_LOG,
+    LABEL,
+    asking_for,
+    kata_pod,
+    labelled,
+    launcher_pod,
+    with_claim,
+    with_init,
+    without_sockets,
+)
 from tests.support.waiting import until
-from tests.test_deploy import VALUES, added_container
+from tests.test_deploy import added_container
 
 pytestmark = pytest.mark.api
 
-LABEL = str(VALUES["label"])
-NAME = added_container()["name"]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "kubevirt-plugin.md"
-CONSOLE_LOG = {
-    "name": "guest-console-log",
-    "image": "registry.example/virt-launcher:1",
-    "restartPolicy": "Always",
-    "command": ["/usr/bin/virt-tail"],
-}
-
-
-def launcher_pod(**metadata_labels: str) -> dict[str, Any]:
-    """A pod as virt-controller makes it with the gate Plugins, which has copied the labels of the VM's template."""
-    volumes = ["private", "public", "sockets", "ephemeral-disks", "container-disks", "libvirt-runtime", "hotplug-disks"]
-    mounts = {
-        "private": "/var/run/kubevirt-private",
-        "public": "/var/run/kubevirt",
-        "ephemeral-disks": "/var/run/kubevirt-ephemeral-disks",
-        "container-disks": "/var/run/kubevirt/container-disks",
-        "hotplug-disks": "/var/run/kubevirt/hotplug-disks",
-        "libvirt-runtime": "/var/run/libvirt",
-        "sockets": "/var/run/kubevirt/sockets",
-        "kubevirt-plugin-sockets": "/var/run/kubevirt-plugin",
-    }
-    compute = {
-        "name": "compute",
-        "image": "registry.example/virt-launcher:1",
-        "command": ["/usr/bin/virt-launcher-monitor", "--qemu-timeout", "300s", "--name", "gpu-vm"],
-        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "resources": {
-            "limits": {"devices.kubevirt.io/kvm": "1", str(VALUES["resource"]): "1"},
-            "requests": {
-                "cpu": "100m",
-                "memory": "4500Mi",
-                "devices.kubevirt.io/kvm": "1",
-                str(VALUES["resource"]): "1",
-            },
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]},
-            "runAsGroup": 107,
-            "runAsNonRoot": True,
-            "runAsUser": 107,
-        },
-        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
-    }
-    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "0e9c4f1c", "vm.kubevirt.io/name": "gpu-vm"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "virt-launcher-gpu-vm-x2x8p",
-            "namespace": "default",
-            "labels": {**labels, **metadata_labels},
-            "annotations": {"kubevirt.io/domain": "gpu-vm", "kubectl.kubernetes.io/default-container": "compute"},
-        },
-        "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "restartPolicy": "Never",
-            "hostname": "gpu-vm",
-            "nodeSelector": {"kubevirt.io/schedulable": "true"},
-            "readinessGates": [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}],
-            "securityContext": {"fsGroup": 107, "runAsGroup": 107, "runAsNonRoot": True, "runAsUser": 107},
-            "terminationGracePeriodSeconds": 60,
-            "containers": [compute],
-            "volumes": [{"name": name, "emptyDir": {}} for name in [*volumes, "kubevirt-plugin-sockets"]],
-        },
-    }
-
-
 OURS = launcher_pod(**{LABEL: "true"})
-
-
-def with_init(pod: dict[str, Any], *containers: dict[str, Any]) -> dict[str, Any]:
-    changed = deepcopy(pod)
-    changed["spec"]["initContainers"] = list(containers)
-    return changed
-
-
-def without_sockets(pod: dict[str, Any]) -> dict[str, Any]:
-    """As it is where KubeVirt's gate Plugins is off."""
-    changed = deepcopy(pod)
-    spec, volume = changed["spec"], "kubevirt-plugin-sockets"
-    spec["volumes"] = [each for each in spec["volumes"] if each["name"] != volume]
-    (compute,) = spec["containers"]
-    compute["volumeMounts"] = [each for each in compute["volumeMounts"] if each["name"] != volume]
-    return changed
-
-
-def without_volumes(pod: dict[str, Any]) -> dict[str, Any]:
-    changed = without_sockets(pod)
-    del changed["spec"]["volumes"], changed["spec"]["containers"][0]["volumeMounts"]
-    return changed
-
-
-def labelled(pod: dict[str, Any], **labels: str) -> dict[str, Any]:
-    changed = deepcopy(pod)
-    changed["metadata"]["labels"] |= labels
-    return changed
+MANIFESTS = list(yaml.safe_load_all((DEPLOY / "plugin.yaml").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +52,9 @@ def server(api: Cluster, untouched: dict[str, Any]) -> Iterator[Cluster]:
     """The API with the policy, once it acts: that takes a moment."""
     with applied(api, CRDS.read_text()):
         api.kubectl("wait", "--for=condition=established", "--timeout=60s", "-f", "-", given=CRDS.read_text())
-        with applied(api, (DEPLOY / "plugin.yaml").read_text()):
+        apply(api, [NAMESPACE])
+        with applied(api, (DEPLOY / "plugin.yaml").read_text(), (DEPLOY / "kata-licence.yaml").read_text()):
+            until(lambda: "initContainers" in api.taken(kata_pod())["spec"], "the other policy act")
             until(lambda: "initContainers" in api.taken(OURS)["spec"], "the policy act")
             yield api
 
@@ -172,20 +92,95 @@ def test_a_pod_that_has_the_container_already_stays(server: Cluster) -> None:
     assert settled(server.taken(again)) == settled(once)
 
 
-OTHERS = {
-    "a launcher without the label": launcher_pod(),
-    "a launcher whose label says no": launcher_pod(**{LABEL: "false"}),
-    "another pod with the label": labelled(OURS, **{"kubevirt.io": "virt-handler"}),
-    "a launcher where the gate Plugins is off": without_sockets(OURS),
-    "a pod with no volume at all": without_volumes(OURS),
-}
+@pytest.mark.parametrize("name", [*HOOKED, *LEFT])
+def test_the_policy_does_to_a_pod_what_the_webhook_does(server: Cluster, name: str) -> None:
+    pod = (HOOKED | LEFT)[name]
+    # What has the container is changed by neither.
+    patched = with_additions(pod, patch(pod, HOOK, HOOK.parameters))
+    assert settled(server.taken(pod)) == settled(server.taken(patched))
+    assert (name in HOOKED) == (patched != pod)
 
 
-@pytest.mark.parametrize("pod", OTHERS.values(), ids=OTHERS)
-def test_no_other_pod_is_changed(server: Cluster, untouched: dict[str, Any], pod: dict[str, Any]) -> None:
-    stored = server.taken(pod)
-    assert "initContainers" not in stored["spec"]
-    assert dropped(pod, stored) == []
+def test_pods_made_at_random_are_changed_as_the_webhook_changes_them(server: Cluster) -> None:
+    pods = [random_pod(Random(seed)) for seed in range(150)]
+    patched = [with_additions(pod, patch(pod, HOOK, HOOK.parameters)) for pod in pods]
+    patched = [with_additions(pod, patch(pod, LICENCE, LICENCE.parameters)) for pod in patched]
+    by_policy, by_webhook = (list(map(settled, server.all_taken(each))) for each in (pods, patched))
+    assert by_policy == by_webhook
+    changed = [one != other for one, other in zip(pods, patched, strict=True)]
+    assert 20 < sum(changed) < 130  # some of either kind
+
+
+def random_pod(random: Random) -> dict[str, Any]:
+    """A pod with some of what the injections look at."""
+    launcher = random.random() < 0.7
+    pod = launcher_pod() if launcher else kata_pod(random.choice(["kata", "kata-qemu", "runc"]))
+    if random.random() < 0.6:
+        pod = asking_for(pod, *random.sample(RESOURCES, random.randrange(3)))
+    for change, chance in CHANGES if launcher else CHANGES[:3]:
+        pod = change(pod) if random.random() < chance else pod
+    return pod
+
+
+RESOURCES = ["nvidia.com/A", "nvidia.com.example/B", "example.com/nvidia.com", "devices.kubevirt.io/kvm"]
+CHANGES: list[tuple[Callable[[dict[str, Any]], dict[str, Any]], float]] = [
+    (lambda pod: labelled(pod, **{LABEL: "true"}), 0.3),
+    (lambda pod: labelled(pod, **{LABEL: "false"}), 0.2),
+    (lambda pod: labelled(pod, **{"kubevirt.io": "virt-launcher"}), 0.2),
+    (without_sockets, 0.2),
+    (lambda pod: with_init(pod, CONSOLE_LOG), 0.3),
+    (lambda pod: with_init(pod, {"name": HOOK.add.init_containers[0]["name"], "image": "a"}), 0.1),
+    (with_claim, 0.2),
+]
+
+
+def test_where_the_parameters_are_gone_nothing_is_added_and_no_pod_refused(server: Cluster) -> None:
+    (parameters,) = [each for each in MANIFESTS if each["kind"] == "ConfigMap"]
+    with deleted(server, parameters):
+        until(lambda: "initContainers" not in server.taken(OURS)["spec"], "the policy miss them")
+    until(lambda: "initContainers" in server.taken(OURS)["spec"], "the policy act again")
+
+
+def test_a_change_of_the_parameters_acts(server: Cluster) -> None:
+    (parameters,) = [each for each in MANIFESTS if each["kind"] == "ConfigMap"]
+    pod = asking_for(launcher_pod(), "example.com/card")
+    changed = {**parameters, "data": {"image": "registry.example/other:2", "resources": "example.com/ nvidia.com/"}}
+    apply(server, [changed])
+    try:
+        until(lambda: "initContainers" in server.taken(pod)["spec"], "the change act")
+        (added,) = server.taken(pod)["spec"]["initContainers"]
+        assert added["image"] == "registry.example/other:2"
+    finally:
+        apply(server, [parameters])
+    until(lambda: "initContainers" not in server.taken(pod)["spec"], "it be changed back")
+
+
+def test_a_parameter_that_is_missing_refuses_the_pods_that_need_it(server: Cluster) -> None:
+    (parameters,) = [each for each in MANIFESTS if each["kind"] == "ConfigMap"]
+    apply(server, [{**parameters, "data": {"resources": "nvidia.com/"}}])
+    try:
+        until(lambda: refused(server, OURS), "the pod be refused")
+        assert "initContainers" not in server.taken(launcher_pod(**{LABEL: "false"}))["spec"]
+    finally:
+        apply(server, [parameters])
+    until(lambda: not refused(server, OURS), "it be taken again")
+
+
+@contextmanager
+def deleted(server: Cluster, document: dict[str, Any]) -> Iterator[None]:
+    delete(server, [document])
+    try:
+        yield
+    finally:
+        apply(server, [document])
+
+
+def refused(server: Cluster, pod: dict[str, Any]) -> bool:
+    try:
+        server.taken(pod)
+    except Refused:
+        return True
+    return False
 
 
 def test_what_is_no_pod_is_not_changed(server: Cluster) -> None:

@@ -6,6 +6,7 @@ it adds is tried here in a pod.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,18 +17,21 @@ import yaml
 
 from deploy.render import DEPLOY
 from tests.support.cluster import Cluster, Refused
-from tests.test_deploy import added_container
+from tests.test_deploy import VALUES, added_container
 
 pytestmark = pytest.mark.cluster
 
 CRDS = Path(__file__).with_name("crds.yaml")
 TOO_YOUNG = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "DeviceClass", "ResourceClaimTemplate"}
+FOREIGN = {"Issuer", "Certificate"}
+"""cert-manager's kinds, which nothing here has."""
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VALUES["pluginNamespace"]}}
 MANIFESTS = [path for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "values.yaml"]
 DOCUMENTS = [
     pytest.param(document, id=f"{path.name}:{document['kind']}")
     for path in MANIFESTS
     for document in yaml.safe_load_all(path.read_text())
-    if document["kind"] not in TOO_YOUNG
+    if document["kind"] not in TOO_YOUNG | FOREIGN
 ]
 
 
@@ -36,6 +40,7 @@ def server(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with KubeVirt's kinds."""
     try:
         cluster.kubectl("apply", "-f", "-", given=CRDS.read_text())
+        cluster.kubectl("apply", "-f", "-", given=json.dumps(NAMESPACE))
         cluster.kubectl("wait", "--for=condition=established", "--timeout=60s", "-f", "-", given=CRDS.read_text())
         yield cluster
     finally:

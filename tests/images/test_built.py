@@ -15,7 +15,7 @@ from tests.support.images import Container, built, configuration, with_shim
 
 pytestmark = pytest.mark.images
 
-MOST_MB = {"sidecar": 120, "plugin": 150, "launcher": 350}
+MOST_MB = {"sidecar": 120, "plugin": 150, "launcher": 350, "webhook": 80}
 """Over the base."""
 
 Containers = Callable[[str], Container]
@@ -49,7 +49,7 @@ def test_nothing_of_the_build_is_in_an_image(target: str, container: Containers)
 
 def test_only_the_launcher_and_the_device_plugin_are_root(container: Containers) -> None:
     users = {target: container(target).run("id", "-u").strip() for target in TARGETS}
-    assert users == {"sidecar": "107", "plugin": "0", "launcher": "0"}
+    assert users == {"sidecar": "107", "plugin": "0", "launcher": "0", "webhook": "65532"}
 
 
 @pytest.mark.parametrize("target", ["sidecar", "launcher"])
@@ -81,6 +81,16 @@ def test_the_device_plugin_reads_its_configuration_and_has_what_speaks_to_the_cl
     config.write_text("auto: nvidia\n")
     assert "fine" in plugin.run("launcherkit-plugin", "check-config", "/tmp/plugin.yaml")
     plugin.run("/opt/launcherkit/bin/python", "-c", "import launcherkit_plugin.cluster.container")
+
+
+def test_the_webhook_has_what_its_server_imports_and_reads_its_injections(container: Containers) -> None:
+    webhook = container("webhook")
+    folder = webhook.root / "tmp" / "injections"
+    folder.mkdir()
+    (folder / "one.yaml").write_text("name: one\nwhen: {}\nadd: {containers: [{name: a, image: b}]}\n")
+    code = "from pathlib import Path; from launcherkit_plugin.webhook import injection, server\n"
+    code += "print(*injection.read_injections(Path('/tmp/injections')))"
+    assert webhook.run("/opt/launcherkit/bin/python", "-c", code).strip() == "one"
 
 
 def test_the_launcher_has_libvirt_with_its_driver_for_qemu_and_no_other(container: Containers) -> None:

@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,21 @@ class Cluster:
         """
         answer = self.kubectl("create", "--dry-run=server", "--output=json", "-f", "-", given=json.dumps(document))
         stored: dict[str, Any] = json.loads(answer)
+        return stored
+
+    def all_taken(self, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The same of several, in one call.
+
+        Raises:
+            Refused: it would not store one of them.
+        """
+        given = "\n---\n".join(map(json.dumps, documents))
+        answer = self.kubectl("create", "--dry-run=server", "--output=json", "-f", "-", given=given)
+        decoder, at, stored = json.JSONDecoder(), 0, []
+        while at < len(answer):  # one after the other, each with a line's end
+            document, end = decoder.raw_decode(answer, at)
+            stored.append(document)
+            at = end + 1
         return stored
 
     def environment(self) -> dict[str, str]:

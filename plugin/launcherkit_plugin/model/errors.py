@@ -402,3 +402,27 @@ class NotOffered(LauncherkitError):
     """A node has not as many devices of a resource to give as a VM asks for."""
 
     code = "LK861"
+
+
+# 88x: the webhook
+
+
+class BadInjections(LauncherkitError):
+    """What the webhook is to add to pods is not written as its schema says."""
+
+    code = "LK881"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class BadCertificate(LauncherkitError):
+    """The webhook's certificate or its key can't be used."""
+
+    code = "LK882"
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
+class NoWebhookPort(LauncherkitError):
+    """The webhook can't listen where it should."""
+
+    code = "LK883"
+    exit_code: ClassVar[int] = EX_UNAVAILABLE

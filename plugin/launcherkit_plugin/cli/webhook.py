@@ -1,0 +1,61 @@
+"""``launcherkit-plugin webhook``: adds containers to pods where a cluster has no admission policies for that."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+
+from launcherkit_plugin.cli.options import add_option
+
+_FOLDER = "/etc/launcherkit-webhook"
+
+DESCRIPTION = """\
+Answer the API server's admission reviews of pods: add the hook's container to KubeVirt's launcher pods that ask for
+devices, and what else the injections say. It is for clusters before Kubernetes 1.34; on newer ones admission policies
+do the same without a server. It has no credentials and asks nobody. It runs until SIGTERM."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin webhook
+  launcherkit-plugin webhook --injections injections --parameters parameters --certificate tls.crt --key tls.key
+
+The ConfigMap of an injection is a folder of its name in --parameters; a change of it, or of the certificate, takes
+effect at once. The API server sends its reviews to /NAME, with the injection's name."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add_option(parser, env, "--injections", "DIR", "a file for each injection, *.yaml", f"{_FOLDER}/injections")
+    add_option(parser, env, "--parameters", "DIR", "a folder for each injection's parameters", f"{_FOLDER}/parameters")
+    add_option(parser, env, "--certificate", "FILE", "the server's certificate, PEM", f"{_FOLDER}/tls/tls.crt")
+    add_option(parser, env, "--key", "FILE", "its key, PEM", f"{_FOLDER}/tls/tls.key")
+    add_option(parser, env, "--https-port", "N", "where to listen, on every address", 8443, type=int)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Serve until SIGTERM.
+
+    Raises:
+        BadInjections, BadCertificate, NoWebhookPort, UnreadableFile: it can't start.
+    """
+    if not 0 <= args.https_port < 65536:
+        args.usage_error(f"--https-port {args.https_port}: a port is below 65536")
+
+    from launcherkit_plugin.telemetry.reporter import Lines
+    from launcherkit_plugin.webhook.injection import read_injections
+    from launcherkit_plugin.webhook.server import Answers, Certificate, serving
+
+    log, ended = Lines(env, time.time), Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    answers = Answers(read_injections(Path(args.injections)), Path(args.parameters), log)
+    certificate = Certificate(Path(args.certificate), Path(args.key), log)
+    with serving(args.https_port, certificate, answers) as port:
+        log("info", f"serving {', '.join(answers.injections)} on port {port}")
+        ended.wait()
+    return 0

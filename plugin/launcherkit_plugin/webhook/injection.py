@@ -1,0 +1,126 @@
+"""What is added to which pods, as people write it; the admission policies in ``deploy/`` are made of the same text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
+
+from launcherkit.errors import Collector
+from launcherkit.sources.files import read_file
+from launcherkit.sources.schema import LARGE, parse_document, validate_document
+from launcherkit_plugin.config.fields import Written
+from launcherkit_plugin.model.errors import BadInjections
+
+PARAMETER = re.compile(r"\$\{([A-Za-z]+)\}")
+"""A string that stands for a key of the parameters; it is nothing but that."""
+_REMEDY = "`launcherkit explain injections` has every key."
+
+
+def _with_a_name(item: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(item.get("name"), str):
+        raise ValueError("it has no name")
+    return item
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
+NamedItem = Annotated[
+    dict[str, Any], AfterValidator(_with_a_name), WithJsonSchema({"type": "object", "required": ["name"]})
+]
+
+
+class WrittenCondition(Written):
+    """Which pods are meant; all that is written must hold."""
+
+    labels: dict[str, str] = Field({}, description="Labels that the pod has, with these values.")
+    volume: str = Field("", description="A volume that the pod has.")
+    runtime_classes: str = Field(
+        "",
+        alias="runtimeClasses",
+        description="Names of RuntimeClasses with blanks between; the pod has one of them.",
+    )
+    resources: str = Field(
+        "", description="Beginnings of resources' names with blanks between; a container asks for one."
+    )
+    wanted: str = Field(
+        "",
+        description="A label that decides in place of `resources` where a pod has it: `true` is yes, all else no.",
+    )
+
+
+class WrittenAdditions(Written):
+    """What a pod gets, as in a pod's `spec`."""
+
+    init_containers: list[NamedItem] = Field(
+        [], alias="initContainers", description="Init containers; a native sidecar is one."
+    )
+    containers: list[NamedItem] = Field([], description="Containers.")
+    volumes: list[NamedItem] = Field([], description="Volumes.")
+
+
+class Injection(Written):
+    """Something to be added to some pods. A string that is ``${KEY}`` stands for a key of the parameters."""
+
+    name: Name = Field(description="Its own, that of its parameters and of the webhook's path.")
+    parameters: dict[str, str] = Field({}, description="What the ConfigMap with the parameters begins with.")
+    when: WrittenCondition
+    claims: str = Field("", description="A container whose claims each added container gets too.")
+    add: WrittenAdditions
+
+    @model_validator(mode="after")
+    def _knows_its_parameters(self) -> Injection:
+        used = set(PARAMETER.findall(f"{self.when} {self.add}"))
+        if unknown := used - self.parameters.keys():
+            raise ValueError(f"${{{min(unknown)}}} is not among its parameters")
+        return self
+
+    def additions(self) -> dict[str, list[dict[str, Any]]]:
+        """Containers and volumes by the field of a pod's spec, those that there are."""
+        fields: dict[str, list[dict[str, Any]]] = self.add.model_dump(by_alias=True)
+        return {field: items for field, items in fields.items() if items}
+
+
+ParameterValues: TypeAlias = Mapping[str, str]
+
+
+def read_injections(folder: Path) -> dict[str, Injection]:
+    """The injections in a folder, one in each ``*.yaml``, by name.
+
+    Raises:
+        BadInjections: there is none, one is wrong, or two have one name; several come as `SeveralErrors`.
+        UnreadableFile: one can't be read.
+    """
+    errors, found = Collector(), dict[str, Injection]()
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise BadInjections(f"{folder}: there is no *.yaml in it", _REMEDY, file=str(folder))
+    for path in paths:
+        with errors:
+            injection = _read(path)
+            if injection.name in found:
+                raise BadInjections(
+                    f"{path}, name: {injection.name} is another's too", _REMEDY, file=str(path), key="name"
+                )
+            found[injection.name] = injection
+    errors.raise_if_any()
+    return found
+
+
+def _read(path: Path) -> Injection:
+    document = parse_document(read_file(str(path), LARGE + 1), str(path), BadInjections, _REMEDY, LARGE)
+    return validate_document(Injection, document, str(path), BadInjections, _REMEDY)
+
+
+def read_parameters(folder: Path) -> ParameterValues | None:
+    """The keys of a ConfigMap that is mounted as a folder; None where there is no such ConfigMap.
+
+    Raises:
+        OSError: a key can't be read.
+    """
+    if not folder.is_dir():
+        return None
+    # Of an optional one that is missing the folder is empty; in one that is there `..data` is the kubelet's.
+    return {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith("..")} or None

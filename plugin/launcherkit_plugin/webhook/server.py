@@ -1,0 +1,194 @@
+"""The webhook's HTTPS server. Only the cluster's API server has reason to speak to it.
+
+The standard library's: a request is small, comes over TLS, and a thread answers each connection. Who sends nothing is
+left after some seconds, and so is who sends more than an API server does.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import NamedTuple
+
+from launcherkit_plugin.model.errors import BadCertificate, NoWebhookPort
+from launcherkit_plugin.telemetry.reporter import Log, silent
+from launcherkit_plugin.webhook.injection import Injection, read_parameters
+from launcherkit_plugin.webhook.review import BadReview, answer
+
+_LARGEST = 8 << 20
+"""Bytes of a request: etcd keeps objects of 1.5 MiB, and a review has at most two of them."""
+_SECONDS = 10.0
+"""For a client to send the next bytes."""
+
+
+class Certificate:
+    """A certificate and its key in files, which are read again when they have changed.
+
+    Args:
+        certificate: PEM, the server's own first.
+        key: PEM.
+        log: is told when changed files can't be used.
+
+    Raises:
+        BadCertificate: they can't be read, or don't belong together.
+    """
+
+    def __init__(self, certificate: Path, key: Path, log: Log) -> None:
+        self._certificate, self._key, self._log = certificate, key, log
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._lock = Lock()
+        self._seen = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection: a Secret that is mounted is replaced while the server runs."""
+        with self._lock:
+            try:
+                if self._state() != self._seen:
+                    self._seen = self._load()
+            except (OSError, BadCertificate) as problem:
+                self._log("error", f"the certificate has changed and can't be used; the old one is kept: {problem}")
+        return self._context
+
+    def _state(self) -> tuple[int, int]:
+        return self._certificate.stat().st_mtime_ns, self._key.stat().st_mtime_ns
+
+    def _load(self) -> tuple[int, int]:
+        try:
+            state = self._state()
+            # Tried on another context first: a failure would leave this one with half of it.
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._certificate, self._key)
+            self._context.load_cert_chain(self._certificate, self._key)
+        except OSError as problem:  # which ssl.SSLError is too
+            raise BadCertificate(
+                f"{self._certificate}, {self._key}: {problem.strerror or problem}",
+                "Give a certificate and the key that belongs to it, both as PEM.",
+                file=str(self._certificate),
+            ) from problem
+        return state
+
+
+class Answers(NamedTuple):
+    """What requests are answered by."""
+
+    injections: Mapping[str, Injection]
+    parameters: Path
+    """A folder with one for each injection's ConfigMap, by the injection's name."""
+    log: Log
+
+
+@contextmanager
+def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[int]:
+    """Serve in threads while the block runs; gives the port, which was chosen where 0 was asked for.
+
+    Raises:
+        NoWebhookPort: it can't be had.
+    """
+
+    class Handler(_Handler):
+        by = answers
+        context = certificate.context
+
+    try:
+        server = _Server(("", port), Handler)
+        server.log = answers.log
+    except OSError as problem:
+        raise NoWebhookPort(
+            f"--https-port {port}: {problem.strerror}",
+            "Give a port that is free; below 1024 it takes root.",
+            key="--https-port",
+        ) from problem
+    thread = Thread(target=server.serve_forever, name="webhook")
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """On every address, of IPv6 too where there is that."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    request_queue_size = 64
+    log: Log = staticmethod(silent)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # as the base class has it
+        """Reports a bug; a client that left or spoke no TLS is its own fault."""
+        problem = sys.exception()
+        if not isinstance(problem, OSError):
+            self.log("error", f"a bug: {problem!r}", client=client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _SECONDS
+    by: Answers
+
+    @staticmethod
+    def context() -> ssl.SSLContext:
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        # In this connection's own thread, so that a client that is slow to shake hands keeps nobody waiting.
+        self.request.settimeout(_SECONDS)
+        self.request = self.context().wrap_socket(self.request, server_side=True)
+        super().setup()
+
+    def do_GET(self) -> None:
+        """The kubelet's probe."""
+        if self.path == "/healthz":
+            self._send(HTTPStatus.OK, b"ok\n", "text/plain; charset=utf-8")
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is /healthz, and a path for each injection")
+
+    def do_POST(self) -> None:
+        """A review."""
+        injection = self.by.injections.get(self.path.partition("?")[0].removeprefix("/"))
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()) or int(length) > _LARGEST:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a review has a length, of at most {_LARGEST} bytes")
+            return
+        request = self.rfile.read(int(length))
+        if injection is None:
+            self._refuse(HTTPStatus.NOT_FOUND, f"{self.path}: there is /{', /'.join(self.by.injections)}")
+        else:
+            try:
+                told = answer(request, injection, read_parameters(self.by.parameters / injection.name))
+            except (BadReview, OSError, UnicodeError) as problem:
+                self._refuse(HTTPStatus.BAD_REQUEST, f"{self.path}: {problem}")
+            else:
+                self._send(HTTPStatus.OK, told, "application/json")
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True  # what it sends besides isn't read
+        self.by.log("warning", f"refused: {why}", client=self.client_address[0])
+        self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "launcherkit"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing of a request that was answered."""

@@ -1,0 +1,66 @@
+"""What people write of injections, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcherkit.errors import SeveralErrors
+from launcherkit_plugin.model.errors import BadInjections
+from launcherkit_plugin.webhook.injection import read_injections, read_parameters
+
+GOOD = "name: one\nwhen: {}\nadd: {containers: [{name: a, image: '${image}'}]}\nparameters: {image: b}\n"
+
+
+def read(folder: Path, **files: str) -> list[str]:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return list(read_injections(folder))
+
+
+def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
+    assert read(tmp_path, first=GOOD, second=GOOD.replace("one", "two")) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "not YAML"),
+        (GOOD.replace("when", "wenn"), "wenn: unknown key"),
+        (GOOD.replace("name: one", "name: One/1"), "name: "),
+        (GOOD.replace("name: a", "nam: a"), "add.containers.0: it has no name"),
+        (GOOD.replace("{image: b}", "{}"), "${image} is not among its parameters"),
+        (GOOD.replace("when: {}", "when: {labels: 1}"), "when.labels: "),
+    ],
+)
+def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises((BadInjections, SeveralErrors)) as caught:
+        read(tmp_path, one=text)
+    assert f"{tmp_path}/one.yaml" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInjections, match=r"second\.yaml, name: one"):
+        read(tmp_path, first=GOOD, second=GOOD)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInjections, match=r"there is no \*\.yaml"):
+        read_injections(tmp_path)
+
+
+def test_parameters_are_read_as_the_kubelet_mounts_a_config_map(tmp_path: Path) -> None:
+    # one/image -> ..data/image, ..data -> ..2026_1
+    (tmp_path / "one" / "..2026_1").mkdir(parents=True)
+    (tmp_path / "one" / "..2026_1" / "image").write_text("b")
+    (tmp_path / "one" / "..data").symlink_to("..2026_1")
+    (tmp_path / "one" / "image").symlink_to("..data/image")
+    assert read_parameters(tmp_path / "one") == {"image": "b"}
+
+
+def test_a_config_map_that_is_missing_is_told_from_one_that_lacks_a_key(tmp_path: Path) -> None:
+    assert read_parameters(tmp_path / "none") is None
+    (tmp_path / "empty").mkdir()  # as an optional one is mounted
+    assert read_parameters(tmp_path / "empty") is None

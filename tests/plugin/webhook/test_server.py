@@ -1,0 +1,230 @@
+"""The webhook as a process, with a certificate that `deploy/own_ca.py` has made."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.own_ca import certified
+from deploy.render import injections
+from tests.support.json_patch import with_additions
+from tests.support.launcher_pods import LABEL, VALUES, launcher_pod
+from tests.support.provoked import provoked
+from tests.support.waiting import until
+
+YES = launcher_pod(**{LABEL: "true"})
+PATH = "/launcherkit-sidecar"
+PARAMETERS = {"image": "registry.example/a:1", "resources": "nvidia.com/"}
+
+
+class Webhook:
+    """Its folders, and the process once it runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("injections", "parameters", "tls"):
+            (folder / name).mkdir()
+        for name, text in injections(VALUES).items():
+            (folder / "injections" / f"{name}.yaml").write_text(text)
+        self.give(PARAMETERS)
+        self.certify()
+        self.port = 0
+
+    def give(self, parameters: Mapping[str, str]) -> None:
+        (self.folder / "parameters" / PATH[1:]).mkdir(exist_ok=True)
+        for key, value in parameters.items():
+            (self.folder / "parameters" / PATH[1:] / key).write_text(value)
+
+    def certify(self) -> None:
+        self.authority, certificate, key = certified("localhost")
+        self.trusting = ssl.create_default_context(cadata=self.authority.decode())
+        for name, content in (("tls.key", key), ("tls.crt", certificate)):
+            (self.folder / "tls" / "new").write_bytes(content)
+            os.replace(self.folder / "tls" / "new", self.folder / "tls" / name)
+
+    def arguments(self) -> list[str]:
+        named = {
+            "injections": "injections",
+            "parameters": "parameters",
+            "certificate": "tls/tls.crt",
+            "key": "tls/tls.key",
+        }
+        options = [f"--{name}={self.folder / path}" for name, path in named.items()]
+        return [sys.executable, "-m", "launcherkit_plugin", "webhook", *options, "--https-port=0"]
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(self.arguments(), stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                line = process.stderr.readline()
+                self.port = int(line.rsplit(" ", 1)[1])
+                yield process
+            finally:
+                process.terminate()
+
+    def connected(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("localhost", self.port, context=self.trusting, timeout=30)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        connection = self.connected()
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def reviewed(self, pod: dict[str, Any]) -> dict[str, Any]:
+        status, body = self.ask("POST", PATH, review(pod))
+        assert status == 200, body
+        told: dict[str, Any] = json.loads(body)["response"]
+        return told
+
+
+def review(pod: object, **request: object) -> bytes:
+    asked = {"uid": "u-1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE", "object": pod}
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked | request}
+    ).encode()
+
+
+@pytest.fixture
+def webhook(tmp_path: Path) -> Iterator[Webhook]:
+    it = Webhook(tmp_path)
+    with it.running():
+        yield it
+
+
+def test_a_review_is_answered_with_a_patch_or_left(webhook: Webhook) -> None:
+    told = webhook.reviewed(YES)
+    assert (told["uid"], told["allowed"], told["patchType"]) == ("u-1", True, "JSONPatch")
+    changed = with_additions(YES, json.loads(base64.b64decode(told["patch"])))
+    assert [each["image"] for each in changed["spec"]["initContainers"]] == [PARAMETERS["image"]]
+    assert webhook.reviewed(changed) == {"uid": "u-1", "allowed": True}
+    # A change of the ConfigMap acts at once.
+    webhook.give({"image": "registry.example/a:2"})
+    assert b"registry.example/a:2" in base64.b64decode(webhook.reviewed(YES)["patch"])
+    (webhook.folder / "parameters" / PATH[1:] / "image").unlink()
+    told = webhook.reviewed(YES)
+    assert not told["allowed"]
+    assert "ConfigMap launcherkit-sidecar has no key image" in told["status"]["message"]
+    (webhook.folder / "parameters" / PATH[1:] / "resources").unlink()
+    told = webhook.reviewed(YES)
+    assert told["allowed"]
+    assert "its ConfigMap is missing" in told["warnings"][0]
+
+
+BAD = {
+    "no JSON": b"{",
+    "no object": b"[]",
+    "another version": review(YES).replace(b"k8s.io/v1", b"k8s.io/v2"),
+    "an update": review(YES, operation="UPDATE"),
+    "no pod": review(YES, kind={"kind": "Service"}),
+    "a pod without containers' names": review({"spec": {"volumes": [1], "containers": [1]}, "metadata": {"labels": 1}}),
+    "nested without end": b"[" * 100_000,
+}
+
+
+def test_what_is_no_review_of_a_pod_is_refused_and_the_server_goes_on(webhook: Webhook) -> None:
+    for name, body in BAD.items():
+        assert webhook.ask("POST", PATH, body)[0] == 400, name
+    assert webhook.ask("POST", "/other", review(YES))[0] == 404
+    assert webhook.ask("GET", "/other")[0] == 404
+    assert webhook.ask("PUT", PATH)[0] == 501
+    assert webhook.ask("GET", "/healthz") == (200, b"ok\n")
+    connection = webhook.connected()
+    connection.putrequest("POST", PATH)
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_who_says_nothing_or_no_tls_keeps_nobody_out(webhook: Webhook) -> None:
+    silent = [socket.create_connection(("localhost", webhook.port)) for _ in range(20)]
+    silent[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    try:
+        assert webhook.reviewed(YES)["allowed"]
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_several_reviews_go_over_one_connection(webhook: Webhook) -> None:
+    connection = webhook.connected()
+    for _ in range(3):
+        connection.request("POST", PATH, review(YES))
+        assert connection.getresponse().read()
+    connection.close()
+
+
+def test_a_certificate_that_is_replaced_is_used_and_a_bad_one_is_not(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    with it.running() as process:
+        it.certify()  # by another authority
+        assert it.reviewed(YES)["allowed"]
+        (tmp_path / "tls" / "tls.crt").write_text("no certificate")
+        assert it.reviewed(YES)["allowed"]
+        assert process.stderr is not None
+        assert "the certificate has changed and can't be used; the old one is kept" in process.stderr.readline()
+
+
+def test_it_ends_at_sigterm(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    with it.running() as process:
+        process.terminate()
+        until(lambda: process.poll() is not None, "it end")
+        assert process.returncode == 0
+
+
+def refused(webhook: Webhook, arguments: Sequence[str]) -> tuple[int, list[str]]:
+    """The exit code, and what is told as in a container."""
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == ""
+    lines = done.stderr.replace(str(webhook.folder), "/etc/launcherkit-webhook").splitlines()
+    return done.returncode, [line for line in lines if line.startswith("error[")]
+
+
+def shown(code: str) -> list[str]:
+    return [line.replace(code, f"error[{code}]", 1) for line in provoked("webhook", code)]
+
+
+def test_it_does_not_start_with_an_injection_that_is_wrong(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    (tmp_path / "injections" / "one.yaml").write_text("name: one\nwhen: {}\nwenn: {}\nadd: {}\n")
+    assert refused(it, it.arguments()) == (78, shown("LK881"))
+
+
+def test_it_does_not_start_without_a_certificate_or_with_another_ones_key(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    key = tmp_path / "tls" / "tls.key"
+    key.write_bytes(certified("localhost")[2])
+    code, (told,) = refused(it, it.arguments())
+    assert (code, "mismatch" in told.lower()) == (78, True)
+    key.unlink()
+    assert refused(it, it.arguments()) == (78, shown("LK882"))
+
+
+def test_a_port_that_it_may_not_have_is_told(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
+        port = taken.getsockname()[1]
+        code, (told,) = refused(it, [*it.arguments()[:-1], f"--https-port={port}"])
+    # Root may have every port, so who asks for one below 1024 is told the same in other words.
+    assert (code, [told.replace(str(port), "443").replace("Address already in use", "Permission denied")]) == (
+        69,
+        shown("LK883"),
+    )
