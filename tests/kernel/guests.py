@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from launcherkit.cli.main import run
+from tests.kernel.rehearsed import promised, rehearsed, slots_of
 from tests.kernel.sysfs import until
 from tests.libvirt.pod import Pod
 
@@ -68,6 +69,16 @@ class Guests:
         """What a guest with these devices finds on its PCI bus."""
         self.start(env, *flags, name=name)
         return self.listed(name)
+
+    def listing_as_rehearsed(self, env: Mapping[str, str]) -> Listing:
+        """The same, after a rehearsal on a snapshot of this machine, which has promised that and nothing else."""
+        rehearsal = rehearsed(env, self.document("vm", "pci off"), self._folder)
+        assert rehearsal.starts, rehearsal.errors
+        found, wanted = self.listing(env), promised(rehearsal)
+        slots = slots_of(found)
+        assert wanted
+        assert {shape: slots[shape] for shape in wanted} == wanted
+        return found
 
     def listed(self, name: str = "vm") -> Listing:
         """What a guest that was started has found; it has ended by then."""

@@ -51,7 +51,7 @@ class CandidateNode:
         allocator = Allocator(Reservations(), lambda: 0.0)
         allocator.saw(self._offer.usage, 0.0)
         provider = RecordedProvider(self._offer)
-        offers = {each.name: Offer(each, provider) for each in self._offer.resources if not each.dra}
+        offers = {each.name: Offer(each, provider) for each in self._offer.resources if _is_for_vms(each)}
         advertised = allocator.advertise(offers, self._offer.facts)
         resources = {name: offer.resource for name, offer in advertised.items()}
         self._refuse_too_many(wanted, resources)
@@ -93,7 +93,7 @@ class CandidateNode:
     def _too_few(self, name: str, count: int, resource: Resource | None, available: int, *, told: bool) -> NotOffered:
         asked = f"{self.name} has {available} of the {count} {name} that the VM asks for"
         if resource is None:
-            names = sorted(each.name for each in self._offer.resources if not each.dra)
+            names = sorted(each.name for each in self._offer.resources if _is_for_vms(each))
             more = ", ..." if len(names) > _MOST_NAMES else ""
             text = f"{asked}: it advertises {', '.join(names[:_MOST_NAMES]) or 'nothing'}{more}"
         else:
@@ -123,6 +123,11 @@ class CandidateNode:
         if resource is not None:
             yield from (device.functions for device in resource.devices.values() if not device.healthy)
         yield from ((address,) for address in self._offer.left_out.get(name, ()))
+
+
+def _is_for_vms(resource: Resource) -> bool:
+    """By the kubelet, and by a launcher in the pod (K10)."""
+    return not resource.dra and resource.use == "vm"
 
 
 def _given(chosen: _Chosen) -> PromisedDevice:

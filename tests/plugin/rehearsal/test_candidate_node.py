@@ -124,6 +124,17 @@ def test_what_another_pod_has_and_its_group_are_not_to_be_had(tmp_path: Path) ->
     assert "3 devices, 1 of them in use, 1 Unhealthy: 0000:02:00.0: pod a/a has 0000:01:00.0" in two.errors[0].message
 
 
+def test_what_is_for_containers_is_not_for_a_vm(tmp_path: Path) -> None:
+    """It has its host driver, and stays with that (K10)."""
+    node = Node(build(HostTree(tmp_path), [(1, "vfio-pci", 0)]))
+    facts, resources = seen(node, usage({}))
+    offered = [each._replace(use="container") for each in resources]
+    (outcome,) = rehearse(vm(1), [CandidateNode(NodeOffer("node", facts, offered))])
+    assert [error.message for error in outcome.errors] == [
+        f"node has 0 of the 1 {GPU} that the VM asks for: it advertises nothing"
+    ]
+
+
 def test_two_resources_of_one_group_are_refused_as_the_plugin_refuses_them(tmp_path: Path) -> None:
     """The kubelet asks for one resource after the other, and the plugin can't know that it is one pod (K3)."""
     tree = build(HostTree(tmp_path), [(1, "vfio-pci", 0), (1, "vfio-pci", 0)])
