@@ -39,10 +39,11 @@ ARROWS: dict[str, set[str]] = {
     "config": {"model", "devices", "host"},
     "dra": {"model", "host", "telemetry", "devices", "allocation", "kubelet"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
+    "webhook": {"model", "config", "telemetry"},
     # What puts everything together.
     "daemon": {*_PARTS, "", "nodehook"},
     "nodehook": _PARTS,
-    "cli": {*_PARTS, "daemon", "nodehook", "rehearsal", ""},
+    "cli": {*_PARTS, "daemon", "nodehook", "rehearsal", "webhook", ""},
     "__main__": {"cli", ""},
 }
 """Room to the rooms that it may import."""
@@ -51,7 +52,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"kubelet", "nodehook", "dra"},
     "google": {"kubelet", "nodehook", "dra"},  # google.protobuf
     "prometheus_client": {"telemetry"},
-    "pydantic": {"config"},
+    "pydantic": {"config", "webhook"},
     "yaml": {"config", "cli"},
     "kubernetes": {"cluster"},
     "urllib3": {"cluster"},
