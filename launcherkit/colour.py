@@ -43,6 +43,12 @@ def ink_for(terminal: bool, env: Mapping[str, str]) -> Ink:
     return Ink(terminal and not env.get("NO_COLOR") and env.get("TERM", "dumb") not in ("", "dumb"))
 
 
+def unmarked(text: str) -> str:
+    """Text without its colours: as wide as a terminal shows it."""
+    head, *parts = text.split("\x1b[")
+    return head + "".join(part.partition("m")[2] for part in parts)
+
+
 def paint_diff(diff: str, ink: Ink) -> str:
     """A unified diff with what is added and taken out marked."""
     return "".join(_paint_line(line, ink) for line in diff.splitlines(keepends=True))

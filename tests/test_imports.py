@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "topology": {"model"},
     "rehearse": {"model", "sources", "domain", "pipeline", "topology", "plan_json"},
     "render": {"model", "sources", "resolve", "pipeline", "topology", "colour", "rehearse"},
-    "doctor": {"model", "sources", "resolve", "domain", "render", "compatibility", "colour"},
+    "doctor": {"model", "sources", "resolve", "domain", "process", "render", "compatibility", "colour"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
     "inputs": {"model", "sources", "domain", "pipeline", "atomic", "colour", "diff", "process", "plan_json"},

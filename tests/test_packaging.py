@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from hatch_build import absolute_links, address_of
 from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
 from release.build import unpack
+from release.man import PROGRAMS
 from tests.support.pages import links
 from tests.tiers import TIERS
 
@@ -207,6 +210,25 @@ def test_every_version_in_the_changelog_has_its_day() -> None:
 def test_the_wheel_has_a_page_for_every_error(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert [code for code in LauncherkitError.codes() if f"launcherkit/_pages/errors/{code}.md" not in names] == []
+
+
+@every_distribution
+def test_a_wheel_has_a_man_page_for_the_program_and_each_command(
+    wheels: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    program = import_module(PROGRAMS[name.replace("_", "-")]).PROGRAM
+    archive = zipfile.ZipFile(wheels[name])
+    pages = {each.rpartition("/")[2]: each for each in archive.namelist() if "/data/share/man/man1/" in each}
+    assert set(pages) == {
+        f"{each}.1" for each in (program.name, *(f"{program.name}-{one}" for one in program.commands))
+    }
+    for page in pages.values():
+        (tmp_path / "page.1").write_bytes(archive.read(page))
+        for reader in (["man", "--warnings", "-E", "UTF-8", "-l"], ["mandoc", "-T", "lint", "-W", "warning"]):
+            if shutil.which(reader[0]):
+                told = subprocess.run([*reader, "page.1"], cwd=tmp_path, capture_output=True, text=True)
+                assert (told.returncode, told.stderr) == (0, ""), page
+                assert reader[0] == "man" or not told.stdout, page
 
 
 def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:

@@ -31,6 +31,7 @@ from launcherkit.pipeline import Translation
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from
+from launcherkit.process.terminal import terminal_columns
 from launcherkit.render.columns import counted
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.json:
         text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
     else:
-        text = report_text(about.name, findings, ink_for(sys.stdout.isatty(), env))
+        text = report_text(about.name, findings, ink_for(sys.stdout.isatty(), env), terminal_columns(env))
     write_stdout(text.encode("utf-8", "backslashreplace"))
     return 1 if bad else 0
 

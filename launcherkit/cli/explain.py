@@ -22,7 +22,7 @@ from launcherkit.pipeline import HostSource, Translation
 from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.options import switch_from
-from launcherkit.process.terminal import drawing_columns
+from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.render.evidence import Asked, Evidence
 from launcherkit.render.failure import explain_failure
 from launcherkit.render.guest import refused_lines
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print an explanation or a page; where the translation fails, what is known, and then its errors as ever."""
     ink = ink_for(sys.stdout.isatty(), env)
     if args.list:
-        _print("".join(f"{code}\t{title}\n" for code, title in titles().items()))
+        write_text("".join(f"{code}\t{title}\n" for code, title in titles().items()), env)
         return 0
     if args.page:
         return _print_page(args.page, env, ink)
@@ -93,14 +93,14 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     except LauncherkitError as error:
         if not args.json:
             evidence = gather(inputs, host, PATHS)
-            _print(_refused(error, evidence, ink, env) if args.tree else explain_failure(evidence, ink))
+            write_text(_refused(error, evidence, ink, env) if args.tree else explain_failure(evidence, ink), env)
         raise
     if args.json:
-        _print(json.dumps(plan_document(translation), indent=2) + "\n")
+        write_stdout(json.dumps(plan_document(translation), indent=2).encode() + b"\n")
         return 0
     evidence = gather(inputs, host, PATHS)
     picture = _picture(translation, evidence, ink, env)
-    _print(picture if args.tree else explain_plan(translation, evidence, ink, picture=picture))
+    write_text(picture if args.tree else explain_plan(translation, evidence, ink, picture=picture), env)
     return 0
 
 
@@ -191,10 +191,6 @@ def _touched(
     return [address for address in facts.functions if address.slot in slots]
 
 
-def _print(text: str) -> None:
-    write_stdout(text.encode("utf-8", "backslashreplace"))
-
-
 def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
     topics, codes = all_topics(), all_codes()
     name = asked.strip().lower()
@@ -211,5 +207,6 @@ def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
             tell("help", f"The nearest are {nearest}; `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
     page = read_file(page_of(name)).decode("utf-8", "replace")
-    _print("".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines()))
+    shown = "".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines())
+    write_stdout(shown.encode("utf-8", "backslashreplace"))  # with commands to be copied: no line is broken
     return 0

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     from launcherkit.atomic import write_atomically
     from launcherkit.colour import ink_for
+    from launcherkit.process.terminal import write_text
     from launcherkit.render.changes import draw_changes
     from launcherkit.sources.host import open_host, open_tree
     from launcherkit.sources.machine import read_machine
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
     if args.diff:
         found = changes(*(open_host(each).scan() for each in args.diff))
-        write_stdout(draw_changes(found, ink_for(sys.stdout.isatty(), env)).encode("utf-8", "backslashreplace"))
+        write_text(draw_changes(found, ink_for(sys.stdout.isatty(), env)), env)
         return 1 if found else 0
     # This host's own links lead nowhere else; a root that was mounted or unpacked may be somebody else's.
     confined = os.path.realpath(args.root) != "/"

@@ -16,7 +16,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from, text_from
-from launcherkit.process.terminal import drawing_columns
+from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
 from launcherkit.render.guest import refused_lines
 from launcherkit.render.host import topology_of
 from launcherkit.render.topology import draw
@@ -144,7 +144,7 @@ def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, st
         from launcherkit.render.matrix import draw_matrix
         from launcherkit.topology.matrix import matrix_of
 
-        return draw_matrix(matrix_of(topology), ink)
+        return fitted(draw_matrix(matrix_of(topology), ink), terminal_columns(env))
     return draw(topology, ink, drawing_columns(env))
 
 

@@ -10,28 +10,33 @@ from typing import Any
 
 from launcherkit.colour import Ink
 from launcherkit.doctor.finding import CHECKS, Finding, Status
+from launcherkit.process.terminal import fitted
 from launcherkit.render.columns import columns, counted, visible
 
 FORMAT = "launcherkit.io/doctor/v1"
 
 
-def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink) -> str:
+def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink, across: int | None = None) -> str:
     """A line a finding, its remedy below it, and a count.
 
     Args:
         looked_at: what it is about, for the first line.
         findings: in the order in which they are told.
         ink: colours or none.
+        across: columns at which lines are wrapped, but commands, which are copied; None for no terminal.
     """
     told = list(_together(findings))
     rows = [(_mark(each.status, ink), each.check, visible(each.subject), visible(each.seen)) for each in told]
-    lines = [ink.head(visible(looked_at)), ""]
+    lines = [fitted(ink.head(visible(looked_at)), across), ""]
     for line, finding in zip(columns(rows), told, strict=True):
-        lines.append(line)
+        lines.append(fitted(line, across))
         if finding.remedy:
             first, *commands = map(visible, finding.remedy.split("\n"))
-            lines += [f"{' ' * 11}{ink.head('help')}: {first}", *(f"{' ' * 17}{command}" for command in commands)]
-    return "\n".join([*lines, "", _summary(findings, ink)]) + "\n"
+            lines += [
+                fitted(f"{' ' * 11}{ink.head('help')}: {first}", across),
+                *(f"{' ' * 17}{command}" for command in commands),
+            ]
+    return "\n".join([*lines, "", fitted(_summary(findings, ink), across)]) + "\n"
 
 
 def _together(findings: Sequence[Finding]) -> Iterator[Finding]:

@@ -1,20 +1,44 @@
-"""How wide a terminal is."""
+"""A terminal: how wide it is, and text for people that fits it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from launcherkit.colour import unmarked
+from launcherkit.process.edge import write_stdout
 
 _WIDE = 120
 _USUAL = 80
+_STEP = 4
+"""How far what goes on in the next line is to the right, where it has no column to stand in."""
+_RAILS = "│├└┌"
+
+
+def write_text(text: str, env: Mapping[str, str]) -> None:
+    """Write text for people to standard output; on a terminal its long lines are wrapped, elsewhere it is whole.
+
+    Raises:
+        BrokenPipeError, UnwritableFile: as `write_stdout` does.
+    """
+    write_stdout(fitted(text, terminal_columns(env)).encode("utf-8", "backslashreplace"))
+
+
+def fitted(text: str, across: int | None) -> str:
+    """Text with every line that is longer wrapped between words, below the last column that leaves it some room.
+
+    Args:
+        text: lines, with colours or without. The lines of a tree are left as they are.
+        across: columns; None leaves everything as it is.
+    """
+    if across is None:
+        return text
+    return "\n".join(part for line in text.split("\n") for part in _wrapped(line, across))
 
 
 def terminal_columns(env: Mapping[str, str]) -> int | None:
-    """Columns of the terminal that standard output is, by ``COLUMNS`` first; None where it is none.
-
-    What is wider on a terminal is wrapped or cut. In a pipe it is whole.
-    """
+    """Columns of the terminal that standard output is, by ``COLUMNS`` first; None where it is none."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return _said(env) or _asked() or None
@@ -28,6 +52,43 @@ def drawing_columns(env: Mapping[str, str]) -> int:
 def help_columns(env: Mapping[str, str]) -> int:
     """The columns for help, as argparse finds them; for that it imports shutil, with three compressors."""
     return _said(env) or terminal_columns(env) or _USUAL
+
+
+def _wrapped(line: str, across: int) -> Iterator[str]:
+    plain = unmarked(line)
+    if len(plain) <= across or plain.lstrip().startswith(tuple(_RAILS)):
+        yield line
+        return
+    below = " " * _hang(plain, across)
+    text, started = "", False
+    for word in _words(line):
+        if started and len(unmarked(text + word.rstrip())) > across:
+            yield text.rstrip()
+            text = below + word.lstrip()
+        else:
+            text += word
+        started = started or bool(unmarked(text).strip())
+    yield text.rstrip()
+
+
+def _words(line: str) -> Iterator[str]:
+    """Each word with the blanks before it."""
+    blanks = ""
+    for part in line.split(" "):
+        if part:
+            yield blanks + part
+            blanks = " "
+        else:
+            blanks += " "
+
+
+def _hang(plain: str, across: int) -> int:
+    """Where the last column begins that is in the left half."""
+    indent = len(plain) - len(plain.lstrip())
+    starts = [
+        at + 2 for at in range(indent, across // 2) if plain[at : at + 2] == "  " and plain[at + 2 : at + 3].strip()
+    ]
+    return max(starts, default=min(indent + _STEP, across // 2))
 
 
 def _said(env: Mapping[str, str]) -> int:

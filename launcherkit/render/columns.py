@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcherkit.colour import unmarked
+
 _WIDTH = 110
 
 
@@ -22,8 +24,7 @@ def padded(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
 
 def width(cell: str) -> int:
     """Columns that a text takes on a terminal; colours count for none."""
-    parts = cell.split("\x1b[")
-    return len(parts[0]) + sum(len(part.partition("m")[2]) for part in parts[1:])
+    return len(unmarked(cell))
 
 
 def visible(text: str) -> str:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     prepare(binder, env, dry_run=args.dry_run)
     plans = _plans(addresses, wiring, binder, force=args.force)
     if args.dry_run:
-        write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output)
+        write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output, env)
         return 0
     if any(plan.change for plan in plans):
         this_machine = os.path.realpath(args.host) == "/"
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             change = [member.address for member in plan.change]
             changed = binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
             done.append((plan.number, plan.members, changed))
-    write_changes(done, args.output)
+    write_changes(done, args.output, env)
     errors.raise_if_any()
     return 0
 

@@ -13,6 +13,7 @@ from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.terminal import write_text
 from launcherkit.render.columns import columns
 from launcherkit.resolve.pci_class import describe
 from launcherkit.sources.host import Host
@@ -145,13 +146,13 @@ def prepare(binder: Binder, env: Mapping[str, str], *, dry_run: bool) -> None:
             tell("note", f"{what}: half done by another process; now {end}", env)
 
 
-def write_changes(groups: Iterable[Group], output: str) -> None:
+def write_changes(groups: Iterable[Group], output: str, env: Mapping[str, str]) -> None:
     """Print a line a function, or a JSON document."""
     if output == "json":
-        text = json.dumps([_document(*group) for group in groups], indent=2) + "\n"
+        write_stdout(json.dumps([_document(*group) for group in groups], indent=2).encode() + b"\n")
     else:
-        text = "".join(f"{line}\n" for number, members, changed in groups for line in _lines(number, members, changed))
-    write_stdout(text.encode("utf-8", "backslashreplace"))
+        lines = (line for number, members, changed in groups for line in _lines(number, members, changed))
+        write_text("".join(f"{line}\n" for line in lines), env)
 
 
 def _lines(number: int | None, members: Sequence[PciFunction], changed: Sequence[Changed]) -> Iterable[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.terminal import write_text
 from launcherkit.render.columns import columns, visible
 from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option, add_switch, text_from
@@ -82,7 +83,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.dra or args.output != "json":
         for note in notes(facts, left, resources):
             tell("note", note, env)
-    write_stdout(text.encode("utf-8", "backslashreplace"))
+    if args.output in (None, *OUTPUTS[:2]) and not args.dra:
+        write_text(text, env)
+    else:
+        write_stdout(text.encode("utf-8", "backslashreplace"))
     check()
     return 0
 

@@ -13,6 +13,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.terminal import write_text
 from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
@@ -65,10 +66,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     wiring = wiring_of(args)
     lines = _look(read_addresses(args.addresses), wiring, partial(usage_of, args, env, wiring.reporter))
     if args.output == "json":
-        text = json.dumps([_document(line) for line in lines], indent=2) + "\n"
-    else:
-        text = "".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")) if lines else ""
-    write_stdout(text.encode("utf-8", "backslashreplace"))
+        write_stdout(json.dumps([_document(line) for line in lines], indent=2).encode() + b"\n")
+    elif lines:
+        write_text("".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")), env)
     if not lines:
         tell("note", "no function has a VFIO driver or is on record", env)
     return 0

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             else:
                 changed = binder.restore(record)
             done.append((number, known, changed))
-    write_changes(done, args.output)
+    write_changes(done, args.output, env)
     errors.raise_if_any()
     return 0
 

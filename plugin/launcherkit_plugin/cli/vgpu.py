@@ -13,6 +13,7 @@ from typing import NamedTuple
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, proc_of
 from launcherkit_plugin.host.files import TimedFiles, node_host
@@ -165,7 +166,7 @@ def _list(bench: Bench) -> int:
     if bench.args.output == "json":
         _write(json.dumps(document(host, usage, opened), indent=2))
     elif cards(host):
-        _write("\n".join(tables(host, usage, opened)))
+        write_text("".join(f"{line}\n" for line in tables(host, usage, opened)), bench.env)
     else:
         tell("note", _no_cards(bench.args.host), bench.env)
     return 0

@@ -1,0 +1,60 @@
+"""Text for people fits the terminal; in a pipe it is whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launcherkit.colour import Ink, unmarked
+from launcherkit.process.terminal import fitted
+from tests.support.imports import ROOT
+from tests.support.terminal import run_on_terminal
+
+DEMO = ROOT / "launcherkit" / "demo_data"
+INPUTS = [f"--{name}={DEMO / file}" for name, file in (("domain", "domain.xml"), ("vmi", "vmi.json"))]
+INPUTS += [f"--env-file={DEMO / 'env.txt'}"]
+HOST = f"--host={DEMO / 'host.json'}"
+COMMANDS = {
+    "explain": ["launcherkit", "explain", HOST, *INPUTS],
+    "doctor": ["launcherkit", "doctor", HOST, *INPUTS],
+    "matrix": ["launcherkit", "topology", HOST, "--matrix"],
+    "discover": ["launcherkit_plugin", "discover", HOST, "-o", "wide"],
+}
+
+
+def test_what_goes_on_in_the_next_line_stands_below_its_column() -> None:
+    assert (
+        fitted("a  long  one two three four\nshort\n", 18) == "a  long  one two\n         three\n         four\nshort\n"
+    )
+
+
+def test_where_no_column_is_in_the_left_half_it_stands_a_little_to_the_right() -> None:
+    assert fitted("  one two three four five", 14) == "  one two\n      three\n      four\n      five"
+
+
+def test_a_word_that_is_too_wide_is_not_broken_and_the_lines_of_a_tree_are_left_alone() -> None:
+    assert fitted("a b " + "c" * 30, 10) == "a b\n    " + "c" * 30
+    assert fitted("   │ one two three", 10) == "   │ one two three"
+
+
+def test_colours_take_no_room() -> None:
+    line = f"a  {Ink(True).bad('one two')} three"
+    assert fitted(line, len(unmarked(line))) == line
+    assert unmarked(fitted(line, 12)) == "a  one two\n   three"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_on_a_terminal_lines_are_wrapped_and_in_a_pipe_they_are_whole(name: str) -> None:
+    path = f"{ROOT}:{ROOT / 'plugin'}"
+    command = [sys.executable, "-m", *COMMANDS[name]]
+    shown = run_on_terminal(command, {"TERM": "dumb", "PYTHONPATH": path, "COLUMNS": "60"}).decode()
+    piped = subprocess.run(command, env={"PYTHONPATH": path, "COLUMNS": "60"}, capture_output=True, text=True).stdout
+    words = re.compile(r"[^\s│├└┌─]+")
+    assert words.findall(piped) == words.findall(shown)
+    long = [line for line in shown.splitlines() if len(line) > 60 and " " in line.strip(" │├└┌─")]
+    assert long == []
+    if name != "explain":
+        assert max(map(len, piped.splitlines())) > 60
