@@ -17,7 +17,8 @@ nodes. Everything launcherkit decides by is in it, so the file can stand for the
 
 It only reads, needs no privileges, and leaves out host name and serial numbers unless --all is given.
 Functions are sorted, one a line, so `diff` can compare two snapshots of one host. --diff says what
-changed: what is gone, new or moved, drivers, groups that were split, links with fewer lanes.
+changed: what is gone, new or moved, drivers, groups that were split, links with fewer lanes;
+it is shown in the tree of `launcherkit topology` too.
 """
 EPILOG = """\
 examples:
@@ -68,16 +69,18 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     from launcherkit.atomic import write_atomically
     from launcherkit.colour import ink_for
-    from launcherkit.process.terminal import write_text
+    from launcherkit.process.terminal import drawing_columns, write_text
     from launcherkit.render.changes import draw_changes
     from launcherkit.sources.host import open_host, open_tree
     from launcherkit.sources.machine import read_machine
+    from launcherkit.sources.pci_ids import PATHS
     from launcherkit.sources.snapshot import dump
     from launcherkit.topology.changes import changes
 
     if args.diff:
-        found = changes(*(open_host(each).scan() for each in args.diff))
-        write_text(draw_changes(found, ink_for(sys.stdout.isatty(), env)), env)
+        old, new = (open_host(each).scan() for each in args.diff)
+        found = changes(old, new)
+        write_text(draw_changes(found, new, PATHS, ink_for(sys.stdout.isatty(), env), drawing_columns(env)), env)
         return 1 if found else 0
     # This host's own links lead nowhere else; a root that was mounted or unpacked may be somebody else's.
     confined = os.path.realpath(args.root) != "/"

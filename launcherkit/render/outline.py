@@ -13,7 +13,7 @@ from launcherkit.render.columns import visible
 from launcherkit.render.guest import guest_bridge_words, guest_function_words, window_words
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
-from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
+from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
     GuestBridge,
     GuestFunction,
@@ -36,6 +36,8 @@ class Item:
     kind: Literal["node", "branch", "slot", "group", "function", "guest"]
     label: str
     words: tuple[str, ...] = ()
+    name: str = ""
+    """What people call it: vendor and device."""
     badge: str = ""
     tone: Tone = "plain"
     """Of the badge."""
@@ -49,6 +51,9 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     nodes = [_node(node, groups, marks) for node in topology.nodes]
     if not nodes:
         nodes = [Item("node", "no GPU, no accelerator, and nothing that has a VFIO driver")]
+    if found := [in_the_way_words(*each) for each in topology.in_the_way()]:
+        told = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
+        nodes.insert(0, Item("node", "in the way", items=told))
     if topology.guest is None:
         return tuple(nodes)
     guest = topology.guest
@@ -64,8 +69,7 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
 def _node(node: TreeNode, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
     label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
     complexes = tuple(
-        Item("branch", visible(each.name or "on a path that isn't known"), items=tuple(_behind(each, groups, marks)))
-        for each in node.complexes
+        _branch(each, [visible(each.name or "on a path that isn't known")], groups, marks) for each in node.complexes
     )
     return Item("node", label, (f"CPUs {node.cpus}",) if node.cpus else (), items=complexes)
 
@@ -76,8 +80,17 @@ def _behind(
     for slot in branch.slots:
         yield _slot(slot, groups, marks)
     for bridge in branch.bridges:
-        items = tuple(_behind(bridge, groups, marks))
-        yield Item("branch", f"{visible(bridge.address)} {bridge.kind}", items=items)
+        yield _branch(bridge, [f"{visible(bridge.address)} {bridge.kind}"], groups, marks)
+
+
+def _branch(
+    branch: RootComplex | TreeBridge, names: list[str], groups: Mapping[int, TreeGroup], marks: Mapping[str, str]
+) -> Item:
+    """What leads to one other bridge alone is one item with that."""
+    while len(branch.bridges) == 1 and not branch.slots:
+        (branch,) = branch.bridges
+        names = [*names, f"{visible(branch.address)} {branch.kind}"]
+    return Item("branch", " > ".join(names), items=tuple(_behind(branch, groups, marks)))
 
 
 def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
@@ -86,7 +99,7 @@ def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, s
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
         inner = tuple(item for each in functions for item in _function(each, marks))
         items += [_group(groups[number], inner)] if number in groups else inner
-    return Item("slot", f"slot {slot.slot}", link, items=tuple(items))
+    return Item("slot", f"slot {slot.slot}", link[:1], "", "".join(link[1:]), "odd", tuple(items))
 
 
 def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
@@ -94,22 +107,21 @@ def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
     elsewhere = [str(member) for member in group.members if str(member) not in here]
     words = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
     why = "; ".join(f"{each.code} {each.device} is {visible(each.why)}" for each in group.blockers)
-    return Item("group", f"IOMMU group {group.number}", words, why, "bad", functions)
+    return Item("group", f"IOMMU group {group.number}", words, "", why, "bad", functions)
 
 
 def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item]:
     address = str(function.address)
-    words = [visible(function.driver or "no driver"), visible(function.kind)]
-    words += [visible(each.why) for each in function.blockers if not each.whole]
+    words = [visible(each.why) for each in function.blockers if not each.whole]
     words += [marks[address]] if address in marks else []
-    words += [visible(function.name)] if function.name else []
-    words.append(f"[{function.ids}]")
+    words += [visible(function.driver or "no driver"), visible(function.kind), f"[{function.ids}]"]
     words += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
-    yield Item("function", address, tuple(words), *_badge(function.state, function.blockers))
+    name = visible(function.name or "")
+    yield Item("function", address, tuple(words), name, *_badge(function.state, function.blockers))
     for vfs in function.vfs:
-        number, _, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
+        number, word, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
         marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
-        yield Item("function", number, (*others, *marked), *_badge(vfs.state, vfs.blockers))
+        yield Item("function", number, (*others, *marked), "", word, _badge(vfs.state, vfs.blockers)[1])
     for slots in function.mdevs:
         marked = (f"{uuid} {marks[uuid]}" for uuid in slots.uuids if uuid in marks)
         yield Item("function", mdevs_words(slots), tuple(marked))

@@ -15,7 +15,7 @@ summary{cursor:pointer}:focus-visible{outline:2px solid currentColor;outline-off
 .node>summary{font-size:1.2em;font-weight:600}.branch>summary{color:var(--dim)}
 .group{border:1px solid var(--line);border-radius:6px;padding:.2rem .6rem;margin:.2rem 0 .4rem 1.4rem}
 .function .label,.guest .label,.slot .label{font-family:ui-monospace,monospace}
-.badge{font-weight:600}.good{color:var(--good)}.odd{color:var(--odd)}.bad{color:var(--bad)}
+.badge,.name{font-weight:600}.good{color:var(--good)}.odd{color:var(--odd)}.bad{color:var(--bad)}
 .label~span{margin-left:.8em}p,summary{overflow-wrap:anywhere}
 @media (max-width:40rem){details,p.function,p.guest,.group{margin-left:.4rem}.label~span{margin-left:.5em}}
 @media print{body{margin:0;max-width:none;font-size:10pt}.group{break-inside:avoid}
@@ -66,6 +66,8 @@ def _item(item: Item) -> Iterator[str]:
     line = f'<span class="label">{escape(item.label)}</span>'
     if item.badge:
         line += f' <span class="badge {item.tone}">{escape(item.badge)}</span>'
+    if item.name:
+        line += f' <span class="name">{escape(item.name)}</span>'
     line += "".join(f" <span>{escape(word)}</span>" for word in item.words)
     if not item.items:
         yield f'<p class="{item.kind}" tabindex="0">{line}</p>'

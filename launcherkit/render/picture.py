@@ -8,18 +8,18 @@ from html import escape
 
 from launcherkit.render.columns import width
 from launcherkit.render.outline import Item, outline
-from launcherkit.render.paper import PAPER
+from launcherkit.render.paper import FALLBACK, PAPER
 from launcherkit.topology.tree import HostTopology
 
 _ROW, _STEP, _MARGIN, _LETTER = 22, 20, 16, 7.9
 """Pixels: the height of a row, how far a level is to the right, the border, the widest letter of a usual monospace."""
 
-# Viewers outside of browsers may know no CSS variables: they go by the attributes, black on white.
+# Viewers outside of browsers may know no CSS variables: they go by the attributes, on white.
 _STYLE = """
 text{font:13px ui-monospace,Menlo,Consolas,monospace;fill:var(--text);white-space:pre}
 .back{fill:var(--back)}.node .label{font-weight:bold}.branch text{fill:var(--dim)}.slot .label{font-weight:bold}
 .frame{fill:none;stroke:var(--line);stroke-width:1.2}.frame.bad{stroke:var(--bad);stroke-width:2}
-.badge{font-weight:bold}tspan.good{fill:var(--good)}tspan.odd{fill:var(--odd)}tspan.bad{fill:var(--bad)}
+.badge,.name{font-weight:bold}tspan.good{fill:var(--good)}tspan.odd{fill:var(--odd)}tspan.bad{fill:var(--bad)}
 g:focus{outline:2px solid var(--text)}
 """
 
@@ -66,19 +66,22 @@ def _right_of(row: _Row) -> float:
 
 
 def _text_of(item: Item) -> str:
-    return "  ".join((item.label, *([item.badge] if item.badge else []), *item.words))
+    return "  ".join((item.label, *filter(None, (item.badge, item.name)), *item.words))
 
 
 def _drawn(at: int, row: _Row, across: int) -> Iterator[str]:
     item, x, y = row.item, _MARGIN + row.depth * _STEP, _MARGIN + at * _ROW
     if item.kind == "group":
+        stroke = FALLBACK["bad"] if item.badge else "#8c959f"
         frame = f'x="{x - 8}" y="{y + 2}" width="{across - x - 4}" height="{(row.below + 1) * _ROW - 2}" rx="6"'
-        yield f'<rect class="frame{" bad" if item.badge else ""}" fill="none" stroke="#8c959f" {frame}/>'
+        yield f'<rect class="frame{" bad" if item.badge else ""}" fill="none" stroke="{stroke}" {frame}/>'
     spans = f'<tspan class="label">{escape(item.label)}</tspan>'
     if item.badge:
-        spans += f'  <tspan class="badge {item.tone}">{escape(item.badge)}</tspan>'
+        spans += f'  <tspan class="badge {item.tone}" fill="{FALLBACK[item.tone]}">{escape(item.badge)}</tspan>'
+    if item.name:
+        spans += f'  <tspan class="name">{escape(item.name)}</tspan>'
     spans += "".join(f"  {escape(word)}" for word in item.words)
     yield (
         f'<g class="{item.kind}" tabindex="0"><title>{escape(_text_of(item))}</title>'
-        f'<text x="{x}" y="{y + 16}">{spans}</text></g>'
+        f'<text x="{x}" y="{y + 16}" xml:space="preserve">{spans}</text></g>'
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
+from types import MappingProxyType
 
 from launcherkit.colour import Ink
 from launcherkit.render.columns import counted, padded, visible, width
@@ -12,7 +13,7 @@ from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
-from launcherkit.render.words import link_words, mdevs_words, state_word, vfs_words
+from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
 from launcherkit.topology.tree import (
     HostTopology,
     RootComplex,
@@ -37,9 +38,16 @@ class _Pen:
 _HOST_COLUMNS = 72
 """So many are left to the host where the guest stands beside it."""
 _GAP = 3
+_MOST_TOLD = 10
 
 
-def draw(topology: HostTopology, ink: Ink, across: int, refused: Sequence[Line] = ()) -> str:
+def draw(
+    topology: HostTopology,
+    ink: Ink,
+    across: int,
+    refused: Sequence[Line] = (),
+    told: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The tree as text, with a guest beside it where there is room, else below it.
 
     Args:
@@ -47,9 +55,10 @@ def draw(topology: HostTopology, ink: Ink, across: int, refused: Sequence[Line] 
         ink: colours or none.
         across: columns of the terminal. A line that is longer goes on below itself, broken between its parts alone.
         refused: of a guest that can't be had, in the place of that of the topology.
+        told: what else there is to say of a function or a mediated device, by its address or UUID.
     """
     guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, ink)])
-    host = _host(topology, ink, alone=not guest)
+    host = _host(topology, ink, {**marks_of(topology, ink), **told}, alone=not guest)
     right = [text for line in guest for text in broken(line, across)]
     room = across - _GAP - max(map(width, right), default=0)
     if host and right and room >= _HOST_COLUMNS:
@@ -63,16 +72,26 @@ def draw(topology: HostTopology, ink: Ink, across: int, refused: Sequence[Line] 
     return "".join(f"{text}\n" for text in texts)
 
 
-def _host(topology: HostTopology, ink: Ink, *, alone: bool) -> list[Line]:
+def _host(topology: HostTopology, ink: Ink, marks: Mapping[str, str], *, alone: bool) -> list[Line]:
     groups = {group.number: group for group in topology.groups}
-    pen = _Pen(ink, groups, marks_of(topology, ink))
+    pen = _Pen(ink, groups, marks)
     lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines and alone:
         lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
+    lines += _in_the_way(topology, ink)
     if topology.left_out:
         several = counted(topology.left_out, "other function")
         lines.append(Line((ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),)))
     return lines
+
+
+def _in_the_way(topology: HostTopology, ink: Ink) -> Iterator[Line]:
+    """At the end, which is what a terminal shows of a large host."""
+    found = [in_the_way_words(*each) for each in topology.in_the_way()]
+    for device, code, why in found[:_MOST_TOLD]:
+        yield Line(("in the way:", device, ink.bad(code), why))
+    if found[_MOST_TOLD:]:
+        yield Line((f"and {len(found) - _MOST_TOLD} more",))
 
 
 def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:
@@ -130,14 +149,18 @@ def _heads(functions: Iterable[TreeFunction], ink: Ink) -> Iterator[list[str]]:
     rows = []
     for each in functions:
         state, driver = state_word(each.state, each.blockers, ink), visible(each.driver or "")
-        rows.append((str(each.address), state, driver or ("no driver" if each.blockers else ""), visible(each.kind)))
+        rows.append((str(each.address), state, driver or ("no driver" if each.blockers else "")))
     return ([cell for cell in cells if cell] for cells in padded(rows))
 
 
 def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterator[Line]:
     parts = [*head, *(pen.ink.bad(visible(each.why)) for each in function.blockers if not each.whole)]
     parts += [pen.marks[str(function.address)]] if str(function.address) in pen.marks else []
-    parts += [*([visible(function.name)] if function.name else []), f"[{function.ids}]"]
+    parts += [
+        *([pen.ink.head(visible(function.name))] if function.name else []),
+        visible(function.kind),
+        f"[{function.ids}]",
+    ]
     parts += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
     yield Line(tuple(parts))
     possible = function.possible_vfs

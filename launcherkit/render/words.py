@@ -24,6 +24,12 @@ def state_word(state: ReadyState, blockers: Iterable[Blocker], ink: Ink) -> str:
     return ink.good(word) if state in ("ready", "parent") else ink.odd(word) if state == "idle" else word
 
 
+def in_the_way_words(blocker: Blocker, group: int | None) -> tuple[str, str, str]:
+    """The device, the code, and why: ``0000:61:00.1``, ``LK204``, ``bound to snd_hda_intel, keeps IOMMU group 14``."""
+    why = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
+    return str(blocker.device), blocker.code or "no group", why
+
+
 def vfs_words(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator[str]:
     """How many VFs, their state, driver, IDs, vGPU type and IOMMU groups, and where they begin."""
     number = len(vfs.addresses)

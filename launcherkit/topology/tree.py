@@ -216,6 +216,14 @@ class HostTopology:
     held: tuple[HeldDevice, ...] | None = None
     """Who holds what, by device; None where nobody was asked."""
 
+    def in_the_way(self) -> Iterator[tuple[Blocker, int | None]]:
+        """What keeps devices from guests, each once, with the IOMMU group that it keeps from them."""
+        for group in self.groups:
+            yield from ((blocker, group.number) for blocker in group.blockers)
+        for place in self.places():
+            for function in place.slot.functions:
+                yield from ((blocker, None) for blocker in function.blockers if not blocker.whole)
+
     def places(self) -> Iterator[TreePlace]:
         """All slots, in the order of the tree."""
         for node in self.nodes:

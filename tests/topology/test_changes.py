@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,10 +127,36 @@ def test_the_command_tells_of_changes_by_line_and_exit_code(tmp_path: Path, capf
     old.write_text(dump(host(tmp_path / "a", nic("0000:02:00.0"), card("0000:01:00", 1))))
     new.write_text(dump(host(tmp_path / "b", card("0000:01:00", 1, "nouveau"))))
     assert run(["snapshot", "--diff", str(old), str(new)], {}) == 1
-    assert capfd.readouterr().out.splitlines() == [
+    assert capfd.readouterr().out.splitlines()[:3] == [
         "0000:01:00.0  driver  vfio-pci -> nouveau",
         "0000:02:00.0  gone    8086:1533 class 0200",
+        "",
     ]
+
+
+def test_the_picture_shows_each_kind_of_change_where_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    same = card("0000:09:00", 20)
+    before = [card("0000:01:00", 1), card("0000:02:00", 2), card("0000:03:00", 3), nic("0000:04:00.0"), same]
+    after = [
+        card("0000:01:00", 1, "nouveau"),
+        card("0000:02:00", 2, current_link_width="4\n"),
+        card("0000:03:00", 3, audio_group=30),
+        nic("0000:05:00.0"),
+        same,
+    ]
+    old.write_text(dump(host(tmp_path / "a", *before)))
+    new.write_text(dump(host(tmp_path / "b", *after)))
+    assert run(["snapshot", "--diff", str(old), str(new)], {"COLUMNS": "200"}) == 1
+    picture = capfd.readouterr().out.partition("\n\n")[2]
+    for address, words in (
+        ("0000:01:00.0", "driver was vfio-pci"),
+        ("0000:02:00.0", "link was x16"),
+        ("0000:03:00.0", "group split was 0000:03:00.0, 0000:03:00.1"),
+        ("0000:05:00.0", "moved from 0000:04:00.0"),
+    ):
+        assert re.search(rf"[│└] {address}  .*{re.escape(words)}", picture)
+    assert "0000:09:00" not in picture
 
 
 def test_a_snapshot_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from launcherkit.colour import PLAIN, Ink
 from launcherkit.render.columns import width
+from launcherkit.render.outline import Item, outline
 from launcherkit.render.topology import draw
 from launcherkit.topology.document import document, dump
 from tests.support import forked
@@ -163,3 +166,30 @@ def broken(value: Any, schema: dict[str, Any], shapes: dict[str, Any], path: str
 
 
 OF_OBJECTS = ("properties", "required", "additionalProperties")
+
+
+@every_machine
+def test_what_is_in_the_way_is_told_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
+    tree = topology(name)
+    told = [(str(blocker.device), blocker.code or "no group") for blocker, _ in tree.in_the_way()]
+    last = [line.split()[3:] for line in draw(tree, PLAIN, 300).splitlines() if line.startswith("in the way:")]
+    assert [(words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, told, strict=True)] == told
+    first = outline(tree)[0]
+    assert [(each.label, each.badge) for each in first.items if first.label == "in the way"] == told
+
+
+@every_machine
+def test_a_drawing_says_the_same_word_of_each_function_as_the_text_does(name: str) -> None:
+    tree = topology(name)
+    text = draw(tree, PLAIN, 300)
+
+    def rows(item: Item) -> Iterator[Item]:
+        yield from ([item] if item.kind == "function" and item.badge else [])
+        for inner in item.items:
+            yield from rows(inner)
+
+    found = [row for item in outline(tree) for row in rows(item)]
+    assert found
+    assert [
+        row.label for row in found if not re.search(rf"{re.escape(row.label)} +{re.escape(row.badge)}  ", text)
+    ] == []
