@@ -12,10 +12,13 @@ from launcherkit.atomic import write_atomically
 from launcherkit.colour import PLAIN, Ink, ink_for, paint_diff
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.golden.case import case_named, find_cases, read_case
+from launcherkit.golden.new import AtHand, new_case
 from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.sources.envfile import read_env_file
+from launcherkit.sources.files import read_file
 
 DESCRIPTION = """\
 Golden cases: directories of inputs with the document, or the error, that is expected of them. Each goes through
@@ -31,28 +34,51 @@ examples:
   launcherkit golden check tests/golden --case two-gpus
   launcherkit golden check tests/golden --junit report.xml    for a CI that shows test reports
   launcherkit golden update tests/golden --case two-gpus      then look at it with git diff
-  launcherkit golden list tests/golden | cut -f1"""
+  launcherkit golden list tests/golden | cut -f1
+  launcherkit golden new tests/golden two-gpus --domain vm.xml --vmi vmi.json --description "Two GPUs on one node.\""""
 
 _OK, _DIFFERS = 0, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments; none has a variable, which could make CI check less than it seems to."""
-    actions = parser.add_subparsers(dest="action", metavar="check|update|list", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="check|update|list|new", required=True)
     texts = {
         "check": "run the cases and compare; exits with 1 if one differs",
         "update": "record what the cases give now, for review; refuses where CI=true",
         "list": "the cases, each with a tab and its description",
+        "new": "make a case of a domain, a VMI, this container's variables and this host, and record what it gives",
     }
     for name, text in texts.items():
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.add_argument("directory", metavar="DIR", help="the directory above the cases")
+        if name == "new":
+            _add_inputs(action)
+            continue
         action.add_argument("--case", metavar="NAME", action="append", help="run only this one; may be repeated")
         if name == "check":
             action.add_argument("--json", action="store_true", help="report as JSON")
             action.add_argument("--junit", metavar="FILE", help="write a JUnit report, too; it is replaced")
         if name == "update":
             action.add_argument("--plan", action="store_true", help="write expected.plan.json also where there is none")
+
+
+def _add_inputs(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="of the case: a folder in DIR that isn't there yet")
+    action.add_argument("--description", required=True, metavar="TEXT", help="what the case shows, a sentence")
+    action.add_argument("--domain", required=True, metavar="FILE", help="the domain's XML")
+    action.add_argument("--vmi", metavar="FILE", help="the VMI or its VirtualMachine, JSON or *.yaml")
+    action.add_argument(
+        "--env-file",
+        metavar="FILE",
+        help="the container's environment; default: this process's. Only variables of devices are taken",
+    )
+    action.add_argument(
+        "--host",
+        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
+        default="/",
+        help="where host facts come from; default: this machine",
+    )
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -62,10 +88,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         BadGoldenCase: there is no case, or none of a name.
         UnreadableFile, UnwritableFile: a file of a case.
     """
-    if args.action == "update" and env.get("CI", "") not in ("", "0", "false"):
-        tell("error", f"golden update: CI={env['CI']} is set, and expectations are for people to review", env)
+    if args.action in ("update", "new") and env.get("CI", "") not in ("", "0", "false"):
+        tell("error", f"golden {args.action}: CI={env['CI']} is set, and expectations are for people to review", env)
         tell("help", "Update on your own machine and commit what changed; CI runs `launcherkit golden check`.", env)
         return EX_USAGE
+    if args.action == "new":
+        return _new(args, env)
     names = find_cases(args.directory)
     wanted = [case_named(args.directory, names, name) for name in args.case or names]
     actions: dict[str, Callable[[], tuple[str, int]]] = {
@@ -123,6 +151,24 @@ def _updated(update: Update) -> str:
     if not update.result.ok:
         lines.append(_differing(update.result))
     return "".join(lines) or f"left     {name}\n"
+
+
+def _new(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    at_hand = AtHand(
+        args.description,
+        read_file(args.domain),
+        read_file(args.vmi) if args.vmi else None,
+        bool(args.vmi) and args.vmi.endswith((".yaml", ".yml")),
+        read_env_file(args.env_file).variables if args.env_file else env,
+        None if args.host == "none" else args.host,
+    )
+    written = new_case(args.directory, args.name, at_hand)
+    update = update_case(os.path.join(args.directory, args.name))
+    report = "".join(f"wrote    {args.name}: {file}\n" for file in written) + _updated(update)
+    write_stdout(report.encode("utf-8", "surrogateescape"))
+    if update.result.ok:
+        tell("note", "from now on this counts as correct: look at it before you commit it", env)
+    return _OK if update.result.ok else _DIFFERS
 
 
 def _list(directories: list[str]) -> tuple[str, int]:

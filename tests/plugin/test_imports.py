@@ -66,7 +66,9 @@ every_module = pytest.mark.parametrize("module", [name for name in PACKAGE.modul
 
 
 TRANSLATOR = Package(ROOT / "launcherkit")
-SHARED = frozenset({"", "atomic", "errors", "model", "process", "render", "resolve", "rpc", "sources", "topology"})
+SHARED = frozenset(
+    {"", "atomic", "diff", "errors", "model", "process", "render", "resolve", "rpc", "sources", "topology"}
+)
 """What both distributions have: the host model, its pictures, what both need of gRPC, what every program has."""
 
 RULES = Rules(PACKAGE, ARROWS, beside=(TRANSLATOR, SHARED))

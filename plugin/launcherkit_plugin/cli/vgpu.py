@@ -30,6 +30,7 @@ from launcherkit_plugin.vgpu.layout import (
     difference,
     free_on,
     kinds_like,
+    near_type,
     take,
     wishes,
 )
@@ -222,7 +223,7 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     kinds = kinds_like(kind, found[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)
-        many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}"
+        many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}{near_type(kind, found, host)}"
         raise BadLayout(
             f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.", device=found[0].name
         )

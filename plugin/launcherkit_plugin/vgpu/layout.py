@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import count as counting
 from typing import Literal, TypeAlias
 
+from launcherkit.diff import did_you_mean
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
@@ -76,7 +77,12 @@ def wishes(
             hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
             full = ", and the driver names none while a card is full: give its number" if hidden else ""
             errors.append(
-                BadLayout(f"layout: {names} has no vGPU type {entry.type!r}{full}", _REMEDY, device=names, key="layout")
+                BadLayout(
+                    f"layout: {names} has no vGPU type {entry.type!r}{full or near_type(entry.type, meant, host)}",
+                    _REMEDY,
+                    device=names,
+                    key="layout",
+                )
             )
     named = {card for card, _ in found} | {card.name for entry in entries for card in cards_of(entry.parent, there)}
     rest = [card for card in there if card.name not in named]
@@ -99,6 +105,11 @@ def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str,
     if card.vfs and pattern.isascii() and pattern.isdigit():
         kinds.setdefault(pattern, pattern)  # the driver doesn't list what there is no room for
     return [(type_id, what) for type_id, what in kinds.items() if is_type(pattern, type_id, what)]
+
+
+def near_type(text: str, cards: Sequence[VgpuCard], host: HostFacts) -> str:
+    """``; did you mean GRID T4-1Q?``, where a type of these cards has a name like it."""
+    return did_you_mean(text, {what for card in cards for what in kinds_of(card, host).values()})
 
 
 def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[Wish]:

@@ -118,7 +118,7 @@ def test_more_than_fit_is_an_error_that_says_how_far_it_came(kernel: Kernel) -> 
             "no card is called '#3'; there are: 0000:01:00.0, 0000:02:00.0, 0000:41:00.0",
         ),
         (LayoutEntry("0000:09:*", "GRID T4-1Q", 1), "no card is called '0000:09:*'"),
-        (LayoutEntry(FIRST, "GRID T4-9Q", 1), "0000:01:00.0 has no vGPU type 'GRID T4-9Q'"),
+        (LayoutEntry(FIRST, "GRID T4-9Q", 1), "0000:01:00.0 has no vGPU type 'GRID T4-9Q'; did you mean GRID T4-"),
     ],
 )
 def test_a_card_or_type_that_isnt_there_is_an_error(kernel: Kernel, entry: LayoutEntry, message: str) -> None:

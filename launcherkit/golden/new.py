@@ -1,0 +1,83 @@
+"""Makes a golden case of what is at hand: a domain, a VMI, the container's variables, and the host."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcherkit.atomic import write_atomically
+from launcherkit.errors import BadGoldenCase, UnwritableFile
+from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, WrittenCase
+from launcherkit.sources.environment import Environment
+from launcherkit.sources.host import open_host
+from launcherkit.sources.schema import validate_document
+from launcherkit.sources.snapshot import dump
+
+
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """What a case is made of."""
+
+    description: str
+    """A sentence."""
+    domain: bytes
+    vmi: bytes | None
+    vmi_is_yaml: bool
+    env: Mapping[str, str]
+    """Of the container: the variables of devices are taken, and no others."""
+    host: str | None
+    """A root, a snapshot or a recording; None for a case that knows nothing of its host."""
+
+
+def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
+    """Write the inputs of a case; what is expected is recorded by `launcherkit.golden.update.update_case`.
+
+    Args:
+        directory: above the cases; it is made where it isn't there.
+        name: of the case, a folder in it that isn't there yet.
+        at_hand: what it is made of.
+
+    Returns:
+        The names of the files that were written.
+
+    Raises:
+        BadGoldenCase: there is a case of that name, or it can't be one.
+        UnwritableFile: the folder or a file of it.
+        LauncherkitError: as `open_host` does.
+    """
+    folder = os.path.join(directory, name)
+    if os.path.basename(name) != name or name[:1] in ("", ".", "_"):
+        raise BadGoldenCase(
+            f"{name!r} can't be the name of a case", "Give a folder's name that begins with a letter.", file=directory
+        )
+    variables = {key: at_hand.env[key] for key in Environment(at_hand.env).variables}
+    written = {"description": at_hand.description, "env": variables}
+    validate_document(WrittenCase, written, f"{folder}/{CASE_FILE}", BadGoldenCase, REMEDY)
+    files = {CASE_FILE: _case_text(at_hand.description, variables).encode(), DOMAIN_FILE: at_hand.domain}
+    if at_hand.vmi is not None:
+        files[VMI_FILES[at_hand.vmi_is_yaml]] = at_hand.vmi
+    if at_hand.host is not None:
+        files[HOST_FILE] = dump(open_host(at_hand.host).scan(), None).encode()
+    try:
+        os.makedirs(folder)
+    except FileExistsError:
+        raise BadGoldenCase(
+            f"{folder} is there already", "Give another name, or remove it first.", file=folder
+        ) from None
+    except OSError as problem:
+        raise UnwritableFile(
+            f"{folder}: {problem.strerror}", "Give a folder that can be made.", file=folder
+        ) from problem
+    for file, data in files.items():
+        write_atomically(os.path.join(folder, file), data)
+    return tuple(files)
+
+
+def _case_text(description: str, variables: Mapping[str, str]) -> str:
+    """YAML; text in JSON's quotes is the same in it."""
+    lines = [f"description: {json.dumps(description)}"]
+    if variables:
+        lines += ["env:", *(f"  {name}: {json.dumps(value)}" for name, value in variables.items())]
+    return "".join(f"{line}\n" for line in lines)
