@@ -12,6 +12,7 @@ from launcherkit_plugin.cli.options import warn_of_unknown
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
     "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
+    "webhook": "add containers to pods on clusters that have no admission policies for that",
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
     "discover": "show what would be advertised, and what would not and why; needs no kubelet",
     "kubevirt-config": "print what KubeVirt must permit for the devices of nodes, as a patch; needs no cluster",
@@ -19,7 +20,6 @@ COMMANDS = {
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
     "status": "show which drivers functions are bound to, by whom, and who holds them",
-    "webhook": "add containers to pods on clusters that have no admission policies for that",
     "vgpu": "list, create and remove vGPUs, and apply or check a layout of them",
     "completion": "print what bash, zsh or fish needs to complete command lines",
 }

@@ -39,7 +39,8 @@ ARROWS: dict[str, set[str]] = {
     "config": {"model", "devices", "host"},
     "dra": {"model", "host", "telemetry", "devices", "allocation", "kubelet"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
-    "webhook": {"model", "config", "telemetry"},
+    # A process of its own, which shares no more with the daemon than how a file is written and a log line looks.
+    "webhook": {"model", "telemetry", "config"},
     # What puts everything together.
     "daemon": {*_PARTS, "", "nodehook"},
     "nodehook": _PARTS,
