@@ -18,6 +18,7 @@ from launcherkit_plugin.cli import cluster, probe, serve
 from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
 from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
+from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
 from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
 from launcherkit_plugin.model.config import CdiConfig, DraConfig
@@ -96,7 +97,7 @@ def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
     changed = read(patch)
     assert [changed[key] for key in ("apiVersion", "kind")] == [base[key] for key in ("apiVersion", "kind")]
     assert changed["metadata"].items() <= base["metadata"].items()
-    added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends", "dra") else set()
+    added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends", "dra", "node-record") else set()
     assert {each["name"] for each in pod(patch)["containers"]} <= {"plugin"} | added
 
 
@@ -398,6 +399,8 @@ def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
     asked = {(NODES_PATH, "list"), (KUBEVIRT_PATH, "list"), (EVENTS_PATH, "create")}
     asked |= {(NODES_PATH, "watch"), (KUBEVIRT_PATH, "watch"), (EVENTS_PATH, "patch")}
     assert rights("cluster") == {(*of_path(path), verb) for path, verb in asked}
+    configmaps = of_path(CONFIGMAPS_PATH.format(read(BASE / "namespace.yaml")["metadata"]["name"]))
+    assert rights("node-record") == {(*configmaps, verb) for verb in ("create", "patch")}
     assert rights("pod-ends") == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
     assert rights("page") == {(*of_path(path), "create") for path in (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)}
     claims = of_path(CLAIMS_PATH.format("a"))[2]
@@ -416,7 +419,7 @@ def of_path(path: str) -> tuple[str, str, str]:
     return found[2] or "", found[1] or "", found[3]
 
 
-@pytest.mark.parametrize("name", ["cluster", "pod-ends", "dra"])
+@pytest.mark.parametrize("name", ["cluster", "pod-ends", "dra", "node-record"])
 def test_the_rights_are_given_to_the_pods_account(name: str) -> None:
     documents = list(yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text()))
     account = read(BASE / "serviceaccount.yaml")["metadata"]

@@ -27,8 +27,8 @@ from launcherkit.sources.vmi import parse_json, read_vmi
 DESCRIPTION = """\
 Say, before anybody schedules it, on which nodes a VM would start and what its guest would find there: for each node
 the devices that it would get, with their siblings, or the codes of what is in the way. Nodes are given as files of
-`launcherkit snapshot`. Devices are named, grouped and preferred by the device plugin's own code, which must be
-installed: `pip install launcherkit-plugin`."""
+`launcherkit snapshot`, or read from a cluster whose device plugins publish them. Devices are named, grouped and
+preferred by the device plugin's own code, which must be installed: `pip install launcherkit-plugin`."""
 
 EPILOG = """\
 examples:
@@ -36,6 +36,7 @@ examples:
   launcherkit rehearse vm.yaml --nodes n1.json n2.json --node n1  one of them, and what the guest finds
   launcherkit rehearse vm.yaml --nodes snapshots/ --config plugin.yaml --json
   launcherkit rehearse vm.yaml --nodes n1.json --node n1 --xml    the domain document
+  launcherkit rehearse vm.yaml --cluster                          the nodes of a cluster, with what pods have of them
 exit codes: 0 it starts on one node at least, 1 on none; others as usual"""
 
 ENTRY_POINTS = "launcherkit.nodes"
@@ -48,14 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "vm", metavar="VM", help="the VirtualMachine or VirtualMachineInstance, as JSON, or as YAML in a file *.yaml"
     )
     group = parser.add_argument_group("nodes")
-    group.add_argument(
+    where = group.add_mutually_exclusive_group(required=True)
+    where.add_argument(
         "--nodes",
         metavar="FILE|DIR",
         nargs="+",
-        required=True,
         help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; a node is called as "
         "its file is",
     )
+    where.add_argument(
+        "--cluster",
+        action="store_true",
+        help="the nodes of the cluster of KUBECONFIG, as their device plugins publish them (component node-record)",
+    )
+    group.add_argument("--namespace", metavar="NAME", help="with --cluster: the device plugin's (default: launcherkit)")
     group.add_argument("--node", metavar="NAME", help="only this one, with what the guest finds there")
     group.add_argument(
         "--config", metavar="FILE", help="the device plugin's configuration (default: names as by --auto all)"
@@ -84,8 +91,17 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         tell("error", "launcherkit rehearse: --xml prints the domain of one node", env)
         tell("help", "Name it with --node.", env)
         return EX_USAGE
+    if args.cluster and (args.config or args.auto):
+        tell("error", "launcherkit rehearse: with --cluster the nodes' own configurations count", env)
+        tell("help", "Leave out --config and --auto.", env)
+        return EX_USAGE
     vm, notes = _vm(args, env)
-    outcomes = rehearse(vm, _chosen(_source().recorded(args.nodes, args.config, args.auto, env), args.node))
+    source = _source()
+    if args.cluster:
+        nodes = source.published(args.namespace or "launcherkit", args.node, env)
+    else:
+        nodes = source.recorded(args.nodes, args.config, args.auto, env)
+    outcomes = rehearse(vm, _chosen(nodes, args.node))
     tell_notes(notes, env)
     write_stdout(_text(vm, outcomes, args, env).encode("utf-8", "backslashreplace"))
     return 0 if any(outcome.starts for outcome in outcomes) else 1

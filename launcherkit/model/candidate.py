@@ -75,3 +75,16 @@ class NodeSource(Protocol):
             LauncherkitError: one can't be read.
         """
         ...
+
+    def published(self, namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
+        """Nodes of a cluster by what their device plugins publish; what pods have isn't to be had.
+
+        Args:
+            namespace: of the device plugin.
+            node: only this one.
+            env: has ``KUBECONFIG``.
+
+        Raises:
+            LauncherkitError: the cluster can't be asked, or no node has published anything.
+        """
+        ...

@@ -49,6 +49,9 @@ else:
             lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q: _new(
                 _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q)
             ),
+            lambda _cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r: _new(
+                _cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r)
+            ),
         )
     ]
 

@@ -18,7 +18,7 @@ from tests.test_deploy_plugin import BASE, COMPONENTS
 
 pytestmark = pytest.mark.api
 
-NEEDS = {"pod-ends": ["cluster"], "dra": ["cluster"], "node-events": ["cluster"], "node-hook": ["vgpu"]}
+NEEDS = {"node-hook": ["vgpu"], **{name: ["cluster"] for name in ("pod-ends", "dra", "node-events", "node-record")}}
 """Components that others are there for."""
 OVERLAYS = {
     "base": [],

@@ -67,7 +67,7 @@ def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[s
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_the_api_server_takes_the_daemon_set_with_a_component(server: Cluster, name: str) -> None:
-    needed = [PATCHED["cluster"]] if name in ("pod-ends", "dra") else []
+    needed = [PATCHED["cluster"]] if name in ("pod-ends", "dra", "node-record") else []
     merged = patched(server, *needed, PATCHED[name])
     merged["metadata"]["name"] += "-trial"
     assert dropped(merged, server.taken(merged)) == []

@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
     # A process of its own, which shares no more with the daemon than how a file is written and a log line looks.
     "webhook": {"model", "telemetry", "config"},
     # What puts everything together.
-    "daemon": {*_PARTS, "", "nodehook"},
+    "daemon": {*_PARTS, "", "nodehook", "rehearsal"},
     "nodehook": _PARTS,
     "cli": {*_PARTS, "daemon", "nodehook", "rehearsal", "webhook", ""},
     "__main__": {"cli", ""},

@@ -27,7 +27,9 @@ KUBEVIRTS, PODS, NODES = "/apis/kubevirt.io/v1/kubevirts", "/api/v1/pods", "/api
 EVENTS = "/api/v1/namespaces/default/events"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims"
+CONFIGMAPS = "/api/v1/namespaces/launcherkit/configmaps"
 SELECTABLE = {
+    CONFIGMAPS: set[str](),
     PODS: {"spec.nodeName"},
     NODES: {"metadata.name"},
     KUBEVIRTS: set[str](),
@@ -196,11 +198,16 @@ class _Handler(BaseHTTPRequestHandler):
             with self.api.lock:
                 self._send(200, self._named(CLAIMS, url.path.removeprefix(f"{CLAIMS}/")))
             return
+        if url.path.startswith(f"{CONFIGMAPS}/"):
+            with self.api.lock:
+                self._send(200, self._named(CONFIGMAPS, url.path.removeprefix(f"{CONFIGMAPS}/")))
+            return
         if url.path not in self.api.objects:
             raise _Refused(403, f"may not list {url.path}")
         if url.path in self.api.absent:
             raise _Refused(404, "the server could not find the requested resource")
         known = {"fieldSelector", "watch", "resourceVersion", "allowWatchBookmarks", "timeoutSeconds"}
+        known |= {"labelSelector"} if url.path == CONFIGMAPS else set()
         if unknown := set(query) - known:
             raise _Refused(400, f"unknown parameters {unknown}")
         selected = _selected(url.path, query.get("fieldSelector", ""))
@@ -210,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
         with self.api.lock:
             self.api.lists += 1
             items = [item for item in self.api.objects[url.path].values() if selected(item)]
+            for label in filter(None, query.get("labelSelector", "").split(",")):
+                key, _, value = label.partition("=")
+                items = [item for item in items if item["metadata"].get("labels", {}).get(key) == value]
             body = {"kind": "List", "metadata": {"resourceVersion": str(self.api.version)}, "items": items}
         self._send(200, body)
 
@@ -342,10 +352,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.put(CLAIMS, {**there, "status": {**there.get("status", {}), **body["status"]}})
             self._send(200, there)
 
+    def _apply_map(self, name: str, query: str) -> None:
+        if parse_qs(query) != {"fieldManager": ["launcherkit-plugin"], "force": ["true"]}:
+            raise _Refused(400, f"no field manager: {query}")
+        body = self._body({"application/apply-patch+yaml"})
+        if body["metadata"]["name"] != name or len(json.dumps(body["data"])) > 1 << 20:
+            raise _Refused(422, "ConfigMap is invalid")
+        with self.api.lock:
+            self.api.writes.append("PATCH")
+            self.api.put(CONFIGMAPS, body)
+            self._send(200, body)
+
     def _patch(self) -> None:
         url = urlsplit(self.path)
         if url.path.startswith(f"{CLAIMS}/") and url.path.endswith("/status"):
             self._apply_status(url.path.removeprefix(f"{CLAIMS}/").removesuffix("/status"), url.query)
+            return
+        if url.path.startswith(f"{CONFIGMAPS}/"):
+            self._apply_map(url.path.removeprefix(f"{CONFIGMAPS}/"), url.query)
             return
         change = self._body({"application/merge-patch+json"})
         folder, _, name = self.path.rpartition("/")

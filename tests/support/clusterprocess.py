@@ -32,7 +32,7 @@ class ClusterProcess(ServerProcess):
         **popen: Any,
     ) -> None:
         paths = [ROOT, ROOT / "plugin", sysconfig.get_path("purelib")]  # for a Python outside of the environment
-        env = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PATH": os.defpath}
+        env = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PATH": os.defpath, "POD_NAMESPACE": "launcherkit"}
         if kubeconfig is not None:
             env["KUBECONFIG"] = str(kubeconfig)
         command = [python, "-m", "launcherkit_plugin"] if python else [PLUGIN]

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.node import NODE
 
+NAMESPACE = "POD_NAMESPACE"
+"""The variable with the namespace of the pod, the same way: the node's record is there."""
+
 DESCRIPTION = """\
 Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
 labels; for DRA write the node's ResourceSlices, and read ResourceClaims; have the tokens reviewed that the page of the
@@ -56,6 +59,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit_plugin.cluster.claim_requests import ClaimRequests
     from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
+    from launcherkit_plugin.cluster.node_records import NodeRecordWriter
     from launcherkit_plugin.cluster.token_reviews import TokenReviews
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
@@ -65,5 +69,6 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     board = Board()
     claims = ClaimRequests(api, lambda answer: board.happened("claim", answer), reporter)
     tokens = TokenReviews(api, lambda answer: board.happened("token", answer), reporter)
-    container = Container(api, args.node, board, events, claims, tokens, {}, reporter, env)
+    records = NodeRecordWriter(api, args.node, env.get(NAMESPACE) or "default", reporter)
+    container = Container(api, args.node, board, events, claims, tokens, {}, records, reporter, env)
     serve(container, args.cluster_socket, pods=args.watch_pods)

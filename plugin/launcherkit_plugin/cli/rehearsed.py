@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from launcherkit.errors import NoNodes
 from launcherkit.model.address import PciAddress
+from launcherkit.model.candidate import NodeCandidate
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.cli.offered import config_of, look
 from launcherkit_plugin.devices.names import Namer
@@ -16,6 +17,14 @@ from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.offer import NodeOffer
+
+
+def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
+    """See `launcherkit.model.candidate.NodeSource.published`."""
+    from launcherkit_plugin.cli.published import published as of_cluster  # the Kubernetes client takes 250 ms to import
+
+    return of_cluster(namespace, node, env)
+
 
 _ENDINGS = (".json", ".umockdev")
 """Of the files in a folder that are taken for nodes."""
@@ -67,21 +76,12 @@ def _node_name(path: str) -> str:
 def _offer(name: str, path: str, config: Config, env: Mapping[str, str]) -> NodeOffer:
     seen = look(config, path, env, f"{name}: ")
     seen.check()
-    match = compile_rules(config.pci)
-    listing = set()
-    for resource in seen.resources:
-        for device in resource.devices.values():
-            function = seen.facts.functions.get(device.functions[0]) if device.functions else None
-            rule = None if function is None else match(function)
-            if rule is not None and rule.list_siblings:
-                listing.add(resource.name)
     left = [address for entry in seen.left for address in entry.functions]
     return NodeOffer(
         name,
         seen.facts,
         seen.resources,
         nodes=config.nodes,
-        listing=frozenset(listing),
         left_out=_would_be_called(left, config, seen.facts),
     )
 

@@ -74,6 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "SOCKET",
         "where `launcherkit-plugin cluster` connects, for Events and KubeVirt's configuration (default: nowhere)",
     )
+    about = "publish what others may read of this node, for `launcherkit rehearse --cluster`; with --cluster-socket"
+    add_switch(parser, env, "--publish-node", about)
     add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)
     parser.set_defaults(usage_error=parser.error)

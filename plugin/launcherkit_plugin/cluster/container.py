@@ -20,6 +20,7 @@ from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
 from launcherkit_plugin.cluster.claim_requests import ClaimRequests
 from launcherkit_plugin.cluster.events import Event, EventPoster
+from launcherkit_plugin.cluster.node_records import NodeRecordWriter, wanted_record
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
@@ -50,6 +51,7 @@ class Container(NamedTuple):
     tokens: TokenReviews
     slices: dict[str, SlicePublisher]
     """By driver: of those that a daemon has wanted slices of."""
+    records: NodeRecordWriter
     reporter: Reporter
     env: Mapping[str, str]
 
@@ -106,6 +108,9 @@ def _hear(message: Message, container: Container, watched: set[str]) -> None:
         _watch("labels", lambda: watch_labels(api, container.node, board), container, watched)
     elif message.name == "slices":
         _publish(*wanted_slices(message.value), container, watched)
+    elif message.name == "node-record":
+        container.records.want(wanted_record(message.value))
+        _watch("the node's record", container.records.write, container, watched)
     elif message.name == "get-claim":
         container.claims.get(message.value)
     elif message.name == "review-token":

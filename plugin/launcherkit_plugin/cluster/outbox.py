@@ -1,8 +1,8 @@
 """What the daemon has to say to the cluster's process, until that process takes it.
 
 Events for a process that never comes must not fill the memory, and what is wanted of the API server must not get lost
-when one comes late. So of Events the oldest are dropped; of a driver's slices, and of a claim's status, the last one
-counts; and what was asked is asked again of the next process, as long as somebody waits for the answer.
+when one comes late. So of Events the oldest are dropped; of a driver's slices, a claim's status and the node's record
+the last one counts; and what was asked is asked again of the next process, as long as somebody waits for the answer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _STATUSES = 1024
 
 
 class Outbox:
-    """Lines in the order in which they matter: what is asked, slices, claims' status, Events."""
+    """Lines in the order in which they matter: what is asked, slices, claims' status, the node's record, Events."""
 
     def __init__(self) -> None:
         self._events: deque[bytes] = deque(maxlen=_EVENTS)
         self._slices: dict[str, Specs] = {}
         self._due: dict[str, None] = {}
         """Drivers whose slices the other side doesn't know yet."""
+        self._record: object = None
+        self._record_due = False
         self._statuses: dict[str, object] = {}
         self._asked: dict[int, bytes] = {}
         self._to_ask: dict[int, None] = {}
@@ -36,6 +38,7 @@ class Outbox:
         """Another process has come, which knows nothing."""
         self._due = dict.fromkeys(self._slices)
         self._to_ask = dict.fromkeys(self._asked)
+        self._record_due = self._record is not None
 
     def event(self, body: object) -> None:
         self._events.append(line_of("event", body))
@@ -45,6 +48,11 @@ class Outbox:
         if driver not in self._slices or self._slices[driver] != specs:
             self._slices[driver] = specs
             self._due[driver] = None
+
+    def record(self, body: object) -> None:
+        """The node's record; nothing is sent where it is the same as before."""
+        if self._record != body:
+            self._record, self._record_due = body, True
 
     def status(self, uid: str, body: object) -> None:
         """The status of a claim's devices; the last one counts."""
@@ -73,4 +81,7 @@ class Outbox:
             return line_of("slices", {"driver": driver, "slices": list(self._slices[driver])})
         for uid in self._statuses:
             return line_of("claim-status", self._statuses.pop(uid))
+        if self._record_due:
+            self._record_due = False
+            return line_of("node-record", self._record)
         return self._events.popleft() if self._events else None

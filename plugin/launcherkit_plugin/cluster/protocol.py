@@ -7,6 +7,8 @@ The daemon listens, the other connects. Both begin with ``{"hello": {"version": 
 * up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
   ended;
 
+* down: ``{"node-record": {"record": "..."}}``, what others may read of the node, or there ``{"problem": "..."}``;
+
 and for Dynamic Resource Allocation
 
 * down: ``{"slices": {"driver": ..., "slices": [spec, ...]}}``, all ResourceSlices that the node is to have of a driver;

@@ -50,6 +50,25 @@ def wanted_slices(value: object) -> tuple[str, list[Json]]:
     raise ValueError(f"slices: {shown(value)} has no driver, or no list of objects")
 
 
+class Lister(Protocol):
+    """As much of `Api` as is needed to find an owner."""
+
+    def get(self, path: str, **query: str) -> Json: ...
+
+
+def owner_of(server: Lister, node: str) -> Json:
+    """The Node, with which what is its own goes. It may be another one of that name than the last time.
+
+    Raises:
+        ApiProblem: the server doesn't answer, or there is no such Node.
+    """
+    listed = items_of(server.get(NODES_PATH, fieldSelector=f"metadata.name={node}"))
+    if not listed:
+        raise ApiProblem(0, f"there is no Node {node}")
+    (uid,) = texts(part(listed[0], "metadata"), "uid")
+    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}
+
+
 class SlicePublisher:
     """The slices of one driver.
 
@@ -140,7 +159,7 @@ class SlicePublisher:
         """
         listed = items_of(self._server.get(SLICES_PATH, fieldSelector=self._fields))
         needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed)
-        owner = self._owner() if any(change.kind == "create" for change in needed.changes) else {}
+        owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
         foreign, self._settled = needed.foreign and self._settled is wanted, wanted
@@ -160,14 +179,6 @@ class SlicePublisher:
             self._server.put(f"{SLICES_PATH}/{name}", change.body)
         else:
             self._server.delete(f"{SLICES_PATH}/{name}", uid)
-
-    def _owner(self) -> Json:
-        """The Node, with which its slices go. It may be another one of that name than the last time."""
-        listed = items_of(self._server.get(NODES_PATH, fieldSelector=f"metadata.name={self._node}"))
-        if not listed:
-            raise ApiProblem(0, f"there is no Node {self._node}")
-        (uid,) = texts(part(listed[0], "metadata"), "uid")
-        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}
 
     def _truce(self, now: float) -> float:
         """The pause after another process's slices were replaced, such as those of a pod that is being replaced: two

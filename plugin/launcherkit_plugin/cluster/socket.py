@@ -97,6 +97,12 @@ class ClusterSocket:
             self._down.slices(driver, specs)
             self._some.set()
 
+    def publish_record(self, body: Mapping[str, str]) -> None:
+        """What others may read of this node, ``{"record": ...}`` or ``{"problem": ...}``; never waits."""
+        if self.listens:
+            self._down.record(body)
+            self._some.set()
+
     async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]:
         """A ResourceClaim as the API server has it now; also where its process connects only within that time.
 

@@ -38,7 +38,7 @@ from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progre
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
-from launcherkit_plugin.model.config import Auto, Config, DraConfig, PageChoice, Reading
+from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice, PageChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.telemetry.http import Health
@@ -77,6 +77,7 @@ class Options(NamedTuple):
     features_dir: str
     dra: bool = False
     page: PageChoice | None = None
+    publish_node: bool = False
 
     @property
     def plugins(self) -> str:
@@ -119,8 +120,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
 async def _serve(
     options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, read: _Reader
 ) -> None:
-    health = Health(time.monotonic, patience=QUIET_SECONDS)
-    wakeups = WakeupQueue(SETTLE_SECONDS)
+    health, wakeups = Health(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
         door = PageDoor(options.page, env, options.host, cluster, log)
@@ -139,6 +139,7 @@ async def _serve(
         drivers = DraDrivers(make, f"{options.kubelet_dir}/plugins")
         opened.push_async_callback(drivers.close)
         seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
+        record = _recorder(options, wiring, cluster)
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
         source = ConfigSource(options.config, read)
@@ -151,6 +152,7 @@ async def _serve(
             drivers.listed(facts, resources, dra)
             ready()
             labels.write(features(facts, resources))
+            record(facts, resources, allocator.usage(), configuration.nodes)
 
         watch()
         configuration = _Configuration(source, cluster, watch, wiring, door)
@@ -159,8 +161,7 @@ async def _serve(
         read_usage = _UsageReader(options, env, reporter).read
         if options.node_hook is not None:
             wake = partial(wakeups.give, Wakeup.PODS)
-            hook = _node_hook(options.node_hook, allocator, read_usage, wiring, wake)
-            await opened.enter_async_context(hook)
+            await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wake))
         setup = configuration.in_force(reading)
         drivers.start(setup.dra)
         daemon = Daemon(
@@ -236,6 +237,8 @@ class _Configuration:
         self._cluster = cluster
         self._watch = watch
         self._wiring = wiring
+        self.nodes: NodeChoice = "auto"
+        """Which device nodes containers get."""
 
     async def first(self) -> Reading:
         """What it says at the start. Where it wants the cluster's settings, they are waited for."""
@@ -266,6 +269,7 @@ class _Configuration:
         for note in reading.notes:
             self._wiring.reporter.log("info", note.text, topic=note.topic)
         self._watch()
+        self.nodes = reading.config.nodes
         return assemble(reading.config, self._wiring)
 
 
@@ -319,6 +323,19 @@ def _dra_driver(  # what of the daemon a driver is made of
     places = ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root)
     boot = boot_id(options.proc)
     return NodeDriver(config, places, allocator, cluster, reporter.anew(), wake, env=env, boot=boot, changed=changed)
+
+
+def _recorder(
+    options: Options, wiring: Wiring, cluster: ClusterSocket
+) -> Callable[[HostFacts, Sequence[Resource], Usage, NodeChoice], None]:
+    """What writes the node down for others, where that is wanted."""
+    if not options.publish_node:
+        return lambda facts, resources, usage, nodes: None  # noqa: ARG005
+    from launcherkit_plugin.rehearsal.offer import NodeOffer
+    from launcherkit_plugin.rehearsal.recorder import NodeRecorder
+
+    recorder = NodeRecorder(wiring.host, cluster.publish_record, time.monotonic)
+    return lambda facts, resources, usage, nodes: recorder.take(NodeOffer("", facts, resources, usage, nodes))
 
 
 def _waiting_for(names: Sequence[str]) -> str:

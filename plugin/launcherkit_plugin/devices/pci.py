@@ -173,6 +173,7 @@ class PciProvider:
                 name in beside,
                 dra=rule.dra,
                 use=self._uses[name],
+                lists_siblings=rule.list_siblings,
             )
             for name, devices in sorted(found.items())
             for rule in (self._rules[name],)

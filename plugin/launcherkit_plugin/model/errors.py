@@ -404,6 +404,12 @@ class NotOffered(LauncherkitError):
     code = "LK861"
 
 
+class BadNodeRecord(LauncherkitError):
+    """What a node's device plugin has published of it can't be read, or there is nothing."""
+
+    code = "LK865"
+
+
 # 88x: the webhook
 
 

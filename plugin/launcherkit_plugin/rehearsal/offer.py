@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -23,8 +23,6 @@ class NodeOffer(NamedTuple):
     usage: Usage = NOBODY
     nodes: NodeChoice = "auto"
     """Which device nodes containers get."""
-    listing: Collection[str] = frozenset()
-    """Resources whose variables list siblings too."""
     left_out: Mapping[str, Sequence[PciAddress]] = {}
     """Functions that would be devices if they were bound to a VFIO driver, by their resources' names."""
 

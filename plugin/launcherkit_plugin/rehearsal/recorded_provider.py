@@ -54,7 +54,7 @@ class RecordedProvider(NamedTuple):
         for device in devices:
             if not device.functions:
                 nodes = (*nodes, CONTAINER_NODE, *nodes_of(MdevAddress.parse(device.id), facts))
-        listed = ids if resource.name not in self.offer.listing else [str(function) for function in functions]
+        listed = [str(function) for function in functions] if resource.lists_siblings else ids
         return Grant({resource.variable: ",".join(listed)}, tuple(dict.fromkeys(nodes)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:

@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 
+from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.cli.published import published
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup
 from tests.support import forked
-from tests.support.apiserver import KUBEVIRTS, NODES, ApiServer
+from tests.support.apiserver import CONFIGMAPS, KUBEVIRTS, NODES, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
@@ -490,6 +492,23 @@ def test_what_kubevirt_permits_is_advertised_and_followed(
         kubelet.wait_for("nvidia.com/ANOTHER", {"0000:04:00.0": True})
         cluster.put(KUBEVIRTS, kubevirt())
         kubelet.wait(lambda: kubelet.resources() == set())
+
+
+def test_what_a_node_has_is_published_where_that_is_wanted_and_a_vm_rehearsed_on_it(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
+) -> None:
+    """And by the pod that has a card, which is not to be had then."""
+    env = {"KUBECONFIG": str(node.folder / "kubeconfig")}
+    with node.serving(*in_cluster):
+        kubelet.wait_for(GPU, BOTH)
+        kubelet.admit("vm", [("compute", GPU, 1)])
+    assert not cluster.objects[CONFIGMAPS]
+    with node.serving(*in_cluster, "--publish-node"):
+        cluster.wait_for("a record", lambda: cluster.objects[CONFIGMAPS])
+        (candidate,) = published("launcherkit", None, env)
+        assert [device.id for device in candidate.give({GPU: 1}).devices] == ["0000:02:00.0"]
+        with pytest.raises(LauncherkitError, match="2 devices, 1 of them in use"):
+            candidate.give({GPU: 2})
 
 
 def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: tuple[str, ...]) -> None:

@@ -1,0 +1,89 @@
+"""The nodes of a cluster, by what their device plugins publish: `launcherkit.model.candidate.NodeSource.published`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcherkit.errors import LauncherkitError, NoNodes
+from launcherkit.model.candidate import Given, NodeCandidate
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part
+from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH, NAME, SELECTOR, ConfigMapServer
+from launcherkit_plugin.model.errors import BadNodeRecord, NoCluster
+from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
+from launcherkit_plugin.rehearsal.node_record import read_record, unpack
+
+_NOT_FOUND = 404
+
+
+class UnknownNode:
+    """A node of which nobody can tell what it has; the others can be rehearsed all the same."""
+
+    def __init__(self, name: str, why: LauncherkitError) -> None:
+        self._name = name
+        self._why = why
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def give(self, wanted: Mapping[str, int]) -> Given:  # noqa: ARG002  # it isn't known what it has
+        """Raises why nothing is known."""
+        raise self._why
+
+
+def published(namespace: str, node: str | None, env: Mapping[str, str]) -> list[NodeCandidate]:
+    """See `launcherkit.model.candidate.NodeSource.published`."""
+    return published_at(Api(configured(env)), namespace, node)
+
+
+def published_at(server: ConfigMapServer, namespace: str, node: str | None) -> list[NodeCandidate]:
+    """The same, of a server that is known.
+
+    Raises:
+        NoCluster: it doesn't answer, or refuses.
+        NoNodes: no node has published anything.
+    """
+    path = CONFIGMAPS_PATH.format(namespace)
+    try:
+        found = list(_maps(server, path, node))
+    except ApiProblem as problem:
+        raise NoCluster(
+            f"the nodes' records can't be read: {problem}",
+            f"See that KUBECONFIG is right, and that you may list configmaps in the namespace {namespace}.",
+            key="--cluster",
+        ) from problem
+    if not found:
+        raise NoNodes(
+            f"no node has published a record in the namespace {namespace}" + (f" as {node}" if node else ""),
+            "Add the component `node-record` to the device plugin's kustomization; another namespace is given with "
+            "--namespace.",
+            key="--cluster",
+        )
+    records = (each for each in (part(item, "data") for item in found) if isinstance(each.get("node"), str))
+    return sorted(map(_candidate, records), key=lambda candidate: candidate.name)
+
+
+def _maps(server: ConfigMapServer, path: str, node: str | None) -> Iterator[Json]:
+    if node is None:
+        yield from map(part, items_of(server.get(path, labelSelector=SELECTOR)))
+        return
+    try:
+        yield server.get(f"{path}/{NAME}{node}")
+    except ApiProblem as problem:
+        if problem.status != _NOT_FOUND:
+            raise
+
+
+def _candidate(data: Json) -> NodeCandidate:
+    name = str(data["node"])
+    try:
+        if not isinstance(data.get("record"), str):
+            why = data.get("problem") or "there is no record"
+            raise BadNodeRecord(
+                f"{name} has published nothing that could be rehearsed on: {why}",
+                "See the log of its device plugin; give a snapshot of the node with --nodes.",
+                file=name,
+            )
+        return CandidateNode(read_record(unpack(data["record"], name), name))
+    except LauncherkitError as error:
+        return UnknownNode(name, error)

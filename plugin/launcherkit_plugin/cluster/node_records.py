@@ -1,0 +1,105 @@
+"""Keeps the record of this node in a ConfigMap of the plugin's namespace, for `launcherkit rehearse --cluster`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import NoReturn, Protocol
+
+from launcherkit.errors import shown
+from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.publisher import owner_of
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+CONFIGMAPS_PATH = "/api/v1/namespaces/{}/configmaps"
+NAME = "launcherkit-node-"
+"""Of a ConfigMap, before the node's name."""
+LABEL = "launcherkit.io/record"
+_KIND = "node"
+SELECTOR = f"{LABEL}={_KIND}"
+_MANAGER = "launcherkit-plugin"
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
+
+
+class ConfigMapServer(Protocol):
+    """As much of `Api` as is needed."""
+
+    def get(self, path: str, **query: str) -> Json: ...
+
+    def apply(self, path: str, body: Json, manager: str) -> Json: ...
+
+
+def wanted_record(value: object) -> dict[str, str]:
+    """What a message ``node-record`` has: a record, or why there is none.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    match value:
+        case {"record": str(text), **others} if not others:
+            return {"record": text}
+        case {"problem": str(text), **others} if not others:
+            return {"problem": text}
+    raise ValueError(f"node-record: {shown(value)} has neither a record nor a problem")
+
+
+class NodeRecordWriter:
+    """The record of one node.
+
+    Args:
+        server: where it is.
+        node: the node's name.
+        namespace: of the ConfigMap.
+        reporter: is told what was written, and why not.
+    """
+
+    def __init__(self, server: ConfigMapServer, node: str, namespace: str, reporter: Reporter) -> None:
+        self._server = server
+        self._node = node
+        self._namespace = namespace
+        self._reporter = reporter
+        self._some = threading.Condition()
+        self._wanted: Mapping[str, str] | None = None
+        self._written: Mapping[str, str] | None = None
+
+    def want(self, data: Mapping[str, str]) -> None:
+        """What it is to have from now on."""
+        with self._some:
+            self._wanted = data
+            self._some.notify_all()
+
+    def write(self) -> NoReturn:
+        """Write for ever, when something has changed."""
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            with self._some:
+                self._some.wait_for(lambda: self._wanted != self._written)
+            try:
+                self.turn()
+                pauses.succeeded(self)
+                self._reporter.well(self)
+            except ApiProblem as problem:
+                if self._reporter.is_new(self, str(problem)):
+                    text = f"the node's record can't be written: {problem}; trying again"
+                    self._reporter.log("warning", text, status=problem.status)
+                time.sleep(pauses.failed(self, time.monotonic()))
+
+    def turn(self) -> None:
+        """Write what is wanted.
+
+        Raises:
+            ApiProblem: the server doesn't answer, or refuses it.
+        """
+        with self._some:
+            wanted = self._wanted
+        if wanted is None or wanted == self._written:
+            return
+        name = NAME + self._node
+        owner = {key: value for key, value in owner_of(self._server, self._node).items() if key != "controller"}
+        metadata = {"name": name, "namespace": self._namespace, "labels": {LABEL: _KIND}, "ownerReferences": [owner]}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"node": self._node, **wanted}}
+        self._server.apply(f"{CONFIGMAPS_PATH.format(self._namespace)}/{name}", body, _MANAGER)
+        self._written = wanted
+        self._reporter.log("info", f"the node's record is in the ConfigMap {self._namespace}/{name}")

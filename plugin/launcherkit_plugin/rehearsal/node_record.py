@@ -1,0 +1,172 @@
+"""A node written down for others: its snapshot, what its daemon advertises, and which devices somebody has.
+
+No serial number, no name of a host, pod or VM is in it, and nothing that a container was given.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import zlib
+from typing import Any, cast
+
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.checked_json import Fields, flag, natural, parse_json, text
+from launcherkit.sources.problems import Problems
+from launcherkit.sources.snapshot import dump
+from launcherkit.sources.snapshot_reader import load
+from launcherkit_plugin.model.config import CardUse, NodeChoice
+from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
+from launcherkit_plugin.model.errors import BadNodeRecord
+from launcherkit_plugin.rehearsal.offer import NodeOffer, held_ids
+
+FORMAT = "launcherkit.io/node/v1"
+MOST_BYTES = 900_000
+"""Of a packed record: a ConfigMap takes 1 MiB with all that is around it."""
+_MOST_UNPACKED = 64 << 20
+_REMEDY = "See that the node's device plugin is of this version, and its log for what it can't publish."
+_VM: CardUse = "vm"
+_AUTO: NodeChoice = "auto"
+_CHOICES = (_AUTO, "group", "cdev", "both")
+_SOMEBODY = Holder("of that node")
+
+
+def record_of(offer: NodeOffer) -> str:
+    """A node as JSON text, the same for the same node."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "host": json.loads(dump(offer.facts)),
+            "resources": [_resource(each) for each in sorted(offer.resources, key=lambda each: each.name)],
+            "held": sorted(held_ids(offer.usage.kept.values())),
+            "nodes": offer.nodes,
+        }
+    )
+
+
+def pack(record: str) -> str:
+    """Compressed, in base64; the same for the same record."""
+    return binascii.b2a_base64(zlib.compress(record.encode(), 9), newline=False).decode()
+
+
+def unpack(packed: str, name: str) -> str:
+    """What was packed.
+
+    Raises:
+        BadNodeRecord: it is none, or a bomb.
+    """
+    try:
+        reader = zlib.decompressobj()
+        found = reader.decompress(binascii.a2b_base64(packed, strict_mode=True), _MOST_UNPACKED)
+        if reader.eof:
+            return found.decode()
+        why = f"it has more than {_MOST_UNPACKED >> 20} MiB, or is cut off"
+    except (ValueError, zlib.error) as problem:
+        why = str(problem)
+    raise BadNodeRecord(f"{name}: the record can't be unpacked: {why}", _REMEDY, file=name)
+
+
+def read_record(record: str, name: str) -> NodeOffer:
+    """A node by its record; ``name`` is the node's.
+
+    Raises:
+        BadNodeRecord, SeveralErrors: what is wrong in it, by JSON path.
+    """
+    problems = Problems(name, BadNodeRecord, _REMEDY)
+    fields = Fields(parse_json(record, problems), "$", problems)
+    if fields.take("format") != FORMAT:
+        problems.fail("$.format", f"not {FORMAT!r}: this is no record of a node, or one of another version")
+    facts = load(json.dumps(fields.take("host")), f"{name}: $.host")
+    resources = [_read_resource(each) for each in fields.objects("resources")]
+    held = fields.many("held", text, "the ID of a device")
+    nodes = fields.required("nodes", _choice, f"one of {', '.join(_CHOICES)}", _AUTO)
+    fields.finish()
+    problems.raise_if_any()
+    usage = Usage("pod-resources", {"": dict.fromkeys(held, _SOMEBODY)})
+    return NodeOffer(name, facts, resources, usage, nodes)
+
+
+def _resource(resource: Resource) -> dict[str, Any]:
+    return {
+        "name": resource.name,
+        "variable": resource.variable,
+        "companion": resource.companion,
+        "dra": resource.dra,
+        "use": resource.use,
+        "lists_siblings": resource.lists_siblings,
+        "devices": [_device(each) for each in resource.devices.values()],
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    said = {
+        "id": device.id,
+        "numa_node": device.numa_node,
+        "problem": device.problem and device.problem._asdict(),
+        "groups": sorted(device.groups),
+        "functions": list(map(str, device.functions)),
+        "path": list(device.path),
+        "description": device.description,
+        "card": device.card,
+        "made": device.made,
+        "vgpu_types": list(device.vgpu_types),
+        "place": device.place,
+    }
+    return {key: value for key, value in said.items() if value not in (None, "", [])}
+
+
+def _read_resource(fields: Fields) -> Resource:
+    made = Resource(
+        fields.required("name", text, "a resource's name", ""),
+        fields.required("variable", text, "a variable's name", ""),
+        {device.id: device for device in map(_read_device, fields.objects("devices"))},
+        companion=fields.optional("companion", flag, "true or false") is True,
+        dra=fields.optional("dra", flag, "true or false") is True,
+        use=fields.required("use", _use, "vm, kata or container", _VM),
+        lists_siblings=fields.optional("lists_siblings", flag, "true or false") is True,
+    )
+    fields.finish()
+    return made
+
+
+def _read_device(fields: Fields) -> Device:
+    problem = fields.child("problem")
+    device = Device(
+        fields.required("id", text, "a device's ID", ""),
+        fields.optional("numa_node", natural, "the number of a NUMA node"),
+        None if problem is None else _read_problem(problem),
+        frozenset(fields.many("groups", natural, "the number of an IOMMU group")),
+        fields.many("functions", _address, "an address"),
+        fields.many("path", text, "the name of a bridge"),
+        fields.optional("description", text, "text") or "",
+        fields.optional("card", text, "a card") or "",
+        made=fields.optional("made", flag, "true or false") is not False,
+        vgpu_types=fields.many("vgpu_types", text, "a vGPU type"),
+        place=fields.optional("place", text, "an address") or "",
+    )
+    fields.finish()
+    return device
+
+
+def _read_problem(fields: Fields) -> Problem:
+    problem = Problem(
+        cast("Reason", fields.required("reason", text, "a reason", "failed")), fields.required("text", text, "text", "")
+    )
+    fields.finish()
+    return problem
+
+
+def _address(value: object) -> PciAddress:
+    return PciAddress.parse(text(value))
+
+
+def _use(value: object) -> CardUse:
+    if value == "vm" or value == "kata" or value == "container":  # noqa: PLR1714  # which mypy understands
+        return value
+    raise ValueError
+
+
+def _choice(value: object) -> NodeChoice:
+    if value not in _CHOICES:
+        raise ValueError
+    return cast("NodeChoice", value)
