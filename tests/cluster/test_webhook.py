@@ -14,10 +14,10 @@ import yaml
 
 from deploy.render import DEPLOY, injections
 from tests.api.applying import delete
-from tests.plugin.webhook.test_patch import HOOKED, LEFT
+from tests.plugin.webhook.test_patch import HOOKED, LEFT, LICENCE
 from tests.plugin.webhook.test_server import PATH, Webhook
 from tests.support.cluster import Cluster, Refused
-from tests.support.launcher_pods import LABEL, VALUES, launcher_pod
+from tests.support.launcher_pods import LABEL, VALUES, kata_pod, launcher_pod
 from tests.support.waiting import until
 from tests.test_deploy import added_container
 
@@ -43,14 +43,18 @@ def called(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     webhook = Webhook(tmp_path_factory.mktemp("webhook"))
     for name, text in injections({**VALUES, "nativeSidecars": False}).items():
         (webhook.folder / "injections" / f"{name}.yaml").write_text(text)
+    kata = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}
+    webhook.give({"runtimeClasses": "kata", "resources": "nvidia.com/", "image": "a", "secret": "s"}, LICENCE.name)
     with webhook.running():
         registered = registration(webhook.port, webhook.authority)
-        cluster.kubectl("apply", "-f", "-", given=json.dumps(registered))
         try:
+            for document in (kata, registered):
+                cluster.kubectl("apply", "-f", "-", given=json.dumps(document))
             until(lambda: has_sidecar(cluster.taken(YES)), "the webhook be called")
             yield cluster, webhook
         finally:
-            delete(cluster, [registered])
+            for document in (registered, kata):  # an older kubectl takes no two JSON documents
+                delete(cluster, [document])
 
 
 def has_sidecar(pod: dict[str, Any]) -> bool:
@@ -72,6 +76,12 @@ PODS = {name: pod for name, pod in (HOOKED | LEFT).items() if "claim" not in nam
 def test_it_adds_the_container_to_the_pods_that_ask_for_our_devices(called: tuple[Cluster, Webhook], name: str) -> None:
     stored = called[0].taken(without_restart_policies(PODS[name]))
     assert has_sidecar(stored) == (name in HOOKED)
+
+
+def test_a_pod_of_the_runtime_class_gets_the_other_container(called: tuple[Cluster, Webhook]) -> None:
+    stored = called[0].taken(kata_pod())["spec"]
+    assert [each["name"] for each in stored["containers"]] == ["cuda", "vgpu-licence"]
+    assert {"vgpu-licence", "vgpu-licence-state"} <= {each["name"] for each in stored["volumes"]}
 
 
 def test_a_pod_is_refused_with_the_reason_where_a_parameter_is_missing(called: tuple[Cluster, Webhook]) -> None:

@@ -42,10 +42,10 @@ class Webhook:
         self.certify()
         self.port = 0
 
-    def give(self, parameters: Mapping[str, str]) -> None:
-        (self.folder / "parameters" / PATH[1:]).mkdir(exist_ok=True)
+    def give(self, parameters: Mapping[str, str], name: str = PATH[1:]) -> None:
+        (self.folder / "parameters" / name).mkdir(exist_ok=True)
         for key, value in parameters.items():
-            (self.folder / "parameters" / PATH[1:] / key).write_text(value)
+            (self.folder / "parameters" / name / key).write_text(value)
 
     def certify(self) -> None:
         self.authority, certificate, key = certified("localhost")
