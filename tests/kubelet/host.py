@@ -97,6 +97,11 @@ class StandInHost(HostTree):
             self.node(name)
 
 
+SWITCHED, SWITCHED_GROUP, SWITCHED_MODEL = "0000:70:00.0", 112, (0x1002, 0x73BF)
+HOST_DRIVER = "amdgpu"
+"""A card that has a driver of the host, and that driver."""
+
+
 def build_host(root: Path) -> StandInHost:
     """A host with all of these cards."""
     host = StandInHost(root)
@@ -111,6 +116,13 @@ def build_host(root: Path) -> StandInHost:
             group=audio_group,
             numa=card.numa,
         )
+    vendor, model = SWITCHED_MODEL
+    host.function(SWITCHED, vendor=vendor, device=model, driver=HOST_DRIVER, group=SWITCHED_GROUP)
+    screen = host.path(SWITCHED) / "drm/card1"
+    screen.mkdir(parents=True)
+    (screen / "dev").write_text("226:1\n")
+    (screen / "uevent").write_text("DEVNAME=dri/card1\n")
+    host.node("dri/card1")
     return host
 
 

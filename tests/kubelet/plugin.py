@@ -17,8 +17,12 @@ from tests.support.waiting import PATIENCE
 class Plugin:
     """A plugin that can be started, ended and killed, over and over."""
 
-    def __init__(self, configuration: Mapping[str, Any], folder: Path, *options: str) -> None:
-        """``folder`` is where its files go, none to this machine's places; ``options`` are those of every start."""
+    def __init__(
+        self, configuration: Mapping[str, Any], folder: Path, *options: str, module: str = "launcherkit_plugin"
+    ) -> None:
+        """``folder`` is where its files go, none to this machine's places; ``options`` are those of every start;
+        ``module`` is the program."""
+        self._module = module
         self._config = folder / "plugin.yaml"
         self._config.write_text(json.dumps(configuration))  # which is YAML too
         features = folder / "features"  # apart from the configuration: what is written there wakes the daemon
@@ -29,7 +33,7 @@ class Plugin:
     def start(self, *more: str, env: Mapping[str, str] = {}) -> None:
         """Start it, with ``more`` options and variables. What it logs is shown where a test fails."""
         assert self._process is None
-        command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(self._config)]
+        command = [sys.executable, "-m", self._module, "serve", "--config", str(self._config)]
         self._process = subprocess.Popen([*command, *self._options, *more], env={**os.environ, **env})
 
     def kill(self) -> None:

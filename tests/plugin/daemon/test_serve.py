@@ -115,6 +115,30 @@ def test_without_a_configuration_it_gives_a_pod_its_cards(node: Node, kubelet: K
         assert all(Path(path).exists() for path in nodes.values())
 
 
+def test_containers_share_a_card_that_keeps_its_driver(node: Node, kubelet: Kubelet) -> None:
+    card, shared = "0000:01:00.0", f"{GPU}.shared"
+    rebind(node.tree, card, "amdgpu")
+    screen = node.tree.path(card) / "drm/card1"
+    screen.mkdir(parents=True)
+    (screen / "dev").write_text("226:1\n")
+    (screen / "uevent").write_text("DEVNAME=dri/card1\n")
+    sharing = {"replicas": 2, "renameByDefault": True}
+    rule = {"name": GPU, "select": [{"addresses": [card]}], "use": "container", "sharing": sharing}
+    node.configure({"resources": [rule | {"container": {"by": "nodes"}}], "rescanSeconds": 1})
+    with node.serving():
+        kubelet.wait_for(shared, {f"{card}::0": True, f"{card}::1": True})
+        for pod in ("one", "other"):
+            (holding,) = kubelet.admit(pod, [("cuda", shared, 1)])
+            (given,) = holding.answer.devices
+            where = (given.container_path, given.host_path, given.permissions)
+            assert where == ("/dev/dri/card1", f"{node.tree.root}/dev/dri/card1", "rw")
+            assert dict(holding.answer.envs) == {}
+        rebind(node.tree, card, None)
+        kubelet.wait_for(shared, {f"{card}::0": False, f"{card}::1": False})
+        rebind(node.tree, card, "amdgpu")
+        kubelet.wait_for(shared, {f"{card}::0": True, f"{card}::1": True})
+
+
 def test_a_pod_of_two_containers_gets_devices_for_each(node: Node, kubelet: Kubelet) -> None:
     with node.serving():
         kubelet.wait_for(GPU, BOTH)
