@@ -37,7 +37,7 @@ def test_a_container_a_vm_and_kata_get_one_card_in_turn(
 ) -> None:
     group = f"/dev/vfio/{SWITCHED_GROUP}"
     passed = {"/dev/vfio/vfio": CONTAINER_NODE, group: (GROUP_MAJOR, SWITCHED_GROUP)}
-    for number, use in enumerate(("container", "vm", "container", "kata", "container")):
+    for number, use in enumerate(("container", "vm", "kata", "container")):
         node.wait_healthy({name: {SWITCHED} for name in NAMES.values()})
         resource = NAMES[use].partition("/")[2]
         name = pods.run(f"{use}-{number}", container("compute", **{resource: 1}), scheduled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -84,7 +85,8 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     """
     host = node_host(place)
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
-    setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped()))
+    proc = os.path.join(place, "proc")  # a file that says what another machine has, has none
+    setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped(), proc=proc))
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
     if setup.containers is not None:

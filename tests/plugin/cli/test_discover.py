@@ -248,6 +248,21 @@ def test_a_snapshot_is_as_good_as_the_host(tree: HostTree, discover: Discover, t
     assert live == snapshot
 
 
+def test_uuids_are_those_of_the_host_that_is_looked_at(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+    card, uuid = "0000:e1:00.0", "GPU-5a0c0000-0000-4000-8000-000000000001"
+    tree.function(card, driver="nvidia", group=44)
+    information = tree.root / f"proc/driver/nvidia/gpus/{card}/information"
+    information.parent.mkdir(parents=True)
+    information.write_text(f"GPU UUID: {uuid}\n")
+    config = "resources: [{name: a.b/GPU, use: container, select: [{vendors: [10de]}]}]"
+    (row,) = discover(config=config).rows
+    assert (row["DEVICE"], row["HEALTH"]) == (uuid, "Healthy")
+    snapshot = tmp_path / "host.json"
+    snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
+    (row,) = discover(config=config, host=str(snapshot)).rows
+    assert (row["DEVICE"], row["HEALTH"]) == (card, "Unhealthy")
+
+
 def test_vgpus_that_exist_are_listed_by_type(tree: HostTree, discover: Discover) -> None:
     tree.function("0000:01:00.0", driver="nvidia", group=1, numa=1)
     tree.mdev_type("0000:01:00.0", "nvidia-222", name="GRID T4-1Q", device_api="vfio-pci", available_instances="3")
