@@ -144,7 +144,7 @@ def _pci_rules(written: WrittenConfig) -> Iterator[PciRule]:
     container = any("container" in resource.uses for resource in written.resources)
     for resource in written.resources:
         rule = resource.value()
-        if resource.use == "any" and not rule.names and written.cdi is not None:
+        if resource.use == "any" and not (rule.names or rule.dra) and written.cdi is not None:
             rule = rule._replace(uses=(*rule.uses, "kata"))
         yield rule._replace(void=container) if resource.environment.void is None else rule
 

@@ -106,14 +106,17 @@ class WrittenUse(Written):
         """What only cards of VMs can have."""
         if self.use == "vm":
             return self
-        fields = {"companion": "companion", "dra": "dra", "when_bound": "whenBound"}
+        fields = {"companion": "companion", "when_bound": "whenBound"}
         if self.use == "container":
             fields |= {"bind": "bind", "environment": "environment", "siblings": "siblings"}
         if self.use == "kata":
-            fields |= {"environment": "environment"}
+            fields |= {"environment": "environment", "dra": "dra"}
         for field, key in fields.items():
             if field in self.model_fields_set and getattr(self, field) is not False:
                 raise ValueError(f"{key} is not for `use: {self.use}`")
+        by_cdi = self.container is not None and self.container.by == "cdi"
+        if getattr(self, "dra", False) and ("kata" in self.uses or self.sharing is not None or by_cdi):
+            raise ValueError("there is no Kata, no sharing and no `by: cdi` with dra")
         if self.use == "any" and getattr(self, "bind", False) is True:
             raise ValueError("with `bind: yes` no container could ever have them: say `bind: on-demand`")
         return self

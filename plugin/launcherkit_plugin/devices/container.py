@@ -122,7 +122,14 @@ class ContainerProvider:
                 found.setdefault(name, {})[key] = device._replace(id=key)
         self._lasting.keep(found, host, usage, now)
         return tuple(
-            Resource(name, variable_name(name, rule.prefix), devices, use="container", replicas=_replicas(rule))
+            Resource(
+                name,
+                variable_name(name, rule.prefix),
+                devices,
+                dra=rule.dra,
+                use="container",
+                replicas=_replicas(rule),
+            )
             for name, devices in sorted(found.items())
             for rule in (self._rules[name],)
         )
@@ -222,7 +229,11 @@ class ContainerProvider:
         if away and self._gives_back is not None:
             await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
         looks = [(rule.container, *await self._look_again(resource, address)) for address in cards]
-        return container_grant(looks, annotate=self._annotate)
+        grant = container_grant(looks, annotate=self._annotate)
+        if not resource.dra:
+            return grant
+        own = (look.nodes if by == "nodes" else () for _, by, look in looks)
+        return grant._replace(each=dict(zip(ids, own, strict=True)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""

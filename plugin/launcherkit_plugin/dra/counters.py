@@ -38,6 +38,8 @@ class Sharer(NamedTuple):
     place: str
     """Devices of one place are alternatives."""
     functions: tuple[PciAddress, ...]
+    in_container: bool = False
+    """Containers use it by the driver of the host, and others may use what else is in its groups (K10)."""
 
 
 def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
@@ -50,7 +52,10 @@ def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
 
 
 def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
-    """A counter for each group, or place, that several devices have in common; all that hangs together is a set."""
+    """A counter for each group, or place, that several devices have in common; all that hangs together is a set.
+
+    A device of a VM takes all of it, one of a container its share: containers may have all of theirs at once.
+    """
     members: dict[object, list[int]] = {}
     for position, sharer in enumerate(sharers):
         for key in (*sharer.groups, sharer.place):
@@ -59,13 +64,20 @@ def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
     for cluster in _clusters(shared):
         everyone = sorted({position for positions in cluster for position in positions})
         name = label("group", min(sharers[position].id for position in everyone))
-        counted = sorted(cluster, key=lambda each: sorted(sharers[position].id for position in each))
+        counted = sorted(_largest(cluster), key=lambda each: sorted(sharers[position].id for position in each))
         if len(counted) > MOST_COUNTERS:
             counted = [tuple(everyone)]
         for number, positions in enumerate(counted):
             counter = f"group-{number}" if len(counted) > 1 else "group"
+            total = max(1, sum(sharers[position].in_container for position in positions))
             for position in positions:
-                yield position, CounterUse(name, counter, 1, 1)
+                yield position, CounterUse(name, counter, 1 if sharers[position].in_container else total, total)
+
+
+def _largest(cluster: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Without those of which another one has all positions: its counter is enough."""
+    sets = [frozenset(positions) for positions in cluster]
+    return [positions for positions, own in zip(cluster, sets, strict=True) if not any(own < other for other in sets)]
 
 
 def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:

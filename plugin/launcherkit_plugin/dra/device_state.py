@@ -21,6 +21,8 @@ class DeviceState(NamedTuple):
 
     name: str
     problem: Problem | None
+    in_container: bool = False
+    """Containers use it by the driver of the host."""
 
     @property
     def healthy(self) -> bool:
@@ -42,6 +44,8 @@ def conditions(state: DeviceState, when: str) -> list[dict[str, str]]:
         when: the time at which they have become so, as Kubernetes writes it.
     """
     problem = None if state.healthy else state.problem
+    if state.in_container:
+        return [_condition("DriverReady", problem is None, problem, when, state.message)]
     bound = problem is None or problem.reason not in _UNBOUND
     return [
         _condition("BoundToVfio", bound, problem, when, state.message),

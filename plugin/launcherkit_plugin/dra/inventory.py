@@ -18,6 +18,8 @@ from launcherkit_plugin.model.device import Device, Problem, Resource
 STANDARD = "resource.kubernetes.io/"
 """Before the names of attributes that mean the same for every driver."""
 TAINTS = "launcherkit.io/"
+CONTAINER = "container"
+"""The attribute ``type`` of what containers use by the driver of the host (K10)."""
 
 _Values: TypeAlias = dict[str, int | bool | str]
 """Of attributes; an empty text is none."""
@@ -34,7 +36,7 @@ class Taint(NamedTuple):
 
 
 class DraDevice(NamedTuple):
-    """A device of the pool: one physical card with all that goes along, or one vGPU."""
+    """A device of the pool: one physical card with all that goes along, or for containers alone, or one vGPU."""
 
     name: str
     """A DNS label, the same for as long as the device is there: ``pci-0000-e1-00-0``, ``mdev-<uuid>``."""
@@ -50,6 +52,11 @@ class DraDevice(NamedTuple):
     taints: tuple[Taint, ...] = ()
     problem: Problem | None = None
     """What the taint is for."""
+
+    @property
+    def in_container(self) -> bool:
+        """Whether containers use it by the driver of the host."""
+        return self.attributes.get("type") == attribute(CONTAINER)
 
 
 def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = False) -> tuple[DraDevice, ...]:
@@ -72,10 +79,11 @@ def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = F
             device.groups,
             device.card or _physical_function(device, host),
             device.most,
-            device.place or device.id,
+            device.place or str(_primary(device) or device.id),
             device.functions,
+            resource.use == "container",
         )
-        for _, device in listed
+        for resource, device in listed
     ]
     effect = "NoExecute" if evict else "NoSchedule"
     found = [
@@ -109,10 +117,13 @@ def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attribut
         values["class"] = f"{function.class_code:06x}"
         values["vendorID"] = f"{function.vendor:04x}"
         values["deviceID"] = f"{function.device:04x}"
-    values |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)
     if address is not None:
-        values[f"{STANDARD}pciBusID"] = device.id
-        values |= _of_binding(function, host.details.get(address), host)
+        values[f"{STANDARD}pciBusID"] = str(address)
+    if resource.use == "container":
+        values |= {"type": CONTAINER, "uuid": "" if is_bdf(device.id) else device.id}
+    else:
+        values |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)
+        values |= _of_binding(function, None if address is None else host.details.get(address), host)
     return {name: attribute(value) for name, value in sorted(values.items()) if value != ""}
 
 
@@ -164,7 +175,7 @@ def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: Ho
 
 def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, str]:
     """The room that the BARs take of a guest's 64-bit window (P5)."""
-    if not device.functions or resource.made_at_start:
+    if not device.functions or resource.made_at_start or resource.use == "container":
         return {}
     return {"window64": quantity(window_need(card_bars(device.functions, host)))}
 

@@ -30,7 +30,10 @@ def label(prefix: str, text: str) -> str:
 
 
 def device_name(resource: Resource, key: str) -> str:
-    """The name of a device: of its ID, and of its resource where a VF can be a device of several (G4)."""
+    """The name of a device: of its ID, of its resource where a VF can be a device of several (G4), and of its use where
+    that isn't a VM (K10)."""
+    if resource.use == "container":  # its UUID is known only once its driver has told it
+        return label("container", str(resource.devices[key].functions[0]))
     if not is_bdf(key):
         return label("mdev", key)
     name = label("pci", key)

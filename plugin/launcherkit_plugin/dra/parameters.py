@@ -60,12 +60,19 @@ def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
     return found
 
 
-def check_fits(parameters: Parameters, device: Device, claim: str) -> None:
+def check_fits(parameters: Parameters, device: Device, claim: str, *, in_container: bool = False) -> None:
     """Check that a device allows what is asked for, as far as that is known before it is allocated.
+
+    What is for containers has no parameters (K10).
 
     Raises:
         DeviceConfigRefused: names the key and the device.
     """
+    for name, (field, _, _) in _KEYS.items() if in_container else ():
+        value = getattr(parameters, field)
+        if value is not None:
+            text = value if isinstance(value, str) else str(value).lower()
+            _refuse(claim, device, name, text, "containers use it by the driver of the host")
     wanted = parameters.vgpu_type
     if wanted is not None and [type_key(wanted)] != list(map(type_key, device.vgpu_types)):
         types = " or ".join(device.vgpu_types)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import IOMMUFD_NODE
+from launcherkit_plugin.devices.container_card import VISIBLE
 from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import Attributes, attribute
@@ -66,7 +67,7 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
                 file=f"ResourceClaim {claim.ref}",
             )
         parameters = parameters_of(result.configs, str(claim.ref))
-        check_fits(parameters, found.device, str(claim.ref))
+        check_fits(parameters, found.device, str(claim.ref), in_container=found.published.in_container)
         share = Share(result.request, found.published.resource, parameters)
         shares.setdefault(share, {})[found.published.id] = result, found
     return shares
@@ -81,7 +82,7 @@ def given_devices(
         claim: as it is allocated.
         shares: its devices.
         grants: what was given for each share.
-        environment: whether containers get variables.
+        environment: whether containers get the variables of E1.
 
     Raises:
         MixedNodes: they can't be in one container.
@@ -91,7 +92,8 @@ def given_devices(
     for (share, results), grant in zip(shares.items(), grants, strict=True):
         own = {node for nodes in grant.each.values() for node in nodes}
         beside = tuple(node for node in grant.nodes if node not in own)
-        env = grant.env if environment else {}
+        # That one isn't E1's: what reads it is the runtime, with which a container would have other cards without it.
+        env = {name: value for name, value in grant.env.items() if environment or name == VISIBLE}
         for key, (result, listed) in results.items():
             nodes = (*grant.each.get(key, ()), *beside)
             check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))

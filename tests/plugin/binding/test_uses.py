@@ -136,19 +136,20 @@ class Node:
 
     async def _turn(self) -> None:
         usage = self.allocator.saw(Usage("pod-resources", self.held), self.now)
-        await asyncio.gather(*self.reconciler.reconcile(self._look(), usage, self.now))
+        await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
         for provider in self.providers:
-            await asyncio.gather(*provider.reconcile(self._look(), usage, self.now))
-        facts = self._look()
+            await asyncio.gather(*provider.reconcile(self.look(), usage, self.now))
+        facts = self.look()
         offers = {
             found.name: Offer(found, provider)
             for provider in self.providers
             for found in provider.resources(facts, self.allocator.usage(), self.now)
         }
         listed = self.allocator.advertise(offers, facts)
-        self.seen = {name: offer.resource.devices for name, offer in listed.items()}
+        self.resources = [offer.resource for offer in listed.values()]
+        self.seen = {resource.name: resource.devices for resource in self.resources}
 
-    def _look(self) -> HostFacts:
+    def look(self) -> HostFacts:
         return read_node(self.host, lambda function: any(each.wants(function) for each in self.providers), vgpu=False)
 
     def allocate(self, use: CardUse, device: str) -> Grant:

@@ -346,7 +346,11 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources: [{use: any, bind: yes, select: [{vendors: [10de]}]}]",
             "resources.0: with `bind: yes` no container could ever have them: say `bind: on-demand`",
         ),
-        ("resources: [{use: any, dra: yes, select: [{vendors: [10de]}]}]", "resources.0: dra is not for `use: any`"),
+        ("resources: [{use: kata, dra: yes, select: [{vendors: [10de]}]}]", "resources.0: dra is not for `use: kata`"),
+        (
+            "resources: [{use: any, dra: yes, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
+            "resources.0: there is no Kata, no sharing and no `by: cdi` with dra",
+        ),
         (
             "resources: [{names: {vm: a/A, kata: a/B}, select: [{vendors: [10de]}]}]",
             "resources.0: names is for `use: any`: give `name`",

@@ -209,6 +209,19 @@ def test_the_whole_card_takes_all_of_it() -> None:
     assert {use.total for device in found for use in device.counters} == {4}
 
 
+def test_containers_may_have_all_cards_of_a_group_and_a_vm_takes_its_counter_whole(tree: HostTree) -> None:
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        tree.function(address, vendor=0x1002, driver="amdgpu", group=12)
+    rule = PciRule(DISPLAY, name="a/GPU", dra=True, uses=("vm", "container"))
+    share = CounterUse("group-0000-01-00-0", "group", 1, 2)
+    assert {device.name: device.counters for device in published(tree, Config(pci=(rule,))).values()} == {
+        "container-0000-01-00-0": (share,),
+        "container-0000-02-00-0": (share,),
+        "pci-0000-01-00-0": (share._replace(amount=2),),
+        "pci-0000-02-00-0": (share._replace(amount=2),),
+    }
+
+
 def amounts(found: Iterable[DraDevice]) -> dict[str, list[CounterUse]]:
     return {device.id: sorted(device.counters) for device in found}
 

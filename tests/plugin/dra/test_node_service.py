@@ -19,7 +19,7 @@ from launcherkit.rpc.methods import call, opened
 from launcherkit.rpc.unix_socket import PATH_BYTES
 from launcherkit_plugin.dra import kubelet_sockets
 from launcherkit_plugin.dra.claim_record import PreparedDevice
-from launcherkit_plugin.dra.device_state import DeviceState
+from launcherkit_plugin.dra.device_state import DeviceState, conditions
 from launcherkit_plugin.dra.kubelet_sockets import KubeletSockets, SocketPaths, socket_paths
 from launcherkit_plugin.dra.node_service import (
     ClaimServiceV1,
@@ -243,6 +243,16 @@ def test_healths_are_sent_whole_at_each_change_and_again_before_they_are_forgott
 
 def test_that_something_else_is_in_use_is_no_illness() -> None:
     assert DeviceState("a", Problem("mate-in-use", "a pod has b")).healthy
+
+
+def test_of_a_card_for_a_container_it_is_told_whether_its_driver_is_ready() -> None:
+    well = DeviceState("a", None, in_container=True)
+    ill = well._replace(problem=Problem("node", "its driver has no device node for containers"))
+    told = [condition for state in (well, ill) for condition in conditions(state, "2026-01-01T00:00:00Z")]
+    assert [(each["type"], each["status"], each["reason"]) for each in told] == [
+        ("DriverReady", "True", "Prepared"),
+        ("DriverReady", "False", "Node"),
+    ]
 
 
 # Registration
