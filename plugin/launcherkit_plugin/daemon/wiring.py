@@ -73,7 +73,7 @@ class Wiring(NamedTuple):
     proc: str = "/proc"
     """The host's proc file system."""
     ledger: str = os.devnull
-    """Folder of what was bound to what before."""
+    """Folder of what was bound to what before; by default nothing is kept."""
 
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, and these, open."""
@@ -165,7 +165,9 @@ def _containers(
         namer.function,
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
-        uuids=CardUuids(None if on_demand is None else wiring.ledger, boot_id(wiring.proc)),
+        uuids=CardUuids(
+            None if on_demand is None or wiring.ledger == os.devnull else wiring.ledger, boot_id(wiring.proc)
+        ),
         guarded=wiring.guarded,
         gives_back=on_demand,
         annotate=config.cdi is not None and config.cdi.annotations,

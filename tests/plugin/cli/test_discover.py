@@ -257,6 +257,8 @@ def test_uuids_are_those_of_the_host_that_is_looked_at(tree: HostTree, discover:
     config = "resources: [{name: a.b/GPU, use: container, select: [{vendors: [10de]}]}]"
     (row,) = discover(config=config).rows
     assert (row["DEVICE"], row["HEALTH"]) == (uuid, "Healthy")
+    by_need = discover(config=config.replace("container,", "any, bind: on-demand,")).rows
+    assert [(row["DEVICE"], row["HEALTH"]) for row in by_need] == [(card, "Healthy"), (uuid, "Healthy")]
     snapshot = tmp_path / "host.json"
     snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
     (row,) = discover(config=config, host=str(snapshot)).rows
