@@ -279,7 +279,7 @@ class Node:
     def __init__(self, tree: HostTree) -> None:
         self.host = Host.from_sysfs(tree.root)
         self.guarded = Guarded()
-        self.looks = Looks(self.guarded, self._scan, stall=0.05)
+        self.looks = Looks(self.guarded, self._scan, stall=0.25)  # a busy machine may keep a thread waiting as well
 
     async def look(self) -> HostFacts:
         return await self.looks.look(lambda function: function.class_code >> 16 == 3, True)
