@@ -42,7 +42,7 @@ class Desk:
         vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "train"}}
         (self.folder / "vm.yaml").write_text(json.dumps({**vm, "spec": {"template": vmi}}))
 
-    def node(self, name: str, *cards: tuple[str, int], driver: str = "vfio-pci", **more: Any) -> HostTree:
+    def node(self, name: str, *cards: tuple[str, int], driver: str | None = "vfio-pci", **more: Any) -> HostTree:
         """A snapshot of a host with cards, each with its slot and group."""
         tree = HostTree(self.folder / name)
         for slot, group in cards:
@@ -129,6 +129,35 @@ def test_what_keeps_a_card_from_the_vm_is_told_by_its_code(desk: Desk) -> None:
     found = desk.outcomes()
     assert codes(found["unbound"]) == ["LK861", "LK204", "LK204"]
     assert codes(found["audio"])[0] == "LK861"
+
+
+def test_a_card_without_a_driver_lacks_its_node(desk: Desk) -> None:
+    """As the translation says of it where it is allocated all the same (V2)."""
+    desk.vm(GPU)
+    desk.node("unbound", ("0000:01:00", 7), driver=None)
+    first, *others = desk.outcomes()["unbound"]["errors"]
+    assert first["code"] == "LK861"
+    assert [(error["code"], error["file"]) for error in others] == [("LK205", "/dev/vfio/7")]
+    assert "launcherkit-plugin bind 0000:01:00.0" in others[0]["help"]
+
+
+def test_the_cpus_of_the_nodes_numa_nodes_decide_where_the_guest_finds_it(desk: Desk) -> None:
+    """As in the pod, though the device plugin itself doesn't go by them (P4)."""
+    golden = ROOT / "tests" / "golden" / "topology-by-pins"
+    plan = json.loads((golden / "expected.plan.json").read_text())
+    cards = [device["functions"][0]["host"] for device in plan["devices"]]
+    desk.vm(*[GPU] * len(cards))
+    (desk.folder / "plugin.yaml").write_text(
+        json.dumps({"resources": [{"name": GPU, "select": [{"addresses": cards}]}]})
+    )
+    (desk.nodes / "node.json").write_bytes((golden / "host.json").read_bytes())
+    outcome = desk.outcomes("--domain", str(golden / "domain.xml"))["node"]
+
+    def places(plan: dict[str, Any]) -> dict[str, str]:
+        return {each["host"]: each["guest"] for device in plan["devices"] for each in device["functions"]}
+
+    assert places(outcome["plan"]) == places(plan)
+    assert outcome["domain"].count("pcie-expander-bus") == 2
 
 
 def test_what_is_bound_to_no_vfio_driver_is_told_with_the_names_that_the_plugin_gives_by_itself(desk: Desk) -> None:

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     config = config_of(args, env)
     if args.dra and config.dra is None:
         config = with_dra(config, every=True)
-    facts, resources, left, check = look(config, args.host, env)
+    facts, resources, left, check, _ = look(config, args.host, env)
     if args.dra:
         text = _slices(config, resources, facts, args)
     elif args.output == "json":

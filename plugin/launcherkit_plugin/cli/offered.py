@@ -16,6 +16,7 @@ from launcherkit.process.edge import tell, tell_notes
 from launcherkit.render.columns import counted
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit.sources.host import Host
 from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
@@ -69,6 +70,7 @@ class HostOffer(NamedTuple):
     left: Sequence[LeftOut]
     check: Callable[[], None]
     """Raises a `LauncherkitError` where two resources have one name."""
+    host: Host
 
 
 def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -> HostOffer:
@@ -94,7 +96,7 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     left = left_out(facts, compile_rules(config.pci), resources)
-    return HostOffer(facts, resources, left, partial(setup.check, resources))
+    return HostOffer(facts, resources, left, partial(setup.check, resources), host)
 
 
 class LeftOut(NamedTuple):

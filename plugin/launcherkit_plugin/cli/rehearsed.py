@@ -16,7 +16,7 @@ from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
-from launcherkit_plugin.rehearsal.offer import NodeOffer
+from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 
 def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
@@ -77,13 +77,14 @@ def _offer(name: str, path: str, config: Config, env: Mapping[str, str]) -> Node
     seen = look(config, path, env, f"{name}: ")
     seen.check()
     left = [address for entry in seen.left for address in entry.functions]
-    return NodeOffer(
+    offer = NodeOffer(
         name,
         seen.facts,
         seen.resources,
         nodes=config.nodes,
         left_out=_would_be_called(left, config, seen.facts),
     )
+    return with_topology(offer, seen.host)
 
 
 def _would_be_called(left: Sequence[PciAddress], config: Config, facts: HostFacts) -> dict[str, list[PciAddress]]:

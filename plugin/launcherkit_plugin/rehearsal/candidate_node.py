@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.errors import Collector, LauncherkitError, NodeMissing
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
 from launcherkit.render.columns import counted
+from launcherkit.resolve.pci_class import describe
+from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.devices.nodes import missing_node
 from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.errors import NotOffered
 from launcherkit_plugin.rehearsal.offer import NodeOffer, free, held_ids
@@ -114,12 +117,31 @@ class CandidateNode:
         """What is wrong with the devices that can't be had, by code; each once."""
         told: set[str] = set()
         for functions in self._unavailable(name, resource):
-            for error in check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts):
+            errors = check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts)
+            for error in list(errors) or self._without_nodes(functions):
                 if error.message not in told and len(told) < _MOST_REASONS:
                     told.add(error.message)
                     yield error
 
-    def _unavailable(self, name: str, resource: Resource | None) -> Iterator[Iterable[PciAddress]]:
+    def _without_nodes(self, functions: Sequence[PciAddress]) -> Iterator[NodeMissing]:
+        """Nothing keeps the kernel from giving them away, but QEMU has nothing to open (V2)."""
+        facts = self._offer.facts
+        if not functions or functions[0] not in facts.functions or facts.nodes is None:
+            return
+        first, detail = facts.functions[functions[0]], facts.details.get(functions[0])
+        node = missing_node(functions, facts, self._offer.nodes)
+        if node in facts.nodes or (detail is not None and detail.vgpu is not None):  # which has none without a type
+            return
+        yield NodeMissing(
+            f"{describe(first)}: the device node {node} is missing on {self.name}",
+            "See on that node what `launcherkit doctor` says of it."
+            if bound_to_vfio(first, detail)
+            else f"Bind it on that node, with its whole group: `launcherkit-plugin bind {first.address}`.",
+            file=node,
+            device=str(first.address),
+        )
+
+    def _unavailable(self, name: str, resource: Resource | None) -> Iterator[Sequence[PciAddress]]:
         if resource is not None:
             yield from (device.functions for device in resource.devices.values() if not device.healthy)
         yield from ((address,) for address in self._offer.left_out.get(name, ()))

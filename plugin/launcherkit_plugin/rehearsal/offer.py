@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
+from launcherkit.sources.host import Host
 from launcherkit_plugin.model.config import NodeChoice
 from launcherkit_plugin.model.device import Resource, Usage
 
@@ -25,6 +26,13 @@ class NodeOffer(NamedTuple):
     """Which device nodes containers get."""
     left_out: Mapping[str, Sequence[PciAddress]] = {}
     """Functions that would be devices if they were bound to a VFIO driver, by their resources' names."""
+
+
+def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:
+    """With what a daemon doesn't need itself: the host's NUMA nodes, and all about what is advertised (P4, P5)."""
+    devices = [device for resource in offer.resources for device in resource.devices.values()]
+    found = host.facts([function for device in devices for function in device.functions], topology=True)
+    return offer._replace(facts=offer.facts._replace(details={**offer.facts.details, **found.details}, numa=found.numa))
 
 
 def free(resource: Resource, usage: Usage) -> list[str]:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.rehearsal.node_record import MOST_BYTES, pack, record_of
-from launcherkit_plugin.rehearsal.offer import NodeOffer
+from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 PAUSE_SECONDS = 60.0
 
@@ -56,12 +55,5 @@ class NodeRecorder:
 
 
 def _packed(host: Host, offer: NodeOffer) -> str:
-    return pack(record_of(offer._replace(facts=_whole(host, offer))))
-
-
-def _whole(host: Host, offer: NodeOffer) -> HostFacts:
-    devices = [device for resource in offer.resources for device in resource.devices.values()]
-    functions = [function for device in devices for function in device.functions]
-    found = host.facts(functions, topology=True)
-    details = {**offer.facts.details, **found.details}
-    return offer.facts._replace(details=details, numa=found.numa, unknown={}, events=None)
+    offer = with_topology(offer, host)
+    return pack(record_of(offer._replace(facts=offer.facts._replace(unknown={}, events=None))))
