@@ -23,7 +23,7 @@ from tests.kernel.tree.vmlinux import vmlinux
 from tests.tiers import KILLS
 
 _REPORTS = "reports"
-_SECONDS = max(500, 30 * int(os.environ.get(KILLS, "20")))
+_SECONDS = max(900, 60 * int(os.environ.get(KILLS, "20")))
 """The longest time without a report before the machine is taken for dead."""
 
 
@@ -60,7 +60,7 @@ class Inside:
         self.folder = Path(tempfile.mkdtemp(prefix="lk-machine-"))
         command = [
             *(sys.executable, "-m", "pytest", "--quiet", f"--rootdir={ROOT}", "-p", "no:cacheprovider"),
-            *("-o", f"faulthandler_timeout={_SECONDS // 2}"),  # where it hangs is on the console then
+            *("-o", f"faulthandler_timeout={_SECONDS - 60}"),  # where it hangs is on the console then
             f"--tb={config.option.tbstyle}",
             f"--color={'yes' if config.get_terminal_writer().hasmarkup else 'no'}",
             *(["--all-tiers"] if config.getoption("--all-tiers") else []),
