@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 
 import hypothesis
@@ -60,7 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
+    if sys.version_info < (3, 14):  # there Hypothesis takes what is frozen for garbage
+        gc.freeze()
     gc.enable()
 
 
