@@ -16,6 +16,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
+from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.page.recent import RecentChanges
 from launcherkit_plugin.page.view import NodeView, dump_view, holders_of, unhealthy_of
 from launcherkit_plugin.telemetry.http import Answer, Page
@@ -85,8 +86,9 @@ class NodePage:
         self._facts: HostFacts | None = None
         self._since: dict[tuple[str, str], float] = {}
         self._daemon = os.urandom(4).hex()
-        self._state = 0
-        self._changed = asyncio.Event()
+        self._state = Watched(0)
+        """A number for each state of what it says."""
+        self._state.open()
         self._drawing: asyncio.Task[_Drawing] | None = None
         self._drawn: _Drawing | None = None
         self._rested = 0.0
@@ -108,12 +110,10 @@ class NodePage:
     @property
     def version(self) -> str:
         """Of what it says now."""
-        return f"{self._daemon}-{self._state}"
+        return f"{self._daemon}-{self._state.now}"
 
     def _change(self) -> None:
-        self._state += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._state.set(self._state.now + 1)
 
     def view(self, *, tree: bool = True) -> NodeView:
         """What it says now."""
@@ -190,15 +190,12 @@ class NodePage:
         yield b"retry: 1000\n\n"
         ends, said = self._loop.time() + STREAM_SECONDS, ""
         while self._loop.time() < ends:
-            changed = self._changed
+            state = self._state.now
             if said != self.version:
                 said = self.version
                 yield f"data: {said}\n\n".encode()
             else:
                 yield b":\n\n"
-            try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await changed.wait()
-            except TimeoutError:
-                continue
-            await asyncio.sleep(SETTLE_SECONDS)
+            await self._state.change(state, HEARTBEAT_SECONDS)
+            if self._state.now != state:
+                await asyncio.sleep(SETTLE_SECONDS)
