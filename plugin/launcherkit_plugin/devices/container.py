@@ -224,10 +224,10 @@ class ContainerProvider:
         cards = _cards_of(resource, ids)
         seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
         await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way to another driver
-        hosts = [await self._facts(address) for address in cards]
-        away = [address for address, host in zip(cards, hosts, strict=True) if _is_on_vfio(address, host)]
-        if away and self._gives_back is not None:
-            await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
+        if self._gives_back is not None:
+            away = [address for address in cards if _is_on_vfio(address, await self._facts(address))]
+            if away:
+                await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
         looks = [(rule.container, *await self._look_again(resource, address)) for address in cards]
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
