@@ -89,7 +89,7 @@ class Wiring(NamedTuple):
 def assemble(config: Config, wiring: Wiring) -> Setup:
     """The providers that a configuration asks for."""
     namer = Namer(config)
-    match = compile_rules(config.pci)
+    match, may_match = compile_rules(config.pci), compile_rules(whatever_driver(config.pci))
     binder, on_demand = _binder(config, match, wiring)
     pci = PciProvider(
         match,
@@ -102,7 +102,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         binder=binder,
         on_demand=on_demand,
         guarded=wiring.guarded,
-        may_match=compile_rules(whatever_driver(config.pci)),
+        may_match=may_match,
         model_of=namer.text,
     )
 
@@ -124,7 +124,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
             check_resources(resources)
 
-    containers = _containers(config, match, namer, wiring, on_demand)
+    containers = _containers(config, match, may_match, namer, wiring, on_demand)
     pcis: tuple[PciProvider | ContainerProvider, ...] = (pci,) if containers is None else (pci, containers)
     dra = config.dra
     if dra is not None and config.cdi is not None:
@@ -148,6 +148,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 def _containers(
     config: Config,
     match: Callable[[PciFunction], PciRule | None],
+    may_match: Callable[[PciFunction], PciRule | None],
     namer: Namer,
     wiring: Wiring,
     on_demand: OnDemandBinding | None,
@@ -161,7 +162,7 @@ def _containers(
 
     return ContainerProvider(
         match,
-        compile_rules(whatever_driver(config.pci)),
+        may_match,
         namer.function,
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
