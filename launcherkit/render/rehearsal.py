@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from launcherkit.colour import Ink
@@ -47,13 +47,17 @@ def _node(outcome: NodeOutcome, ink: Ink, across: int) -> Iterator[str]:
     for device in outcome.given.devices if outcome.given else ():
         yield from broken(_device(device), across)
     for error in outcome.errors:
-        text = wrap(visible(error.message), max(across - 9, 20), break_long_words=False, break_on_hyphens=False)
-        yield f"  {ink.bad(error.code)}  {text[0]}"
-        yield from (f"         {line}" for line in text[1:])
+        yield from _told(error.code, ink.bad, error.message, across)
     for note in outcome.translation.notes if outcome.translation else ():
-        text = wrap(visible(note.text), max(across - 8, 20), break_long_words=False, break_on_hyphens=False)
-        yield f"  {ink.odd('note')}  {text[0]}"
-        yield from (f"        {line}" for line in text[1:])
+        yield from _told("note", ink.odd, note.text, across)
+
+
+def _told(word: str, paint: Callable[[str], str], text: str, across: int) -> Iterator[str]:
+    """A text behind a word, and below itself where it is long."""
+    below = len(word) + 4
+    first, *rest = wrap(visible(text), max(across - below, 20), break_long_words=False, break_on_hyphens=False)
+    yield f"  {paint(word)}  {first}"
+    yield from (f"{' ' * below}{line}" for line in rest)
 
 
 def _device(device: PromisedDevice) -> Line:
