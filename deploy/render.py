@@ -41,6 +41,15 @@ def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict
         jinja2.TemplateError: a template is wrong, or uses a value that is not there.
         yaml.YAMLError: what was to become YAML isn't.
     """
+    environment = _environment(templates)
+    names = [name for name in environment.list_templates() if name.endswith(".yaml.j2") and not name.startswith("_")]
+    rendered = {name.removesuffix(".j2"): environment.get_template(name).render(values) for name in names}
+    for text in rendered.values():
+        list(yaml.safe_load_all(text))
+    return rendered
+
+
+def _environment(templates: Path) -> ImmutableSandboxedEnvironment:
     # No autoescape: these are YAML, not markup; `quoted` serves YAML, JSON and CEL.
     environment = ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(templates),
@@ -51,11 +60,7 @@ def manifests(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict
     )
     environment.filters["quoted"] = lambda value: json.dumps(str(value))
     environment.filters |= {"values": yaml.safe_load, "conditions": conditions, "patch": patch}
-    names = [name for name in environment.list_templates() if name.endswith(".yaml.j2") and not name.startswith("_")]
-    rendered = {name.removesuffix(".j2"): environment.get_template(name).render(values) for name in names}
-    for text in rendered.values():
-        list(yaml.safe_load_all(text))
-    return rendered
+    return environment
 
 
 def injections(values: Mapping[str, object], templates: Path = TEMPLATES) -> dict[str, str]:
@@ -64,13 +69,11 @@ def injections(values: Mapping[str, object], templates: Path = TEMPLATES) -> dic
     Raises:
         As `manifests`.
     """
-    (hooks,) = [
-        document
-        for document in yaml.safe_load_all(manifests(values, templates)["webhook.yaml"])
-        if document["metadata"]["name"] == "launcherkit-webhook" and document["kind"] == "ConfigMap"
+    environment = _environment(templates)
+    texts = [
+        environment.get_template(path.name).render(values) for path in sorted(templates.glob("_*-injection.yaml.j2"))
     ]
-    found: dict[str, str] = hooks["data"]
-    return {name.removesuffix(".yaml"): text for name, text in found.items()}
+    return {yaml.safe_load(text)["name"]: text for text in texts}
 
 
 def read_values(path: Path = DEPLOY / "values.yaml") -> dict[str, object]:
