@@ -7,7 +7,6 @@ import os
 import random
 import threading
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,11 @@ from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.binding.group_work import GroupWork
-from launcherkit_plugin.binding.ledger import Ledger
-from launcherkit_plugin.binding.on_demand import OnDemandBinding
-from launcherkit_plugin.binding.reconciler import BindingReconciler
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import CardLook, read_card
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.uuids import CardUuids
-from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import CardUse, ContainerUse, OnDemand, PciRule, Selector, Sharing
@@ -40,8 +33,8 @@ from launcherkit_plugin.model.errors import (
     NotBoundOnDemand,
     NotGivenBackOnDemand,
 )
-from launcherkit_plugin.telemetry.metrics import Metrics
-from launcherkit_plugin.telemetry.reporter import Level, Reporter
+from launcherkit_plugin.telemetry.reporter import Level
+from tests.plugin.binding.demand import demand_parts
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Killed
 from tests.support.pages import ROOT
@@ -83,25 +76,21 @@ class Node:
 
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
-        self.kernel.new_process()
-        self.guarded = Guarded()
-        root = str(self.tree.root)
-        self.ledger = Ledger(f"{root}/ledger", "boot")
-        work = GroupWork(
+        root = self.tree.root
+        self.guarded, self.ledger, on_demand, self.reconciler = demand_parts(
             self.host,
-            self.ledger,
-            sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
-            open_nodes=lambda *_: OpenNodes(self.open, ""),
-            proc=f"{root}/proc",
+            self.kernel,
+            root,
+            self._match,
+            lambda: OpenNodes(self.open, ""),
+            self._tell,
+            lambda: self.now,
         )
-        reporter = Reporter(self._tell, Metrics())
-        on_demand = OnDemandBinding(self._match, work, self.guarded, reporter, lambda: self.now)
-        self.reconciler = BindingReconciler(self._match, work, self.guarded, reporter, on_demand)
         pci = PciProvider(
             self._match,
             lambda _, rule: rule.name or "",
             self.host,
-            root=root,
+            root=str(root),
             on_demand=on_demand,
             guarded=self.guarded,
             kata=GrantedNodes(CdiFiles(f"{root}/cdi", "kata", by_resource=True), environment=False),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import http.client
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-
-import pytest
 
 from tests.plugin.daemon.test_serve import GPU, Node
 from tests.plugin.kubelet.parts import until
@@ -17,7 +14,7 @@ from tests.plugin.resources import rebind
 from tests.support.apiserver import ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ServerProcess
-from tests.support.kubelet import Kubelet, running_kubelet
+from tests.support.kubelet import Kubelet
 
 SECONDS = 60.0
 
@@ -45,21 +42,6 @@ class Site:
         with closing(self.get("/events")) as answer:
             assert answer.getheader("Content-Type") == "text/event-stream"
             yield (line[6:].decode().strip() for line in iter(answer.readline, b"") if line.startswith(b"data: "))
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with tempfile.TemporaryDirectory(prefix="node-") as folder:
-        node = Node(Path(folder))
-        node.tree.card("0000:01:00", group=10)
-        node.tree.card("0000:02:00", group=11, numa=1)
-        yield node
-
-
-@pytest.fixture
-def kubelet(node: Node) -> Iterator[Kubelet]:
-    with running_kubelet(node.kubelet_dir) as kubelet:
-        yield kubelet
 
 
 LOOPBACK = ("--metrics-address", "127.0.0.1:0")

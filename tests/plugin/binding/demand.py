@@ -1,0 +1,64 @@
+"""The daemon's parts that bind on demand, on a host that is a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from launcherkit.model.function import PciFunction
+from launcherkit.sources.host import Host
+from launcherkit_plugin.binding.group_work import GroupWork
+from launcherkit_plugin.binding.ledger import Ledger
+from launcherkit_plugin.binding.on_demand import OnDemandBinding
+from launcherkit_plugin.binding.reconciler import BindingReconciler
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.telemetry.metrics import Metrics
+from launcherkit_plugin.telemetry.reporter import Log, Reporter
+from tests.support.kernel import FakeKernel
+
+
+class DemandParts(NamedTuple):
+    """Those of one daemon; the next one has others on the same ledger."""
+
+    guarded: Guarded
+    ledger: Ledger
+    on_demand: OnDemandBinding
+    reconciler: BindingReconciler
+
+
+def demand_parts(
+    host: Host,
+    kernel: FakeKernel,
+    root: Path,
+    match: Callable[[PciFunction], PciRule | None],
+    open_nodes: Callable[[], OpenNodes],
+    log: Log,
+    clock: Callable[[], float],
+) -> DemandParts:
+    """The parts of a daemon that starts now.
+
+    Args:
+        host: the tree's.
+        kernel: of the tree.
+        root: of the tree.
+        match: the rule of a function.
+        open_nodes: which processes have which device nodes open.
+        log: what it says.
+        clock: seconds.
+    """
+    kernel.new_process()
+    guarded, ledger, reporter = Guarded(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
+    work = GroupWork(
+        host,
+        ledger,
+        sysfs=partial(Sysfs, str(root), make_worker=kernel.hand),
+        open_nodes=lambda *_: open_nodes(),
+        proc=f"{root}/proc",
+    )
+    on_demand = OnDemandBinding(match, work, guarded, reporter, clock)
+    return DemandParts(guarded, ledger, on_demand, BindingReconciler(match, work, guarded, reporter, on_demand))
