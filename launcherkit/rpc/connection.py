@@ -21,6 +21,10 @@ IDLE_SECONDS = 300.0
 """For how long a connection may stay without a call. One with a call under way, such as the kubelet's, isn't idle."""
 STALL_SECONDS = 30.0
 """For how long a peer may read nothing of what is being written to it."""
+FLUSH_SECONDS = 5.0
+"""For how long a peer may read the rest once no more is written."""
+LINGER_SECONDS = 1.0
+"""For how long a peer that has been sent everything may take to close."""
 READ_BYTES = 64 * 1024
 """What is read of a socket at once."""
 
@@ -84,15 +88,18 @@ class GatheringTransport:
         self._transport = transport
         self._loop = loop
         self._pieces: list[bytes] = []
+        self._finished = False
         self.get_extra_info = transport.get_extra_info
-        self.is_closing = transport.is_closing
         self.is_reading = transport.is_reading
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
         self.abort = transport.abort
+        self.get_write_buffer_size = transport.get_write_buffer_size
 
     def write(self, data: bytes) -> None:
         """Write it at the end of this turn, behind what comes before it."""
+        if self._finished:
+            return
         if not self._pieces:
             self._loop.call_soon(self._flush)
         self._pieces.append(data)
@@ -101,6 +108,20 @@ class GatheringTransport:
         """Close once what was written has left."""
         self._flush()
         self._transport.close()
+
+    def finish(self) -> None:
+        """Write no more once what was written has left, and read on until the peer closes.
+
+        A peer that writes to a socket closed in both directions gets EPIPE, and grpclib's clients then drop the answer
+        that they have not read yet.
+        """
+        self._flush()
+        self._finished = True
+        self._transport.write_eof()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._finished or self._transport.is_closing()
 
     def _flush(self) -> None:
         if self._pieces:
@@ -148,6 +169,8 @@ class BoundedConnection(H2Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
+        if self._transport is None or self._transport.is_closing():
+            return
         self._pending, self._at = self._pending[self._at :] + data, 0
         if self._turn is None:
             self._take()
@@ -212,12 +235,18 @@ class BoundedConnection(H2Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self.connection._connection.close_connection()
             self.connection.flush()
-            self._transport.close()
+            self.close()
 
     def close(self) -> None:
-        """Close once what was written has left."""
-        if self._transport is not None:
-            self._transport.close()
+        """Write no more once what was written has left; the connection ends when the peer has read that and closes, or
+        after some seconds."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.finish()
+            self._transport.resume_reading()
+            _cancel(self._turn)
+            _cancel(self._idle)
+            left = self._transport.get_write_buffer_size()
+            self._idle = self._loop.call_later(FLUSH_SECONDS if left else LINGER_SECONDS, self.abort)
 
     def abort(self) -> None:
         """Close at once."""

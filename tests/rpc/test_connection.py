@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,35 @@ def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path, monkeyp
 
     goodbye = asyncio.run(scenario())[-17:]
     assert (goodbye[3], goodbye[-4:]) == (7, bytes(4)), "GOAWAY without an error"
+
+
+def test_a_peer_may_still_write_until_it_has_read_that_the_server_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the acknowledgement of settings: at EPIPE grpclib's client drops an answer that it has not read."""
+    monkeypatch.setattr(connection, "LINGER_SECONDS", SECONDS)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as server:
+            path = await server.enter_async_context(serving(tmp_path))
+            loop = asyncio.get_running_loop()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.setblocking(False)
+                await loop.sock_connect(client, str(path))
+                await loop.sock_sendall(client, hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+                assert await loop.sock_recv(client, 1)
+                ended = asyncio.create_task(server.aclose())
+                async with asyncio.timeout(SECONDS):
+                    while await loop.sock_recv(client, 65536):
+                        pass
+                for _ in range(3):
+                    await loop.sock_sendall(client, hostile.frame(hostile.PING, 0, 0, bytes(8)))
+                    await asyncio.sleep(0)
+                assert not ended.done()
+            async with asyncio.timeout(SECONDS):
+                await ended
+
+    asyncio.run(scenario())
 
 
 def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
