@@ -16,6 +16,9 @@ from tests.systems.roots import SYSTEMS, CannotMake, root_of
 from tests.tiers import ENVIRONMENT
 
 ALL = "all"
+OTHERS = "others"
+"""Of Pythons: all but the one that runs."""
+_OWN = "{}.{}".format(*sys.version_info)
 
 
 class Outcome(NamedTuple):
@@ -59,8 +62,7 @@ class Runs(NamedTuple):
 
     def with_python(self, version: str) -> Outcome | None:
         """Run it with a Python of this machine; None where there is none of that version."""
-        own = version == "{}.{}".format(*sys.version_info)
-        program = find_python(version, self.env) or (sys.executable if own else None)
+        program = find_python(version, self.env) or (sys.executable if version == _OWN else None)
         if program is None:
             return None
         environment = self._environment() if os.path.samefile(program, sys.executable) else f".venv-{version}"
@@ -78,20 +80,22 @@ class Runs(NamedTuple):
             yield self.in_system(system)
 
     def with_pythons(self, version: str) -> Iterator[Outcome]:
-        """Run it with one version of Python, or with all that can be had: this machine's own, or a system's.
+        """Run it with one version of Python, or with all or all other ones that can be had: this machine's own, or a
+        system's.
 
         Raises:
             CannotMake: the one that was asked for can't be had.
             OSError: the cache can't be written.
         """
-        for each in PYTHONS if version == ALL else [version]:
+        several = {ALL: PYTHONS, OTHERS: [each for each in PYTHONS if each != _OWN]}
+        for each in several.get(version, [version]):
             if found := self.with_python(each):
                 yield found
                 continue
             try:
                 yield self._in_system_with(each)
             except CannotMake as error:
-                if version != ALL:
+                if version not in several:
                     raise
                 yield Outcome(f"Python {each}", str(error), None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.systems import pythons
-from tests.systems.elsewhere import ALL, Outcome, Runs
+from tests.systems.elsewhere import ALL, OTHERS, Outcome, Runs
 from tests.systems.pythons import PYTHONS
 from tests.systems.roots import CannotMake
 from tests.tiers import ENVIRONMENT
@@ -40,6 +40,12 @@ def test_every_python_runs_the_same_in_an_environment_of_its_own(runs: Runs) -> 
     assert {version for version, code in found.items() if code is None} == {*PYTHONS} - {OWN, OTHER}
     lines = (runs.checkout / "log").read_text().splitlines()
     assert sorted(lines) == [".venv test slow -- -x", f".venv-{OTHER} test slow -- -x"]
+
+
+def test_the_other_pythons_are_all_but_this_one(runs: Runs) -> None:
+    outcomes = {outcome.place: outcome.code for outcome in runs.with_pythons(OTHERS)}
+    assert outcomes == {f"Python {version}": 3 if version == OTHER else None for version in PYTHONS if version != OWN}
+    assert (runs.checkout / "log").read_text() == f".venv-{OTHER} test slow -- -x\n"
 
 
 def test_a_python_that_was_asked_for_by_name_must_be_there(runs: Runs) -> None:
