@@ -89,6 +89,18 @@ def _leaves(cls: type[LauncherkitError]) -> Iterator[type[LauncherkitError]]:
         yield from _leaves(sub)
 
 
+class Unavailable(LauncherkitError):
+    """What should be there, or should work, is not or doesn't: base of those that exit so."""
+
+    exit_code: ClassVar[int] = EX_UNAVAILABLE
+
+
+class Misconfigured(LauncherkitError):
+    """The machine or its configuration has to be changed first: base of those that exit so."""
+
+    exit_code: ClassVar[int] = EX_CONFIG
+
+
 class SeveralErrors(LauncherkitError):
     """All that is wrong with one input, found in one go."""
 
@@ -346,34 +358,29 @@ class NoInitiators(LauncherkitError):
 # 4xx: what people wrote to configure us
 
 
-class BadPolicy(LauncherkitError):
+class BadPolicy(Misconfigured):
     code = "LK401"
-    exit_code = EX_CONFIG
 
 
-class BadSetting(LauncherkitError):
+class BadSetting(Misconfigured):
     """A variable ``LAUNCHERKIT_*`` holds what it can't."""
 
     code = "LK402"
-    exit_code = EX_CONFIG
 
 
-class BadAnnotation(LauncherkitError):
+class BadAnnotation(Misconfigured):
     code = "LK403"
-    exit_code = EX_CONFIG
 
 
-class BadGoldenCase(LauncherkitError):
+class BadGoldenCase(Misconfigured):
     code = "LK404"
-    exit_code = EX_CONFIG
 
 
 # 5xx: where host facts come from
 
 
-class NoSysfs(LauncherkitError):
+class NoSysfs(Misconfigured):
     code = "LK501"
-    exit_code = EX_CONFIG
 
 
 class BadSnapshot(LauncherkitError):
@@ -387,30 +394,26 @@ class BadRecording(LauncherkitError):
 # 6xx: the other sides of the adapters; 61x: hooks over gRPC
 
 
-class SocketInUse(LauncherkitError):
+class SocketInUse(Misconfigured):
     """Another process serves on the socket that ours would have."""
 
     code = "LK611"
-    exit_code = EX_CONFIG
 
 
-class SocketNotMade(LauncherkitError):
+class SocketNotMade(Misconfigured):
     code = "LK612"
-    exit_code = EX_CONFIG
 
 
-class BadHookName(LauncherkitError):
+class BadHookName(Misconfigured):
     """A container's or plugin's name can't name a socket."""
 
     code = "LK613"
-    exit_code = EX_CONFIG
 
 
-class SidecarNotInstalled(LauncherkitError):
+class SidecarNotInstalled(Misconfigured):
     """The extra ``[sidecar]`` is missing."""
 
     code = "LK614"
-    exit_code = EX_CONFIG
 
 
 class MessageTooLarge(LauncherkitError):
@@ -426,18 +429,16 @@ class UnknownDomainType(LauncherkitError):
 # 62x: libvirt, for `define` and `run`
 
 
-class LibvirtNotThere(LauncherkitError):
+class LibvirtNotThere(Unavailable):
     """Nobody answers at the URI, or nobody any more."""
 
     code = "LK621"
-    exit_code = EX_UNAVAILABLE
 
 
-class LibvirtModuleMissing(LauncherkitError):
+class LibvirtModuleMissing(Misconfigured):
     """The extra ``[libvirt]`` is missing."""
 
     code = "LK622"
-    exit_code = EX_CONFIG
 
 
 class DomainRefused(LauncherkitError):
@@ -446,18 +447,16 @@ class DomainRefused(LauncherkitError):
     code = "LK623"
 
 
-class GuestNotStarted(LauncherkitError):
+class GuestNotStarted(Unavailable):
     """libvirt or QEMU could not start the guest."""
 
     code = "LK624"
-    exit_code = EX_UNAVAILABLE
 
 
-class DeviceBusy(LauncherkitError):
+class DeviceBusy(Unavailable):
     """Another guest or process has the device."""
 
     code = "LK625"
-    exit_code = EX_UNAVAILABLE
 
 
 class DomainInTheWay(LauncherkitError):
@@ -494,11 +493,10 @@ class ClaimNotRehearsed(LauncherkitError):
     code = "LK862"
 
 
-class PluginNotInstalled(LauncherkitError):
+class PluginNotInstalled(Misconfigured):
     """The device plugin's package, which answers for nodes, is not installed."""
 
     code = "LK863"
-    exit_code = EX_CONFIG
 
 
 class NoNodes(LauncherkitError):
@@ -510,15 +508,13 @@ class NoNodes(LauncherkitError):
 # 87x: who holds what, and words
 
 
-class PodResourcesUnreadable(LauncherkitError):
+class PodResourcesUnreadable(Unavailable):
     """The kubelet doesn't say which pod holds which device."""
 
     code = "LK871"
-    exit_code = EX_UNAVAILABLE
 
 
-class CompletionNotInstalled(LauncherkitError):
+class CompletionNotInstalled(Misconfigured):
     """The extra ``[completion]`` is missing."""
 
     code = "LK872"
-    exit_code = EX_CONFIG

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from launcherkit.errors import EX_CONFIG, EX_UNAVAILABLE, LauncherkitError
+from launcherkit.errors import LauncherkitError, Misconfigured, Unavailable
 
 # 70x: configuration
 
 
-class BadPluginConfig(LauncherkitError):
+class BadPluginConfig(Misconfigured):
     """The configuration file, or one of KubeVirt's, is not as its schema says."""
 
     code = "LK701"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class NameClash(LauncherkitError):
+class NameClash(Misconfigured):
     """Two resources have one name, socket or variable (K6)."""
 
     code = "LK702"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class ConfigNotRead(LauncherkitError):
+class ConfigNotRead(Unavailable):
     """The process that reads the configuration did not do its work."""
 
     code = "LK703"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class EmptyPluginConfig(LauncherkitError):
+class EmptyPluginConfig(Misconfigured):
     """The plugin would run, and advertise nothing."""
 
     code = "LK704"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 # 71x: the kubelet and what it asks for
 
 
-class NoKubelet(LauncherkitError):
+class NoKubelet(Unavailable):
     code = "LK711"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class UnknownDevice(LauncherkitError):
@@ -63,23 +56,20 @@ class GroupSplit(LauncherkitError):
     code = "LK714"
 
 
-class RegistrationRefused(LauncherkitError):
+class RegistrationRefused(Unavailable):
     """The kubelet is there and doesn't take a resource."""
 
     code = "LK715"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class PluginSocketInUse(LauncherkitError):
+class PluginSocketInUse(Misconfigured):
     """Another process serves a resource of the same name."""
 
     code = "LK716"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class PluginSocketNotMade(LauncherkitError):
+class PluginSocketNotMade(Misconfigured):
     code = "LK717"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 class BadKubeletRequest(LauncherkitError):
@@ -91,11 +81,10 @@ class BadKubeletRequest(LauncherkitError):
 # 72x: who holds what, and binding
 
 
-class UsageUnreadable(LauncherkitError):
+class UsageUnreadable(Unavailable):
     """PodResources or the kubelet's checkpoint can't be read."""
 
     code = "LK721"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class BindRefused(LauncherkitError):
@@ -104,18 +93,16 @@ class BindRefused(LauncherkitError):
     code = "LK722"
 
 
-class DeviceHeld(LauncherkitError):
+class DeviceHeld(Unavailable):
     """A pod or a process has a device of the group (K8)."""
 
     code = "LK723"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class HoldersUnknown(LauncherkitError):
+class HoldersUnknown(Unavailable):
     """Nobody can tell whether a pod or a process has a device of the group (K8)."""
 
     code = "LK724"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class NotBoundByUs(LauncherkitError):
@@ -124,42 +111,37 @@ class NotBoundByUs(LauncherkitError):
     code = "LK725"
 
 
-class NoVfioDriver(LauncherkitError):
+class NoVfioDriver(Misconfigured):
     """vfio-pci is not there and can't be loaded."""
 
     code = "LK726"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class StepFailed(LauncherkitError):
+class StepFailed(Unavailable):
     """The kernel refused a step of binding, or did something else."""
 
     code = "LK727"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class StepHangs(LauncherkitError):
+class StepHangs(Unavailable):
     """A step of binding does not come back, or another process is at it (K8)."""
 
     code = "LK728"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class BadRecord(LauncherkitError):
+class BadRecord(Misconfigured):
     """A record of what was bound before can't be read."""
 
     code = "LK729"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 # 73x: vGPU
 
 
-class VgpuNotMade(LauncherkitError):
+class VgpuNotMade(Unavailable):
     """The driver did not make an mdev, or did not set the type of a VF (G2, G4)."""
 
     code = "LK731"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class NoVgpuRoom(LauncherkitError):
@@ -180,18 +162,16 @@ class VgpuInUse(LauncherkitError):
     code = "LK734"
 
 
-class VgpuNotRemoved(LauncherkitError):
+class VgpuNotRemoved(Unavailable):
     """The driver did not take a vGPU away."""
 
     code = "LK735"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class BadLayout(LauncherkitError):
+class BadLayout(Misconfigured):
     """A layout that no driver here could bring about (G5)."""
 
     code = "LK736"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 class VmLacksDevices(LauncherkitError):
@@ -203,94 +183,82 @@ class VmLacksDevices(LauncherkitError):
 # 74x: the cluster
 
 
-class NoCluster(LauncherkitError):
+class NoCluster(Unavailable):
     """The configuration wants something from the cluster, and there is no API server that answers."""
 
     code = "LK741"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class NoMetricsAddress(LauncherkitError):
+class NoMetricsAddress(Misconfigured):
     """Metrics can't be served where they should."""
 
     code = "LK742"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class ClusterSocketNotMade(LauncherkitError):
+class ClusterSocketNotMade(Misconfigured):
     """The socket that the cluster's process dials can't be made."""
 
     code = "LK743"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class BadMetricsToken(LauncherkitError):
+class BadMetricsToken(Misconfigured):
     """The file with the token for the metrics has none."""
 
     code = "LK744"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class NoProbeSocket(LauncherkitError):
+class NoProbeSocket(Unavailable):
     """The socket of the probes can't be made, or nobody answers at it."""
 
     code = "LK745"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class CdiNotWritten(LauncherkitError):
+class CdiNotWritten(Unavailable):
     """The file by which the container runtime finds the devices can't be written: a full disk, no folder."""
 
     code = "LK746"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 # 75x: work that may hang
 
 
-class WorkHangs(LauncherkitError):
+class WorkHangs(Unavailable):
     """Work on a card or group does not come back from the kernel, and nothing else is begun there (K9)."""
 
     code = "LK750"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class BindingTooSlow(LauncherkitError):
+class BindingTooSlow(Unavailable):
     """Binding a group on demand takes longer than an Allocate may wait; the work goes on (K8, K9)."""
 
     code = "LK751"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class NotBoundOnDemand(LauncherkitError):
+class NotBoundOnDemand(Unavailable):
     """A group can't be bound for the pod that is getting it; it is as it was (K8)."""
 
     code = "LK752"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class NotGivenBackOnDemand(LauncherkitError):
+class NotGivenBackOnDemand(Unavailable):
     """A card that is bound to VFIO can't be given back to its driver for the container that is getting it (K10)."""
 
     code = "LK753"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
-class GivingBackTooSlow(LauncherkitError):
+class GivingBackTooSlow(Unavailable):
     """Giving a card back to its driver takes longer than an Allocate may wait; the work goes on (K9, K10)."""
 
     code = "LK754"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 # 80x: what is published by DRA, and the parameters of claims
 
 
-class CardInBothWorlds(LauncherkitError):
+class CardInBothWorlds(Misconfigured):
     """Rules for DRA and for the device plugin select one card (D1)."""
 
     code = "LK801"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 class BadDeviceConfig(LauncherkitError):
@@ -320,11 +288,10 @@ class DeviceTaken(LauncherkitError):
     code = "LK812"
 
 
-class PrepareLate(LauncherkitError):
+class PrepareLate(Unavailable):
     """Preparing a claim takes longer than the kubelet waits; it may come to pass later."""
 
     code = "LK813"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class BadClaimRecord(LauncherkitError):
@@ -333,11 +300,10 @@ class BadClaimRecord(LauncherkitError):
     code = "LK814"
 
 
-class ClaimFilesFailed(LauncherkitError):
+class ClaimFilesFailed(Unavailable):
     """A file of a claim can't be written or removed: a full disk, a folder that isn't mounted."""
 
     code = "LK815"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class MixedNodes(LauncherkitError):
@@ -349,21 +315,19 @@ class MixedNodes(LauncherkitError):
 # 82x: the cluster's side of Dynamic Resource Allocation
 
 
-class ClaimUnreadable(LauncherkitError):
+class ClaimUnreadable(Unavailable):
     """The ResourceClaim that the kubelet wants prepared can't be read: it is gone, or nobody answers."""
 
     code = "LK821"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 # 84x: what other runtimes than KubeVirt's need
 
 
-class CdiKindRefused(LauncherkitError):
+class CdiKindRefused(Misconfigured):
     """CDI files are to be called after the resources, and one has a name that CDI can't say."""
 
     code = "LK841"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
 class SharedRequestTooLarge(LauncherkitError):
@@ -381,18 +345,16 @@ class CardInOtherUse(LauncherkitError):
 # 85x: the page of the node
 
 
-class PageNotServed(LauncherkitError):
+class PageNotServed(Misconfigured):
     """The page is wanted, and something is missing without which it can't be, or not safely."""
 
     code = "LK851"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class TokenNotReviewed(LauncherkitError):
+class TokenNotReviewed(Unavailable):
     """Nobody says whether a token is good: the cluster's process is away, or may not ask."""
 
     code = "LK852"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 # 86x: rehearsals
@@ -413,22 +375,19 @@ class BadNodeRecord(LauncherkitError):
 # 88x: the webhook
 
 
-class BadInjections(LauncherkitError):
+class BadInjections(Misconfigured):
     """What the webhook is to add to pods is not written as its schema says."""
 
     code = "LK881"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class BadCertificate(LauncherkitError):
+class BadCertificate(Misconfigured):
     """The webhook's certificate or its key can't be used."""
 
     code = "LK882"
-    exit_code: ClassVar[int] = EX_CONFIG
 
 
-class NoWebhookPort(LauncherkitError):
+class NoWebhookPort(Unavailable):
     """The webhook can't listen where it should."""
 
     code = "LK883"
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
