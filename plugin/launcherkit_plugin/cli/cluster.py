@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.node import NODE
@@ -56,19 +57,21 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         signal.signal(number, lambda *_: os._exit(0))  # nothing is to be finished; the first process of a pod needs one
 
     from launcherkit_plugin.cluster.api import Api, configured
-    from launcherkit_plugin.cluster.claim_requests import ClaimRequests
+    from launcherkit_plugin.cluster.claim_requests import CLAIMS_AT_ONCE, ClaimStatusWriter
     from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
     from launcherkit_plugin.cluster.node_records import NodeRecordWriter
-    from launcherkit_plugin.cluster.token_reviews import TokenReviews
+    from launcherkit_plugin.cluster.questions import Questions
+    from launcherkit_plugin.cluster.token_reviews import TOKENS_AT_ONCE
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
     reporter = Reporter(Lines(env, time.time))
     api = Api(configured(env))
     events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
     board = Board()
-    claims = ClaimRequests(api, lambda answer: board.happened("claim", answer), reporter)
-    tokens = TokenReviews(api, lambda answer: board.happened("token", answer), reporter)
+    claims = Questions(CLAIMS_AT_ONCE, partial(board.happened, "claim"), reporter)
+    tokens = Questions(TOKENS_AT_ONCE, partial(board.happened, "token"), reporter)
+    statuses = ClaimStatusWriter(api, reporter)
     records = NodeRecordWriter(api, args.node, env.get(NAMESPACE) or "default", reporter)
-    container = Container(api, args.node, board, events, claims, tokens, {}, records, reporter, env)
+    container = Container(api, args.node, board, events, claims, tokens, statuses, {}, records, reporter, env)
     serve(container, args.cluster_socket, pods=args.watch_pods)

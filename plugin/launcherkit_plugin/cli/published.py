@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from launcherkit.errors import LauncherkitError, NoNodes
 from launcherkit.model.candidate import Given, NodeCandidate
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part
-from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH, NAME, SELECTOR, ConfigMapServer
+from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH, NAME, SELECTOR
 from launcherkit_plugin.model.errors import BadNodeRecord, NoCluster
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import read_record, unpack
@@ -36,7 +36,7 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> list[
     return published_at(Api(configured(env)), namespace, node)
 
 
-def published_at(server: ConfigMapServer, namespace: str, node: str | None) -> list[NodeCandidate]:
+def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCandidate]:
     """The same, of a server that is known.
 
     Raises:
@@ -63,7 +63,7 @@ def published_at(server: ConfigMapServer, namespace: str, node: str | None) -> l
     return sorted(map(_candidate, records), key=lambda candidate: candidate.name)
 
 
-def _maps(server: ConfigMapServer, path: str, node: str | None) -> Iterator[Json]:
+def _maps(server: Api, path: str, node: str | None) -> Iterator[Json]:
     if node is None:
         yield from map(part, items_of(server.get(path, labelSelector=SELECTOR)))
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import OpenApiException
@@ -253,15 +253,7 @@ def _said(text: str) -> str:
         return text[:200]
 
 
-class WatchServer(Protocol):
-    """As much of `Api` as is needed."""
-
-    def get(self, path: str, **query: str) -> Json: ...
-
-    def watch(self, path: str, **query: str) -> Iterator[Json]: ...
-
-
-def follow(server: WatchServer, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
+def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
     """The objects at a path, and again after every change; listed again where the server no longer knows what changed.
 
     Args:

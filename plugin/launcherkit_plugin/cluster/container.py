@@ -13,18 +13,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
-from launcherkit_plugin.cluster.claim_requests import ClaimRequests
+from launcherkit_plugin.cluster.claim_requests import STATUS_FAILS, ClaimStatusWriter, ask_for_claim
 from launcherkit_plugin.cluster.events import Event, EventPoster
 from launcherkit_plugin.cluster.node_records import NodeRecordWriter, wanted_record
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
-from launcherkit_plugin.cluster.token_reviews import TokenReviews
+from launcherkit_plugin.cluster.questions import Questions
+from launcherkit_plugin.cluster.token_reviews import ask_for_review
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -35,6 +36,7 @@ _NOT_KUBEVIRT = "DisableMDEVConfiguration"
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_RECORD_PAUSE = 5.0
 _LONGEST_DIAL_PAUSE = 15.0
 _NOT_FOUND = 404
 
@@ -47,8 +49,9 @@ class Container(NamedTuple):
     """The node's name."""
     board: Board
     events: EventPoster
-    claims: ClaimRequests
-    tokens: TokenReviews
+    claims: Questions
+    tokens: Questions
+    statuses: ClaimStatusWriter
     slices: dict[str, SlicePublisher]
     """By driver: of those that a daemon has wanted slices of."""
     records: NodeRecordWriter
@@ -72,8 +75,7 @@ def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
             backoff.succeeded(path)
         except (OSError, ValueError) as problem:
             end = str(problem)
-        if container.reporter.is_new(path, end):
-            container.reporter.log("warning", f"{path}: no connection to the daemon: {end}; trying again")
+        container.reporter.once(path, "warning", f"{path}: no connection to the daemon: {end}; trying again")
         time.sleep(backoff.failed(path, time.monotonic()))
 
 
@@ -110,14 +112,15 @@ def _hear(message: Message, container: Container, watched: set[str]) -> None:
         _publish(*wanted_slices(message.value), container, watched)
     elif message.name == "node-record":
         container.records.want(wanted_record(message.value))
-        _watch("the node's record", container.records.write, container, watched)
+        fails = "the node's record can't be written: {}; trying again"
+        _watch("the node's record", container.records.write, container, watched, fails=fails, first=_RECORD_PAUSE)
     elif message.name == "get-claim":
-        container.claims.get(message.value)
+        ask_for_claim(message.value, container.api, container.claims)
     elif message.name == "review-token":
-        container.tokens.review(message.value)
+        ask_for_review(message.value, container.api, container.tokens)
     elif message.name == "claim-status":
-        container.claims.status(message.value)
-        _watch("statuses", container.claims.write, container, watched)
+        container.statuses.take(message.value)
+        _watch("statuses", container.statuses.write, container, watched, fails=STATUS_FAILS)
 
 
 def _publish(driver: str, specs: Specs, container: Container, watched: set[str]) -> None:
@@ -125,7 +128,7 @@ def _publish(driver: str, specs: Specs, container: Container, watched: set[str])
         container.slices[driver] = SlicePublisher(container.api, container.node, driver, container.reporter)
     publisher = container.slices[driver]
     publisher.want(specs)
-    _watch(f"slices of {driver}", publisher.watch, container, watched, LONGEST_PAUSE)
+    _watch(f"slices of {driver}", publisher.watch, container, watched, longest=LONGEST_PAUSE)
     _watch(f"writing {driver}", publisher.write, container, watched)
 
 
@@ -141,45 +144,51 @@ def event_of(value: object) -> Event:
     raise ValueError(f"event: {shown(value)} is not an Event")
 
 
-def _watch(
-    name: str,
-    watch: Callable[[], None],
-    container: Container,
-    watched: set[str],
-    longest: float = _LONGEST_PAUSE,
-) -> None:
+def _watch(name: str, work: Callable[[], object], container: Container, watched: set[str], **how: Any) -> None:
     """Start its thread unless it runs. A bug in a thread ends the process, which is then restarted."""
     if name not in watched:
         watched.add(name)
-        going_on = partial(persist, watch, container.reporter, longest=longest)
+        going_on = partial(persist, work, container.reporter, **how)
         ending = lambda: os._exit(guarded(going_on, container.env))  # noqa: E731
         threading.Thread(target=ending, daemon=True, name=name).start()
 
 
 def persist(
-    watch: Callable[[], None],
+    work: Callable[[], object],
     reporter: Reporter,
     wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    fails: str = "the cluster can't be watched: {}",
+    first: float = _FIRST_PAUSE,
     longest: float = _LONGEST_PAUSE,
 ) -> NoReturn:
-    """Watch for ever: what ends is begun again after a pause, which doubles until it has gone on for long enough.
+    """Watch, or write, for ever: what ends is begun again after a pause, which doubles until it goes well.
 
     Args:
-        longest: the longest pause, in seconds.
+        work: returns True where it has gone well, and is called again at once. What has gone on for longer than the
+            longest pause has gone well, too.
+        reporter: is told why it fails, once as long as it is the same.
+        wait, clock: in seconds.
+        fails: what is said then.
+        first, longest: of the pauses, in seconds.
     """
-    backoff = Backoff(_FIRST_PAUSE, longest)
+    backoff = Backoff(first, longest)
     while True:
         began = clock()
+        problem: ApiProblem | None = None
         try:
-            watch()
-        except ApiProblem as problem:
-            if clock() - began > longest:
-                backoff.succeeded(watch)
-                reporter.well(watch)
-            if reporter.is_new(watch, str(problem)):
-                reporter.log("warning", f"the cluster can't be watched: {problem}", status=problem.status)
-        wait(backoff.failed(watch, clock()))
+            well = work() is True
+        except ApiProblem as raised:
+            well, problem = clock() - began > longest, raised
+        if well:
+            backoff.succeeded(work)
+            reporter.well(work)
+        if problem is not None:
+            reporter.once(work, "warning", fails.format(problem), status=problem.status)
+        elif well:
+            continue
+        wait(backoff.failed(work, clock()))
 
 
 def watch_configuration(api: Api, board: Board) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
 from launcherkit_plugin.telemetry.reporter import EventType, Reporter
 
 _NOT_FOUND = 404
@@ -112,14 +112,6 @@ class Correlator:
         return event._replace(message=COMBINED), event._replace(message=message)
 
 
-class EventServer(Protocol):
-    """As much of `Api` as is needed."""
-
-    def post(self, path: str, body: Json) -> Json: ...
-
-    def patch(self, path: str, body: Json) -> Json: ...
-
-
 class EventPoster:
     """Posts Events to the API server, each once and then by its count; one that can't be posted is logged and lost.
 
@@ -130,9 +122,7 @@ class EventPoster:
         clock: seconds since the epoch.
     """
 
-    def __init__(
-        self, server: EventServer, node: str, run: str, clock: Callable[[], float], reporter: Reporter
-    ) -> None:
+    def __init__(self, server: Api, node: str, run: str, clock: Callable[[], float], reporter: Reporter) -> None:
         self._server = server
         self._node = node
         self._run = run
@@ -144,8 +134,7 @@ class EventPoster:
         """Post it, or raise the count of the one that is posted already."""
         occurrence = self._correlator.take(event, self._clock())
         if occurrence is None:
-            if self._reporter.is_new("dropped", "some"):
-                self._reporter.log("warning", "too many Events: some are not posted")
+            self._reporter.once("dropped", "warning", "too many Events: some are not posted")
             return
         try:
             self._send(occurrence)

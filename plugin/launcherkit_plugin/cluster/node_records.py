@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
-from typing import NoReturn, Protocol
 
 from launcherkit.errors import shown
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import Api
 from launcherkit_plugin.cluster.publisher import owner_of
-from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 CONFIGMAPS_PATH = "/api/v1/namespaces/{}/configmaps"
@@ -20,15 +17,6 @@ LABEL = "launcherkit.io/record"
 _KIND = "node"
 SELECTOR = f"{LABEL}={_KIND}"
 _MANAGER = "launcherkit-plugin"
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
-
-
-class ConfigMapServer(Protocol):
-    """As much of `Api` as is needed."""
-
-    def get(self, path: str, **query: str) -> Json: ...
-
-    def apply(self, path: str, body: Json, manager: str) -> Json: ...
 
 
 def wanted_record(value: object) -> dict[str, str]:
@@ -52,10 +40,10 @@ class NodeRecordWriter:
         server: where it is.
         node: the node's name.
         namespace: of the ConfigMap.
-        reporter: is told what was written, and why not.
+        reporter: is told what was written.
     """
 
-    def __init__(self, server: ConfigMapServer, node: str, namespace: str, reporter: Reporter) -> None:
+    def __init__(self, server: Api, node: str, namespace: str, reporter: Reporter) -> None:
         self._server = server
         self._node = node
         self._namespace = namespace
@@ -70,32 +58,16 @@ class NodeRecordWriter:
             self._wanted = data
             self._some.notify_all()
 
-    def write(self) -> NoReturn:
-        """Write for ever, when something has changed."""
-        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while True:
-            with self._some:
-                self._some.wait_for(lambda: self._wanted != self._written)
-            try:
-                self.turn()
-                pauses.succeeded(self)
-                self._reporter.well(self)
-            except ApiProblem as problem:
-                if self._reporter.is_new(self, str(problem)):
-                    text = f"the node's record can't be written: {problem}; trying again"
-                    self._reporter.log("warning", text, status=problem.status)
-                time.sleep(pauses.failed(self, time.monotonic()))
-
-    def turn(self) -> None:
-        """Write what is wanted.
+    def write(self) -> bool:
+        """Write what is wanted, as soon as something else is there. True: there may be more.
 
         Raises:
             ApiProblem: the server doesn't answer, or refuses it.
         """
         with self._some:
+            self._some.wait_for(lambda: self._wanted != self._written)
             wanted = self._wanted
-        if wanted is None or wanted == self._written:
-            return
+        assert wanted is not None
         name = NAME + self._node
         owner = {key: value for key, value in owner_of(self._server, self._node).items() if key != "controller"}
         metadata = {"name": name, "namespace": self._namespace, "labels": {LABEL: _KIND}, "ownerReferences": [owner]}
@@ -103,3 +75,4 @@ class NodeRecordWriter:
         self._server.apply(f"{CONFIGMAPS_PATH.format(self._namespace)}/{name}", body, _MANAGER)
         self._written = wanted
         self._reporter.log("info", f"the node's record is in the ConfigMap {self._namespace}/{name}")
+        return True

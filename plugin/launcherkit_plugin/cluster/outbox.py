@@ -21,38 +21,38 @@ _STATUSES = 1024
 
 
 class Outbox:
-    """Lines in the order in which they matter: what is asked, slices, claims' status, the node's record, Events."""
+    """Lines in the order in which they matter: what is asked, slices and the node's record, claims' status, Events."""
 
     def __init__(self) -> None:
         self._events: deque[bytes] = deque(maxlen=_EVENTS)
-        self._slices: dict[str, Specs] = {}
-        self._due: dict[str, None] = {}
-        """Drivers whose slices the other side doesn't know yet."""
-        self._record: object = None
-        self._record_due = False
+        self._wanted: dict[tuple[str, str], object] = {}
+        """What the other side is to know, by the message and a key."""
+        self._due: dict[tuple[str, str], None] = {}
+        """Of these what it doesn't know yet."""
         self._statuses: dict[str, object] = {}
         self._asked: dict[int, bytes] = {}
         self._to_ask: dict[int, None] = {}
 
     def again(self) -> None:
         """Another process has come, which knows nothing."""
-        self._due = dict.fromkeys(self._slices)
+        self._due = dict.fromkeys(self._wanted)
         self._to_ask = dict.fromkeys(self._asked)
-        self._record_due = self._record is not None
 
     def event(self, body: object) -> None:
         self._events.append(line_of("event", body))
 
     def slices(self, driver: str, specs: Specs) -> None:
         """All slices that a driver wants; nothing is sent where they are the same as before."""
-        if driver not in self._slices or self._slices[driver] != specs:
-            self._slices[driver] = specs
-            self._due[driver] = None
+        self._want("slices", driver, {"driver": driver, "slices": specs})
 
     def record(self, body: object) -> None:
         """The node's record; nothing is sent where it is the same as before."""
-        if self._record != body:
-            self._record, self._record_due = body, True
+        self._want("node-record", "", body)
+
+    def _want(self, name: str, key: str, body: object) -> None:
+        if self._wanted.get((name, key)) != body:
+            self._wanted[name, key] = body
+            self._due[name, key] = None
 
     def status(self, uid: str, body: object) -> None:
         """The status of a claim's devices; the last one counts."""
@@ -76,12 +76,9 @@ class Outbox:
         for number in self._to_ask:
             del self._to_ask[number]
             return self._asked[number]
-        for driver in self._due:
-            del self._due[driver]
-            return line_of("slices", {"driver": driver, "slices": list(self._slices[driver])})
+        for name, key in self._due:
+            del self._due[name, key]
+            return line_of(name, self._wanted[name, key])
         for uid in self._statuses:
             return line_of("claim-status", self._statuses.pop(uid))
-        if self._record_due:
-            self._record_due = False
-            return line_of("node-record", self._record)
         return self._events.popleft() if self._events else None

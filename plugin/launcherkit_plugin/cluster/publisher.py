@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from launcherkit.errors import shown
-from launcherkit_plugin.cluster.api import ApiProblem, Json, WatchServer, follow, items_of, part, texts
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, part, texts
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.slice_changes import SliceChange, SlicePool, slice_changes
 from launcherkit_plugin.model.backoff import Backoff
@@ -28,16 +28,6 @@ _MOVED_ON = {404, 409}
 """Somebody else was faster: a slice has changed, or is gone, since it was listed."""
 
 
-class SliceServer(WatchServer, Protocol):
-    """As much of `Api` as is needed."""
-
-    def post(self, path: str, body: Json) -> Json: ...
-
-    def put(self, path: str, body: Json) -> Json: ...
-
-    def delete(self, path: str, uid: str) -> None: ...
-
-
 def wanted_slices(value: object) -> tuple[str, list[Json]]:
     """The driver and the specs in a message ``slices``.
 
@@ -50,13 +40,7 @@ def wanted_slices(value: object) -> tuple[str, list[Json]]:
     raise ValueError(f"slices: {shown(value)} has no driver, or no list of objects")
 
 
-class Lister(Protocol):
-    """As much of `Api` as is needed to find an owner."""
-
-    def get(self, path: str, **query: str) -> Json: ...
-
-
-def owner_of(server: Lister, node: str) -> Json:
+def owner_of(server: Api, node: str) -> Json:
     """The Node, with which what is its own goes. It may be another one of that name than the last time.
 
     Raises:
@@ -79,7 +63,7 @@ class SlicePublisher:
         reporter: is told what was written, and why not.
     """
 
-    def __init__(self, server: SliceServer, node: str, driver: str, reporter: Reporter) -> None:
+    def __init__(self, server: Api, node: str, driver: str, reporter: Reporter) -> None:
         self._server = server
         self._node = node
         self._driver = driver
@@ -142,10 +126,8 @@ class SlicePublisher:
                 self._look = True
             if problem.status in _MOVED_ON:
                 return _ROUND_SECONDS
-            if self._reporter.is_new(self, str(problem)):
-                self._reporter.log(
-                    "warning", f"ResourceSlices can't be written: {problem}; trying again", status=problem.status
-                )
+            text = f"ResourceSlices can't be written: {problem}; trying again"
+            self._reporter.once(self, "warning", text, status=problem.status)
             return self._pauses.failed("server", now)
         self._pauses.succeeded("server")
         self._reporter.well(self)

@@ -6,12 +6,8 @@ given to a server without TLS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
-
-from launcherkit_plugin.cluster.api import ApiProblem, Json, part, texts
-from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.cluster.api import Api, Json, part, texts
+from launcherkit_plugin.cluster.questions import Questions
 
 TOKENREVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESSREVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -19,53 +15,29 @@ AUDIENCE = "page.launcherkit.io"
 """What a token has to be for: ``kubectl create token NAME --audience page.launcherkit.io``."""
 PAGE_URL = "/launcherkit-plugin/page"
 """The ``nonResourceURL`` that a role gives the right to get. The API server itself has nothing there."""
-_READERS = 2
+TOKENS_AT_ONCE = 2
 
 
-class ReviewServer(Protocol):
-    """As much of `Api` as is needed."""
+def ask_for_review(value: object, server: Api, questions: Questions) -> None:
+    """Begin to review the token in a message ``review-token``.
 
-    def post(self, path: str, body: Json) -> Json: ...
-
-
-class TokenReviews:
-    """Answers what a daemon asks about tokens.
-
-    Args:
-        server: which says so.
-        answered: is given the value of a message ``token``.
-        reporter: is told of bugs.
+    Raises:
+        ValueError: it has none. What it has isn't said: it may be a token.
     """
-
-    def __init__(self, server: ReviewServer, answered: Callable[[Json], None], reporter: Reporter) -> None:
-        self._server = server
-        self._answered = answered
-        self._reporter = reporter
-        self._readers = ThreadPoolExecutor(_READERS, "tokens")
-
-    def review(self, value: object) -> None:
-        """Begin to review a token.
-
-        Raises:
-            ValueError: that is no request. What it is isn't said: it may be a token.
-        """
-        match value:
-            case {"id": int(number), "token": str(token)}:
-                self._readers.submit(self._review, number, token)
-            case _:
-                raise ValueError("review-token: that has no number and no token")
-
-    def _review(self, number: int, token: str) -> None:
-        try:
-            why = refusal_of(self._server, token)
-            self._answered({"id": number, "allowed": not why, "why": why})
-        except ApiProblem as problem:
-            self._answered({"id": number, "error": str(problem)})
-        except Exception as bug:
-            self._reporter.bug(bug, " while a token was reviewed")
+    match value:
+        case {"id": int(number), "token": str(token)}:
+            questions.take(number, "a token's review", lambda: review_of(server, token))
+        case _:
+            raise ValueError("review-token: that has no number and no token")
 
 
-def refusal_of(server: ReviewServer, token: str) -> str:
+def review_of(server: Api, token: str) -> Json:
+    """What a message ``token`` says of one; raises as `refusal_of`."""
+    why = refusal_of(server, token)
+    return {"allowed": not why, "why": why}
+
+
+def refusal_of(server: Api, token: str) -> str:
     """Why a token doesn't get the page; empty where it does.
 
     Raises:

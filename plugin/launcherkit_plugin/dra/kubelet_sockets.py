@@ -136,8 +136,7 @@ class KubeletSockets:
                     await self._start()
                 self._reporter.well("dra")
             except NoKubelet as absent:
-                if self._reporter.is_new("dra", absent.message):
-                    self._reporter.log("info", f"{self._driver}: waiting: {absent.message}", code=absent.code)
+                self._reporter.once("dra", "info", f"{self._driver}: waiting: {absent.message}", code=absent.code)
             except LauncherkitError as error:
                 self._reporter.problem("dra", error)
             except Exception as bug:  # of the sockets; whatever else the daemon does goes on

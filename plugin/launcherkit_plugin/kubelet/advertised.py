@@ -149,8 +149,7 @@ class Advertised:
         """Report what is wrong, once while it stays the same."""
         name = self._server.name
         if isinstance(problem, NoKubelet):
-            if self._reporter.is_new(name, problem.message):
-                self._reporter.log("info", f"{name}: waiting: {problem.message}", code=problem.code)
+            self._reporter.once(name, "info", f"{name}: waiting: {problem.message}", code=problem.code)
         elif isinstance(problem, LauncherkitError):
             self._reporter.problem(name, problem, resource=name)
         elif self._reporter.is_new(name, f"{type(problem).__name__}: {problem}"):

@@ -129,6 +129,11 @@ class Reporter:
         self._wrong[about] = text, times
         return times == after
 
+    def once(self, about: Hashable, level: Level, text: str, **fields: object) -> None:
+        """Log what lasts: once as long as it is the same; `well` ends it."""
+        if self.is_new(about, text):
+            self.log(level, text, **fields)
+
     def well(self, about: Hashable) -> None:
         """Nothing is wrong with it any more."""
         self._wrong.pop(about, None)

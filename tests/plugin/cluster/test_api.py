@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit_plugin.cluster.api import OBJECT_BYTES, ApiProblem, Json, _lines, follow
+from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow
 from launcherkit_plugin.cluster.container import kubevirt_configuration, living_pods, node_labels
 
 
@@ -18,7 +18,7 @@ def item(name: str, version: int = 1, **more: Any) -> Json:
     return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}, **more}
 
 
-class Script:
+class Script(Api):
     """Answers of a server in their order; a list of events is a watch, an exception is raised."""
 
     def __init__(self, *answers: Any) -> None:

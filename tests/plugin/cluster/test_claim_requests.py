@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
-from launcherkit_plugin.cluster.claim_requests import ClaimRequests, claim_name
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
+from launcherkit_plugin.cluster.claim_requests import STATUS_FAILS, ClaimStatusWriter, claim_name
+from launcherkit_plugin.cluster.container import persist
 from launcherkit_plugin.cluster.protocol import HELLO, line_of
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import ClaimUnreadable
@@ -182,15 +183,12 @@ def test_the_status_of_a_claims_devices_is_written(server: ApiServer, kubeconfig
     assert server.objects[CLAIMS]["uid-1"]["status"] == {**CLAIM["status"], "devices": [DEVICE]}
 
 
-class Claims:
+class Claims(Api):
     """A server whose answers to changes are scripted; an exception is raised."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.bodies: list[Json] = []
-
-    def get(self, path: str, **query: str) -> Json:
-        raise AssertionError
 
     def apply(self, path: str, body: Json, manager: str) -> Json:
         self.bodies.append(body)
@@ -203,11 +201,12 @@ class Claims:
 def written(server: Claims, *statuses: Json) -> tuple[list[float], list[str]]:
     """Write statuses until the script ends; the pauses and the lines of the log."""
     told, pauses = Daemon(), list[float]()
-    it = ClaimRequests(server, lambda answer: None, Reporter(told.log))
+    reporter = Reporter(told.log)
+    it = ClaimStatusWriter(server, reporter)
     for status in statuses:
-        it.status(status)
+        it.take(status)
     with pytest.raises(IndexError):
-        it.write(pauses.append, lambda: 0.0)
+        persist(it.write, reporter, pauses.append, lambda: 0.0, fails=STATUS_FAILS)
     return pauses, told.lines
 
 

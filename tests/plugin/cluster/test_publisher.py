@@ -6,11 +6,10 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
 from launcherkit_plugin.cluster.outbox import Outbox
 from launcherkit_plugin.cluster.protocol import LINE_BYTES, POOL_BYTES, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, SlicePublisher, wanted_slices
@@ -158,7 +157,7 @@ def test_a_pool_of_4096_functions_is_one_line_that_the_other_side_takes(
 # One round
 
 
-class Store:
+class Store(Api):
     """Slices in memory. ``refusing`` is raised by each request; ``meanwhile`` is called before each one that writes."""
 
     def __init__(self) -> None:
@@ -173,9 +172,6 @@ class Store:
         if path == NODES:
             return {"items": [{"metadata": {"name": "node-1", "uid": "uid-1"}}]}
         return {"items": [json.loads(json.dumps(item)) for item in self.slices.values()]}
-
-    def watch(self, path: str, **query: str) -> Any:
-        raise AssertionError
 
     def post(self, path: str, body: Json) -> Json:
         self.meanwhile()

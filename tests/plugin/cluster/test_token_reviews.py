@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.cluster.api import ApiProblem, Json
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
+from launcherkit_plugin.cluster.questions import Questions
 from launcherkit_plugin.cluster.token_reviews import (
     ACCESSREVIEWS_PATH,
     AUDIENCE,
     PAGE_URL,
     TOKENREVIEWS_PATH,
-    TokenReviews,
+    ask_for_review,
     refusal_of,
 )
 from launcherkit_plugin.model.errors import TokenNotReviewed
@@ -28,7 +29,7 @@ __all__ = ["kubeconfig", "path", "server"]
 ANN: Json = {"username": "ann", "uid": "7", "groups": ["admins"], "extra": {"k": ["v"]}}
 
 
-class Reviewer:
+class Reviewer(Api):
     """An API server that says what it is told to."""
 
     def __init__(self, token: Json, access: Json) -> None:
@@ -81,9 +82,9 @@ def test_a_token_that_is_not_good_or_not_for_the_page_or_whose_owner_may_not_get
 
 @pytest.mark.parametrize("value", [None, 7, {"id": 1}, {"token": "secret"}, {"id": "1", "token": "secret"}])
 def test_what_is_no_request_is_refused_and_no_token_is_told(value: object) -> None:
-    reviews = TokenReviews(Reviewer(GOOD, {}), lambda answer: None, Reporter())
+    questions = Questions(1, lambda answer: None, Reporter())
     with pytest.raises(ValueError, match="no number and no token") as caught:
-        reviews.review(value)
+        ask_for_review(value, Reviewer(GOOD, {}), questions)
     assert "secret" not in str(caught.value)
 
 
