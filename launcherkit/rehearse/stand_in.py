@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcherkit.model.quantity import amount_of
 from launcherkit.model.window import MIB
-
-_UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4} | {
-    f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)
-}
-"""Of Kubernetes' quantities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +29,10 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     name = _part(document, "metadata").get("name") or _part(vmi, "metadata").get("name")
     domain = _part(vmi, "spec", "domain")
     values = {"name": str(name) if isinstance(name, str) and name else "vm"}
-    memory = _bytes(_part(domain, "memory").get("guest")) or _bytes(
-        _part(domain, "resources", "requests").get("memory")
-    )
+    said = (_part(domain, "memory").get("guest"), _part(domain, "resources", "requests").get("memory"))
+    memory = next(filter(None, map(amount_of, said)), 0)
     if memory >= MIB:
-        values["memory_mib"] = str(memory // MIB)
+        values["memory_mib"] = str(int(memory // MIB))
     cpu = _part(domain, "cpu")
     vcpus = 1
     for key in ("sockets", "cores", "threads"):
@@ -56,11 +51,3 @@ def _part(document: Any, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
-
-
-def _bytes(quantity: object) -> int:
-    """Of a Kubernetes quantity, ``8Gi``; 0 for what is none."""
-    text = str(quantity).strip() if isinstance(quantity, str | int) and not isinstance(quantity, bool) else ""
-    digits = text.rstrip("kKMGTi")
-    unit = _UNITS.get(text[len(digits) :])
-    return int(digits) * unit if digits.isascii() and digits.isdigit() and unit else 0

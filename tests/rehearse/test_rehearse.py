@@ -316,6 +316,8 @@ def test_without_the_plugin_it_says_what_to_install(desk: Desk) -> None:
         ({}, {}),
         ({"memory": {"guest": "8Gi"}}, {"memory_mib": "8192"}),
         ({"resources": {"requests": {"memory": "2G"}}}, {"memory_mib": "1907"}),
+        ({"memory": {"guest": "1.5Gi"}}, {"memory_mib": "1536"}),
+        ({"memory": {"guest": "-8Gi"}, "resources": {"requests": {"memory": 4e9}}}, {}),
         ({"memory": {"guest": "much"}}, {}),
         ({"cpu": {"sockets": 2, "cores": 4}}, {"vcpus": "8"}),
         ({"firmware": {"bootloader": {"efi": {}}}}, {"firmware": "efi"}),

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
+from launcherkit.model.quantity import amount_of
 from launcherkit_plugin.cluster.api import Json, part
 
 _AMOUNTS = {"capacity", "counters"}
 """Fields of names to ``{"value": "80Gi"}``."""
-_POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))} | {
-    power: Decimal(1000) ** (at - 3) for at, power in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
-}
 
 
 class SlicePool(NamedTuple):
@@ -108,17 +105,15 @@ def _plain(value: Any, field: str = "") -> Any:
     if isinstance(value, Mapping):
         plain = {key: _plain(item, key) for key, item in value.items() if key != "timeAdded"}
         if field in _AMOUNTS:
-            plain = {name: {**amount, "value": _amount(amount.get("value"))} for name, amount in plain.items()}
+            plain = {name: _amount(amount) for name, amount in plain.items()}
         return {key: item for key, item in plain.items() if item is not None and item not in ({}, [])}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _amount(text: object) -> object:
-    """A quantity as a number; what is none stays."""
-    found = re.fullmatch(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE])?)", str(text))
-    if not found or found[1].count(".") > 1:
-        return text
-    return Decimal(found[1] + (found[2] or "")) * _POWERS[found[3] or ""]
+def _amount(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With its quantity as a number; what is none stays."""
+    number = amount_of(entry.get("value"))
+    return entry if number is None else {**entry, "value": number}
 
 
 def _taints(found: Iterable[Json]) -> dict[tuple[object, ...], str]:
