@@ -41,7 +41,7 @@ options:
 It is configured by variables:
   LAUNCHERKIT_HOST        root of the host's file system, a snapshot, a recording, or none
   LAUNCHERKIT_POLICY      a policy file
-  LAUNCHERKIT_SIBLINGS    slot, group, listed or none
+  LAUNCHERKIT_SIBLINGS    slot, group, listed, reserve or none
   LAUNCHERKIT_PAIRING     class or positional
   LAUNCHERKIT_MANAGED     yes or no
   LAUNCHERKIT_NODE_CHECK  auto, always or never

@@ -29,9 +29,9 @@ from launcherkit.sources.settings import DeferredHost
 from launcherkit.sources.vmi import read_vmi
 
 DESCRIPTION = """\
-Show the main job on a bundled example: a host with two graphics cards of two functions each, what a device plugin put
-into the environment, and a VM that asks for two GPUs. Nothing of this machine is read or changed; with --dir the files
-of the example are written out, to try the other commands on."""
+Show what launcherkit does, on a bundled example: a host with two graphics cards of two functions each, what a device
+plugin put into the environment, and a VM that asks for two GPUs. Nothing on this machine is read or changed; with --dir
+the files of the example are written there, to try the other commands with."""
 
 EPILOG = """\
 examples:

@@ -41,7 +41,7 @@ DESCRIPTION = """\
 Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,
 the limit of locked memory, reset, power state, large BARs, versions. With --domain or --vmi, or in a container that
 got devices, it checks what that VM needs; without, what this host sets aside for VMs. It only reads, and needs no
-privileges; what it can't determine is skipped, with the reason."""
+privileges; checks that it can't make are skipped, with the reason."""
 
 EPILOG = """\
 examples:

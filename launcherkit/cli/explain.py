@@ -37,8 +37,8 @@ from launcherkit.topology.tree import HostTopology
 
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
-what each address is, why each sibling comes or stays, the IOMMU groups with their drivers, the guest's slots. Where it
-can't be done, say what is known all the same. Or print the page of an error, or of the reference."""
+what each address is, why each sibling is attached or not, the IOMMU groups with their drivers, the guest's slots. If
+that fails, print what is known nonetheless. Or print the page of an error, or of the reference."""
 
 EPILOG = """\
 examples:

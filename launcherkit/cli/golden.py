@@ -21,10 +21,10 @@ from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 
 DESCRIPTION = """\
-Golden cases: directories of inputs with the document, or the error, that is expected of them. Each goes through
-`launcherkit translate`, with the variables, the VMI and the host that it holds and nothing of this machine's.
+Golden cases: directories of inputs with the document, or the error, that they should give. Each is run through
+`launcherkit translate`, with its own variables, VMI and host, and nothing from this machine.
 
-A case is a directory in DIR with case.yaml (description; env; policy; flags) and domain.xml; where wanted vmi.json or
+A case is a directory in DIR with case.yaml (description; env; policy; flags) and domain.xml; optionally vmi.json or
 vmi.yaml and host.json (from `launcherkit snapshot`); and expected.xml or expected.error, and expected.plan.json.
 XML is compared in its canonical form. Directories that begin with . or _ are not cases."""
 
@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     actions = parser.add_subparsers(dest="action", metavar="check|update|list|new", required=True)
     texts = {
         "check": "run the cases and compare; exits with 1 if one differs",
-        "update": "record what the cases give now, for review; refuses where CI=true",
+        "update": "record the cases' current results, for review; refused if CI=true",
         "list": "the cases, each with a tab and its description",
-        "new": "make a case of a domain, a VMI, this container's variables and this host, and record what it gives",
+        "new": "create a case from a domain, a VMI, this container's variables and this host, and record its result",
     }
     for name, text in texts.items():
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)

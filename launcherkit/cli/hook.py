@@ -22,17 +22,17 @@ SOCKET_DIR = "/var/run/kubevirt-hooks"
 PLUGIN_DIR = "/var/run/kubevirt-plugin"
 
 DESCRIPTION = """\
-Serve a KubeVirt hook over gRPC on a unix socket: it completes the domain's hostdevs by what sysfs says,
-because a sidecar has none of the variables. A failure is a gRPC error with the error's lines, which KubeVirt shows in
-the VMI's events."""
+Serve a KubeVirt hook over gRPC on a unix socket: it completes the domain's hostdevs from the host's sysfs, because
+a sidecar has none of the variables. A failure is a gRPC error with the lines of the error, which KubeVirt shows in the
+VMI's events."""
 
 EPILOG = """\
 examples:
   launcherkit hook serve                                          in a hook sidecar
   launcherkit hook serve --domain-hook gpus                       in the container of a KubeVirt plugin
-  launcherkit hook serve --socket-dir /tmp/hooks --host host.json on your desk
+  launcherkit hook serve --socket-dir /tmp/hooks --host host.json anywhere else
 
-It runs until SIGTERM, or until KubeVirt says Shutdown, and lets calls that are under way finish."""
+It runs until SIGTERM, or until KubeVirt calls Shutdown, and finishes the calls that are under way."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--host",
         metavar="DIR|SNAPSHOT.json|X.umockdev|none",
         default=text_from("--host", env),
-        help="where host facts come from, read anew for each call; default: this machine",
+        help="where host facts come from, read again for each call; default: this machine",
     )
     add_policy_arguments(serve)
 

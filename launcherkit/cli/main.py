@@ -15,11 +15,11 @@ COMMANDS = {
     "explain": "describe what translate would do and why, or print the page of an error",
     "doctor": "check what would keep devices from a VM: IOMMU, groups, nodes, memlock and more",
     "topology": "draw this host's PCI tree: cards, IOMMU groups, drivers, and what is in the way of guests",
-    "rehearse": "tell on which nodes a VM would start, and what its guest would find, before it is scheduled",
+    "rehearse": "show on which nodes a VM would start, and what its guest would find, before it is scheduled",
     "snapshot": "record this host's PCI functions, groups and mdevs as JSON",
     "hook": "serve KubeVirt's hook sidecar or domain hook over gRPC",
     "golden": "check or update golden cases: inputs with the document that is expected",
-    "demo": "show the main job on a bundled example host",
+    "demo": "show what launcherkit does, on a bundled example host",
     "completion": "print what bash, zsh or fish needs to complete command lines",
 }
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--nodes",
         metavar="FILE|DIR",
         nargs="+",
-        help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; a node is called as "
+        help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; the name of a file is "
         "its file is",
     )
     where.add_argument(

@@ -29,9 +29,9 @@ examples:
   launcherkit run --domain /vm/domain.xml --vmi /vm/vmi.json
   launcherkit run --template q35 --set name=gpu-vm --set disk=/vm/disk.qcow2 --console --liveness /run/alive
 
-exit codes besides those of every command: 0 the guest has shut down, 10 it or its QEMU has crashed, 11 it was destroyed
-by somebody else, 12 it has ended and nobody knows how, 13 it did not shut down in time and was destroyed,
-69 libvirt is not there, or went away and did not come back"""
+exit codes in addition to those of every command: 0 the guest has shut down, 10 it or its QEMU has crashed, 11 it was
+destroyed by someone else, 12 it has ended and libvirt doesn't know how, 13 it did not shut down in time and was
+destroyed, 69 libvirt doesn't answer, or went away and did not come back"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--wait",
         metavar="SECONDS",
         default=text_from("--wait", env) or "60",
-        help="how long libvirt may take to answer, at the start and when it has gone (default: 60)",
+        help="how long to wait for libvirt, at the start and after its connection was lost (default: 60)",
     )
     group.add_argument(
         "--no-daemon",

@@ -16,9 +16,8 @@ nodes. Everything launcherkit decides by is in it, so the file can stand for the
 `launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
 
 It only reads, needs no privileges, and leaves out host name and serial numbers unless --all is given.
-Functions are sorted, one a line, so `diff` can compare two snapshots of one host. --diff says what
-changed: what is gone, new or moved, drivers, groups that were split, links with fewer lanes;
-it is shown in the tree of `launcherkit topology` too.
+Functions are sorted, one a line, so `diff` can compare two snapshots of one host. --diff prints what
+changed: functions that are gone, new or moved, drivers, groups that were split, links with fewer lanes.
 """
 EPILOG = """\
 examples:
@@ -56,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--diff",
         nargs=2,
         metavar=("OLD", "NEW"),
-        help="instead of all this, print what changed from one host to the other; each is a root, a snapshot or a "
-        "recording. Exits with 0 where nothing did, with 1 where something did",
+        help="print what changed from one host to the other instead of a snapshot; each is a root, a snapshot or a "
+        "recording. Exits with 0 if nothing changed, with 1 if something did",
     )
 
 

@@ -29,9 +29,9 @@ from launcherkit.topology.tree import HostTopology, TreeGuest
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket
 around its functions; each function has its driver, whether a guest could have it, or the code of the error that says
-why not (`launcherkit explain CODE`). GPUs, accelerators and what is bound to a VFIO driver are shown, with all that
-shares their slots and groups. With a VM, what goes to it is marked, and the guest's own
-tree stands beside it, or below where the terminal is narrow. It only reads, and needs no privileges."""
+why not (`launcherkit explain CODE`). GPUs, accelerators and functions bound to a VFIO driver are shown, with
+everything in their slots and groups. With a VM, its devices are marked, and the guest's own tree is drawn next to the
+host's, or below it if the terminal is narrow. It only reads, and needs no privileges."""
 
 EPILOG = """\
 examples:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--pods",
         action="store_true",
         default=switch_from("--pods", env),
-        help="show which pod, and which VM, holds each device, as this machine's kubelet says",
+        help="show which pod, and which VM, holds each device, according to this machine's kubelet",
     )
     pods.add_argument(
         "--kubelet-socket",

@@ -82,7 +82,7 @@ def add_input_arguments(
         "--dra-dir",
         metavar="DIR",
         default=text_from("--dra-dir", env) or DRA_ROOT,
-        help=f"where DRA drivers leave device metadata for requests by claim (default: {DRA_ROOT})",
+        help=f"where DRA drivers put device metadata for requests by claim (default: {DRA_ROOT})",
     )
     group.add_argument(
         "--host",

@@ -10,7 +10,7 @@ from launcherkit_plugin import __version__
 from launcherkit_plugin.cli.options import warn_of_unknown
 
 COMMANDS = {
-    "serve": "the daemon: advertise this node's devices to the kubelet and hand them out",
+    "serve": "the daemon: advertise this node's devices to the kubelet and allocate them",
     "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
     "webhook": "add containers to pods on clusters that have no admission policies for that",
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
@@ -19,7 +19,7 @@ COMMANDS = {
     "check-config": "read a configuration and report everything that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",
-    "status": "show which drivers functions are bound to, by whom, and who holds them",
+    "status": "show the drivers of functions, what is recorded of them, and who holds them",
     "vgpu": "list, create and remove vGPUs, and apply or check a layout of them",
     "completion": "print what bash, zsh or fish needs to complete command lines",
 }

@@ -24,9 +24,9 @@ from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
 DESCRIPTION = """\
-Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The former drivers
-are recorded, and `launcherkit-plugin unbind` restores them. Functions that already have a VFIO driver stay as they are.
-A group with a member that the host itself needs is refused."""
+Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The previous
+drivers are recorded, and `launcherkit-plugin unbind` restores them. Functions that already have a VFIO driver
+stay as they are. A group with a member that the host itself needs is refused."""
 
 EPILOG = """\
 examples:

@@ -17,10 +17,9 @@ NAMESPACE = "POD_NAMESPACE"
 
 DESCRIPTION = """\
 Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
-labels; for DRA write the node's ResourceSlices, and read ResourceClaims; have the tokens reviewed that the page of the
-node is asked for with. It has the credentials but nothing of the
-host; the daemon has the devices but no credentials. They communicate over the daemon's socket (serve --cluster-socket).
-It runs until SIGTERM, and waits for the daemon."""
+labels; for DRA write the node's ResourceSlices, and read ResourceClaims; review the tokens of requests for the node's
+page. It has credentials but no access to the host; the daemon has the devices but no credentials. They communicate over
+the daemon's socket (serve --cluster-socket). It runs until SIGTERM, and waits for the daemon."""
 
 EPILOG = """\
 examples:

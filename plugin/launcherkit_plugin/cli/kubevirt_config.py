@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_config_arguments(parser, env)
     hosts = parser.add_mutually_exclusive_group()
     add_option(hosts, env, "--host", "DIR", "the root above the node's sys/ and dev/", "/")
-    about = "files of `launcherkit snapshot`, one a node, in place of this node"
+    about = "files of `launcherkit snapshot`, one for each node, to read instead of this node"
     hosts.add_argument("--snapshot", metavar="FILE", nargs="+", help=about)
     about = "the KubeVirt resource, as `kubectl get kubevirt -A -o yaml` prints it; its entries are kept"
     parser.add_argument("--current", metavar="FILE", help=f"{about}; - reads standard input")

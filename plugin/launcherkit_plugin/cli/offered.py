@@ -39,7 +39,7 @@ def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
         "--auto",
         None,
         "as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "
-        "(default: all, where there is no --config)",
+        "(default: all, if there is no --config)",
         choices=AUTO,
     )
 

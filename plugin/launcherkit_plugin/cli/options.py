@@ -83,7 +83,7 @@ def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
     add("--kubelet-dir", "DIR", "the kubelet's folder, with device-plugins and pod-resources", KUBELET_DIR)
     add("--pod-resources", "SOCKET", "the kubelet's PodResources (default: pod-resources/kubelet.sock in its folder)")
     if ledger:
-        add("--ledger", "DIR", "where former drivers are recorded", LEDGER)
+        add("--ledger", "DIR", "where previous drivers are recorded", LEDGER)
 
 
 def add_output_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

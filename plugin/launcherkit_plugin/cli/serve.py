@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add(
         "--page",
         None,
-        "who gets the page of this node, beside the metrics: auto: on loopback whoever asks, elsewhere nobody; token: "
-        "who sends a token that the cluster finds good; off: nobody (default: what the configuration says, else auto)",
+        "who gets the page of this node, served with the metrics: auto: everyone on loopback, nobody elsewhere; "
+        "token: clients whose token the cluster accepts; off: nobody (default: the configuration's, else auto)",
         choices=PAGE,
     )
     add("--probe-socket", "SOCKET", "where `launcherkit-plugin probe` connects (default: nowhere)")
@@ -72,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add(
         "--cluster-socket",
         "SOCKET",
-        "where `launcherkit-plugin cluster` connects, for Events and KubeVirt's configuration (default: nowhere)",
+        "where `launcherkit-plugin cluster` connects, for Events, KubeVirt's configuration and DRA (default: nowhere)",
     )
-    about = "publish what others may read of this node, for `launcherkit rehearse --cluster`; with --cluster-socket"
+    about = "publish a record of this node's devices, for `launcherkit rehearse --cluster`; needs --cluster-socket"
     add_switch(parser, env, "--publish-node", about)
     add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)

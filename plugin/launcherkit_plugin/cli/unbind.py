@@ -27,14 +27,14 @@ from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\
 Give functions back to the drivers that they had before `launcherkit-plugin bind` or the daemon bound them, together
-with everything that was bound with them. Nothing is taken from a pod or from a process that has it open, and what
-somebody else has bound is not touched."""
+with everything that was bound with them. Nothing is taken from a pod or from a process that has it open, and functions
+that something else has bound are not touched."""
 
 EPILOG = """\
 examples:
   launcherkit-plugin unbind 0000:e1:00.0
   launcherkit-plugin unbind --dry-run 0000:e1:00.0
-exit codes: 0 done, or nothing to do; 65 bound by somebody else; 69 held, or holder unknown, or a step failed"""
+exit codes: 0 done, or nothing to do; 65 bound by something else; 69 held, or holder unknown, or a step failed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         made.set_defaults(act=act)
         return made
 
-    add("list", "show cards with their types, and existing vGPUs with who uses them", _list)
+    add("list", "show cards with their types, and existing vGPUs with their holders", _list)
     create = add("create", "create vGPUs of one type on one card", _create, changing)
     create.add_argument("--parent", metavar="CARD", required=True, help="address of the card, or #0 for the first")
     create.add_argument("--type", metavar="TYPE", required=True, help="name or ID of the type")

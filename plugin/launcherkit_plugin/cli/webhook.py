@@ -15,8 +15,8 @@ _FOLDER = "/etc/launcherkit-webhook"
 
 DESCRIPTION = """\
 Answer the API server's admission reviews of pods: add the hook's container to KubeVirt's launcher pods that ask for
-devices, and what else the injections say. It is for clusters before Kubernetes 1.34; on newer ones admission policies
-do the same without a server. It has no credentials and asks nobody. It runs until SIGTERM."""
+devices, and whatever else the injections add. It is for clusters before Kubernetes 1.34; on newer ones admission
+policies do the same without a server. It has no credentials and calls no other service. It runs until SIGTERM."""
 
 EPILOG = """\
 examples:
