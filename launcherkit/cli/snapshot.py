@@ -17,7 +17,8 @@ nodes. Everything launcherkit decides by is in it, so the file can stand for the
 
 It only reads, needs no privileges, and leaves out host name and serial numbers unless --all is given.
 Functions are sorted, one a line, so `diff` can compare two snapshots of one host. --diff prints what
-changed: functions that are gone, new or moved, drivers, groups that were split, links with fewer lanes.
+changed: functions that are gone, new or moved, drivers, groups that were split, links with fewer
+lanes; first as a list, then in a tree of the host.
 """
 EPILOG = """\
 examples:
