@@ -14,7 +14,7 @@ from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled, SeveralErr
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.process.edge import tell, tell_notes, write_stdout
-from launcherkit.process.terminal import drawing_columns
+from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.document import rehearsal_document
 from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
 from launcherkit.rehearse.stand_in import stand_in
@@ -103,7 +103,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         nodes = source.recorded(args.nodes, args.config, args.auto, env)
     outcomes = rehearse(vm, _chosen(nodes, args.node))
     tell_notes(notes, env)
-    write_stdout(_text(vm, outcomes, args, env).encode("utf-8", "backslashreplace"))
+    if args.json or args.xml:
+        whole = _json(vm, outcomes) if args.json else "".join(map(_document, outcomes))
+        write_stdout(whole.encode("utf-8", "backslashreplace"))
+    else:
+        ink, across = ink_for(sys.stdout.isatty(), env), drawing_columns(env)
+        write_text(draw_rehearsal(vm.name, outcomes, ink, across, whole=len(outcomes) == 1, tables=PATHS), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
 
 
@@ -150,14 +155,8 @@ def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCa
     return found
 
 
-def _text(vm: RehearsedVm, outcomes: Sequence[NodeOutcome], args: argparse.Namespace, env: Mapping[str, str]) -> str:
-    if args.json:
-        return json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
-    if args.xml:
-        return "".join(_document(outcome) for outcome in outcomes)
-    ink = ink_for(sys.stdout.isatty(), env)
-    whole = len(outcomes) == 1
-    return draw_rehearsal(vm.name, outcomes, ink, drawing_columns(env), whole=whole, tables=PATHS)
+def _json(vm: RehearsedVm, outcomes: Sequence[NodeOutcome]) -> str:
+    return json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
 
 
 def _document(outcome: NodeOutcome) -> str:

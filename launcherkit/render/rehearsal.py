@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from textwrap import wrap
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcherkit.colour import Ink
 from launcherkit.model.address import PciAddress
@@ -23,13 +22,13 @@ _CHOICE = {"all": "no other is free", "preferred": "preferred among those that a
 def draw_rehearsal(
     name: str, outcomes: Sequence[NodeOutcome], ink: Ink, across: int, *, whole: bool, tables: Iterable[str]
 ) -> str:
-    """Each node with what the VM gets there, or why it would not start.
+    """Each node with what the VM gets there, or why it would not start; errors and notes are a line each.
 
     Args:
         name: of the VM.
         outcomes: of its nodes.
         ink: colours or none.
-        across: columns of the terminal.
+        across: columns at which the lines of devices and of the guest's tree are broken.
         whole: what the guest finds, too.
         tables: where ``pci.ids`` may be.
     """
@@ -47,17 +46,9 @@ def _node(outcome: NodeOutcome, ink: Ink, across: int) -> Iterator[str]:
     for device in outcome.given.devices if outcome.given else ():
         yield from broken(_device(device), across)
     for error in outcome.errors:
-        yield from _told(error.code, ink.bad, error.message, across)
+        yield f"  {ink.bad(error.code)}  {visible(error.message)}"
     for note in outcome.translation.notes if outcome.translation else ():
-        yield from _told("note", ink.odd, note.text, across)
-
-
-def _told(word: str, paint: Callable[[str], str], text: str, across: int) -> Iterator[str]:
-    """A text behind a word, and below itself where it is long."""
-    below = len(word) + 4
-    first, *rest = wrap(visible(text), max(across - below, 20), break_long_words=False, break_on_hyphens=False)
-    yield f"  {paint(word)}  {first}"
-    yield from (f"{' ' * below}{line}" for line in rest)
+        yield f"  {ink.odd('note')}  {visible(note.text)}"
 
 
 def _device(device: PromisedDevice) -> Line:

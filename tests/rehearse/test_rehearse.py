@@ -17,6 +17,7 @@ from launcherkit.sources.snapshot import dump
 from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
+from tests.support.terminal import run_on_terminal
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ROOT / "tests" / "data" / "hosts"
@@ -54,11 +55,14 @@ class Desk:
         (self.nodes / f"{name}.json").write_text(dump(Host.from_sysfs(tree.root).scan()))
 
     def run(self, *arguments: str, config: bool = True) -> Result:
-        flags = ("--config", "plugin.yaml") if config else ()
-        command = [sys.executable, "-c", PROGRAM, "rehearse", "vm.yaml", "--nodes", "nodes", *flags, *arguments]
+        command = self.command(*arguments, config=config)
         return subprocess.run(
             command, cwd=self.folder, env={"COLUMNS": "80"}, capture_output=True, text=True, check=False
         )
+
+    def command(self, *arguments: str, config: bool = True) -> list[str]:
+        flags = ("--config", "plugin.yaml") if config else ()
+        return [sys.executable, "-c", PROGRAM, "rehearse", "vm.yaml", "--nodes", "nodes", *flags, *arguments]
 
     def outcomes(self, *arguments: str, config: bool = True) -> dict[str, dict[str, Any]]:
         """By node."""
@@ -241,12 +245,18 @@ def test_the_vf_of_a_vgpu_card_is_rehearsed_with_the_type_that_it_will_get(desk:
     assert [each["host"] for each in outcome["guest"]] == ["0000:ae:00.4"]
 
 
-def test_a_line_of_text_fits_the_width(desk: Desk) -> None:
+def test_on_a_terminal_lines_fit_its_width_and_in_a_pipe_an_error_is_one_line(desk: Desk) -> None:
     desk.vm(GPU, GPU)
     desk.node("one", ("0000:01:00", 1), ("0000:02:00", 1))
     desk.node("none", ("0000:01:00", 1), driver="nvidia")
     for arguments in ((), ("--node", "one")):
-        assert max(map(len, desk.run(*arguments).stdout.splitlines())) <= 80
+        shown = run_on_terminal(
+            desk.command(*arguments), {"COLUMNS": "80", "NO_COLOR": "1"}, folder=desk.folder
+        ).decode()
+        assert max(map(len, shown.splitlines())) <= 80
+        assert " ".join(shown.split()) == " ".join(desk.run(*arguments).stdout.split())
+    (error, *_) = desk.outcomes()["none"]["errors"]
+    assert f"\n  LK861  {error['message']}\n" in desk.run().stdout
 
 
 def test_one_node_alone_is_told_with_what_its_guest_finds(desk: Desk) -> None:

@@ -6,22 +6,26 @@ import os
 import pty
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tests.support.forked import LAUNCHERKIT, Process
 
 
-def run_on_terminal(command: Sequence[str], env: Mapping[str, str], *, errors: bool = False) -> bytes:
+def run_on_terminal(
+    command: Sequence[str], env: Mapping[str, str], *, errors: bool = False, folder: Path | None = None
+) -> bytes:
     """What a program writes to a terminal.
 
     Args:
         command: the program, or the entry point, and its arguments.
         env: all its variables.
         errors: take what it writes to standard error, too, instead of leaving that out.
+        folder: in which it runs; None: this process's own.
     """
     ours, theirs = pty.openpty()
     stderr = theirs if errors else subprocess.DEVNULL
     start = Process if command[0] == LAUNCHERKIT else subprocess.Popen
-    process = start(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr)
+    process = start(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr, cwd=folder)
     os.close(theirs)
     seen = b""
     while True:
