@@ -32,7 +32,7 @@ STREAM_SECONDS = 300.0
 KEEP_SECONDS = 60.0
 """For how long a drawing that nobody asks for is kept."""
 MOST_OF_A_CPU = 0.5
-"""That drawings take, however many changes there are: after each it is waited."""
+"""That drawings take, however many changes there are: after each it is waited, not for what it has waited itself."""
 
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -54,6 +54,8 @@ class _Drawing(NamedTuple):
     policy: str
     """Content-Security-Policy."""
     text: bytes
+    seconds: float
+    """Of a CPU, that it has taken."""
 
 
 class NodePage:
@@ -169,21 +171,22 @@ class NodePage:
 
     async def _draw(self) -> _Drawing:
         await asyncio.sleep(self._rested - self._loop.time())
-        began = self._loop.time()
+        began, lost = self._loop.time(), 0.0
         try:
             drawn = await self._drawn_by_process(
                 self.view(tree=self._hanging is None or bool(self._hanging.returncode))
             )
         except NoAnswer as problem:
             self._hanging = problem.hanging
+            lost = self._loop.time() - began  # nobody says how much of it was computing
             drawn = await self._drawn_by_process(self.view(tree=False))
-        self._rested = self._loop.time() + (1 / MOST_OF_A_CPU - 1) * (self._loop.time() - began)
+        self._rested = self._loop.time() + (1 / MOST_OF_A_CPU - 1) * (lost + drawn.seconds)
         self._drawn = drawn
         return drawn
 
     async def _drawn_by_process(self, view: NodeView) -> _Drawing:
-        policy, _, text = (await ask(self._command, dump_view(view), PATIENCE)).partition(b"\n")
-        return _Drawing(view.version, policy.decode("ascii"), text)
+        seconds, policy, text = (await ask(self._command, dump_view(view), PATIENCE)).split(b"\n", 2)
+        return _Drawing(view.version, policy.decode("ascii"), text, float(seconds))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events: each has the version of what the page would say now."""

@@ -1,0 +1,54 @@
+"""The page's drawings: what of a CPU they may take."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from launcherkit_plugin.cluster.socket import ClusterSocket
+from launcherkit_plugin.host.watch import WakeupQueue
+from launcherkit_plugin.model.device import NO_USAGE
+from launcherkit_plugin.page.child import drawn
+from launcherkit_plugin.page.live import NodePage
+from launcherkit_plugin.page.recent import RecentChanges
+from launcherkit_plugin.page.view import NodeView, dump_view
+from launcherkit_plugin.telemetry.reporter import silent
+
+YEAR = 3e7
+
+
+async def anybody(headers: object) -> None:
+    """Lets everybody in."""
+
+
+def test_a_drawing_says_how_much_of_a_cpu_it_took() -> None:
+    before = time.process_time()
+    seconds, policy, text = drawn(dump_view(NodeView("n", "v", 0.0, "", {}, (), NO_USAGE.source, (), ()))).split(
+        b"\n", 2
+    )
+    assert before <= float(seconds) <= time.process_time()
+    assert policy.startswith(b"default-src 'none'")
+    assert text.lower().startswith(b"<!doctype html>")
+
+
+@pytest.mark.parametrize(("computed", "second"), [(0.0, True), (YEAR, False)])
+def test_after_a_drawing_it_is_waited_for_as_long_as_that_has_computed(computed: float, second: bool) -> None:
+    """Not for as long as it has waited, which on a busy machine may be long."""
+    program = f"import sys; sys.stdin.read(); print({computed}, 'none', 'page', sep='\\n')"
+
+    async def drawings() -> bool:
+        recent = RecentChanges(ClusterSocket(silent, WakeupQueue(0.0)), time.time)
+        page = NodePage("node", "/", recent, time.time, (sys.executable, "-c", program))
+        show = page.pages(anybody)["/"]
+        assert (await show({})).body == b"page\n"
+        recent.event("Normal", "Changed", "something has changed")
+        await asyncio.sleep(0)
+        again = asyncio.ensure_future(show({}))
+        done, _ = await asyncio.wait({again}, timeout=60 if second else 0.5)
+        again.cancel()
+        return bool(done)
+
+    assert asyncio.run(drawings()) is second
