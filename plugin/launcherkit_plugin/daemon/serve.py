@@ -20,6 +20,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import keep_quiet
+from launcherkit.rpc.unix_socket import identity
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -83,6 +84,11 @@ class Options(NamedTuple):
     def plugins(self) -> str:
         """The folder of the device plugins' sockets."""
         return f"{self.kubelet_dir}/device-plugins"
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the kubelet writes down what it has given away."""
+        return f"{self.kubelet_dir}/{CHECKPOINT}"
 
 
 async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Reading] | None = None) -> None:
@@ -347,17 +353,35 @@ def _watched(
 ) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
-        options.plugins: advertiser.look,
+        options.plugins: _changed_plugins(options.checkpoint, advertiser.look, partial(wakeups.give, Wakeup.PODS)),
         **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.give, Wakeup.HOST)),
         **dict.fromkeys(source.folders, partial(wakeups.give, Wakeup.CONFIG)),
     }
+
+
+def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[], None]) -> Callable[[], None]:
+    """What to do when the kubelet's folder of plugins has changed.
+
+    The kubelet writes its checkpoint after each container that it has given devices to: from then on it says which pod
+    has them. Of a pod's end it writes nothing.
+    """
+    seen = identity(checkpoint)
+
+    def changed() -> None:
+        nonlocal seen
+        look()
+        before, seen = seen, identity(checkpoint)
+        if seen not in (None, before):
+            pods()
+
+    return changed
 
 
 class _UsageReader:
     """Reads who has what. Why that is unknown is reported once, and not for a kubelet that is just being restarted."""
 
     def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter) -> None:
-        self._paths = options.pod_resources, f"{options.kubelet_dir}/{CHECKPOINT}"
+        self._paths = options.pod_resources, options.checkpoint
         self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None

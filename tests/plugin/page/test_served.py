@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.plugin.daemon.test_serve import GPU, Node
+from tests.plugin.daemon.test_serve import GPU, RULES, Node
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind
 from tests.support.apiserver import ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ServerProcess
-from tests.support.kubelet import Kubelet
+from tests.support.kubelet import CHECKPOINT, Kubelet
+from tests.support.pod_resources import write_checkpoint
 
 SECONDS = 60.0
 
@@ -78,6 +79,18 @@ def test_on_loopback_the_page_tells_what_there_is_and_its_stream_of_changes(node
             assert since[0] in site.text(), "what was Unhealthy has been so since then"
             rebind(node.tree, "0000:02:00.1", "vfio-pci")
             until(lambda: "DeviceHealthy" in site.text())
+
+
+def test_a_pod_has_its_name_as_soon_as_the_kubelet_has_written_down_what_it_got(node: Node, kubelet: Kubelet) -> None:
+    """Not only at the next look, which is an hour away here."""
+    node.configure({**RULES, "rescanSeconds": 3600})
+    with node.serving("--config", node.config, *LOOPBACK) as process:
+        site = Site(process)
+        kubelet.wait_for(GPU, {"0000:01:00.0": True, "0000:02:00.0": True})
+        (held,) = kubelet.admit("virt-launcher-vm-x2x8p", [("compute", GPU, 1)])
+        until(lambda: "a pod that is being started" in site.text())
+        write_checkpoint(kubelet.plugins / CHECKPOINT, {"u-1": {GPU: held.ids}})
+        until(lambda: "(VM vm)" in site.text())
 
 
 def test_the_page_is_for_this_origin_alone_and_by_its_own_names(node: Node, kubelet: Kubelet) -> None:
