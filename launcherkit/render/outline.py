@@ -97,8 +97,10 @@ def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, s
     link = next((link_words(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
     items: list[Item] = []
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
-        inner = tuple(item for each in functions for item in _function(each, marks))
+        them = tuple(functions)
+        inner = tuple(item for each in them for item in _function(each, marks))
         items += [_group(groups[number], inner)] if number in groups else inner
+        items += (item for each in them for item in _vfs(each, marks, inside=False))
     return Item("slot", f"slot {slot.slot}", link[:1], "", "".join(link[1:]), "odd", tuple(items))
 
 
@@ -118,13 +120,19 @@ def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item
     words += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
     name = visible(function.name or "")
     yield Item("function", address, tuple(words), name, *_badge(function.state, function.blockers))
-    for vfs in function.vfs:
-        number, word, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
-        marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
-        yield Item("function", number, (*others, *marked), "", word, _badge(vfs.state, vfs.blockers)[1])
+    yield from _vfs(function, marks, inside=True)
     for slots in function.mdevs:
         marked = (f"{uuid} {marks[uuid]}" for uuid in slots.uuids if uuid in marks)
         yield Item("function", mdevs_words(slots), tuple(marked))
+
+
+def _vfs(function: TreeFunction, marks: Mapping[str, str], *, inside: bool) -> Iterator[Item]:
+    """Those in the IOMMU group of their physical function, or the others."""
+    for vfs in function.vfs:
+        if vfs.share(function.group) == inside:
+            number, word, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
+            marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
+            yield Item("function", number, (*others, *marked), "", word, _badge(vfs.state, vfs.blockers)[1])
 
 
 def _badge(state: ReadyState, blockers: Iterable[Blocker]) -> tuple[str, Tone]:

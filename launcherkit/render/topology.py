@@ -133,6 +133,7 @@ def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
         for position, row in enumerate(rows):
             rail, below = ("", "") if number is None else ("│ ", "│ ") if position < len(rows) - 1 else ("└ ", "  ")
             yield row.within(rail, below)
+        yield from (line for each in them for line in _vfs(each, pen, inside=False))
 
 
 def _group(group: TreeGroup, here: Iterable[TreeFunction], ink: Ink) -> Iterator[str]:
@@ -163,12 +164,19 @@ def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterato
     ]
     parts += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
     yield Line(tuple(parts))
-    possible = function.possible_vfs
-    for vfs in function.vfs:
-        yield Line((*vfs_words(vfs, possible, pen.ink), *_marked(map(str, vfs.addresses), pen)), "  ", "  ")
+    yield from _vfs(function, pen, inside=True)
     if function.mdevs:
         uuids = (uuid for slots in function.mdevs for uuid in slots.uuids)
         yield Line((*map(mdevs_words, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
+
+
+def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
+    """Those in the IOMMU group of their physical function, or the others, which are drawn below its bracket."""
+    margin = "  " if inside or function.group is None else "    "
+    for vfs in function.vfs:
+        if vfs.share(function.group) == inside:
+            words = vfs_words(vfs, function.possible_vfs, pen.ink)
+            yield Line((*words, *_marked(map(str, vfs.addresses), pen)), margin, margin)
 
 
 def _marked(names: Iterable[str], pen: _Pen) -> Iterator[str]:

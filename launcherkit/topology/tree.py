@@ -25,6 +25,10 @@ class VirtualFunctions:
     """Their IOMMU groups, sorted."""
     blockers: tuple[Blocker, ...]
 
+    def share(self, group: int | None) -> bool:
+        """Whether one of them is in an IOMMU group."""
+        return group in self.groups
+
 
 @dataclass(frozen=True, slots=True)
 class MdevSlots:

@@ -98,6 +98,17 @@ def test_what_is_in_the_way_is_red_and_in_words(text: str) -> None:
     assert codes <= set(re.findall(r"LK\d{3}|no group", " ".join(map(str, red))))
 
 
+def test_the_frame_of_a_group_has_the_vfs_that_are_in_the_group_and_no_others(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    for number, group in (1, 31), (2, 40):  # without ACS a VF is in the group of its physical function
+        physfn = f"0000:0{number}:00.0"
+        tree.function(physfn, driver="vfio-pci", group=number + 30)
+        tree.vf(physfn, f"0000:0{number}:00.4", driver="vfio-pci", group=group)
+    root = parsed(run("--host", str(tmp_path), "--html").stdout)
+    framed = [" ".join(each.itertext()) for each in root.iter(f"{HTML}details") if each.get("class") == "group"]
+    assert ["VF" in text for text in framed] == [True, False]
+
+
 @pytest.mark.parametrize("form", [picture, page])
 def test_names_from_the_host_can_not_become_markup(tmp_path: Path, form: object) -> None:
     tree = HostTree(tmp_path)
