@@ -17,9 +17,12 @@ import pytest
 
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY, NVME
+from tests.kernel.driver.build import build
+from tests.kernel.driver.vgpus import Parent, vgpus
 from tests.kernel.guests import Guests
 from tests.kernel.inside import Inside, leave_report
 from tests.kernel.machine import INSIDE, SHARE
+from tests.kernel.packages import cache_folder, fetch
 from tests.libvirt.pod import Pod, build_kernel, pod
 
 _IS_INSIDE = INSIDE in os.environ
@@ -137,6 +140,16 @@ def vfs() -> Iterator[list[str]]:
     (sysfs.DEVICES / physical / "sriov_numvfs").write_text("2")
     yield sorted(sysfs.link(path) or "" for path in (sysfs.DEVICES / physical).glob("virtfn*"))
     (sysfs.DEVICES / physical / "sriov_numvfs").write_text("0")
+
+
+@pytest.fixture
+def parents() -> Iterator[list[Parent]]:
+    """The functions that vGPUs can be made on; none stays on them."""
+    cache = cache_folder(os.environ)
+    with vgpus(build(fetch(cache).headers, cache)) as found:
+        yield found
+        for parent in found:
+            parent.clear()
 
 
 @pytest.fixture

@@ -15,10 +15,8 @@ from tests.dra.scheduler import DeviceClass, requested
 from tests.kernel import sysfs
 from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY
-from tests.kernel.driver.build import build
-from tests.kernel.driver.vgpus import SMALL_NAME, VGPU, Parent, vgpus
+from tests.kernel.driver.vgpus import SMALL_NAME, VGPU, Parent
 from tests.kernel.guests import read_listing, slots_with
-from tests.kernel.packages import cache_folder, fetch
 from tests.libvirt.pod import Pod as Container
 from tests.libvirt.pod import pod as container
 from tests.tiers import KILLS as KILLS_VARIABLE
@@ -39,15 +37,6 @@ KILLS = int(os.environ.get(KILLS_VARIABLE, "20"))
 def empty() -> Iterator[Container]:
     with container() as made:
         yield made
-
-
-@pytest.fixture
-def parents() -> Iterator[list[Parent]]:
-    cache = cache_folder(os.environ)
-    with vgpus(build(fetch(cache).headers, cache)) as found:
-        yield found
-        for parent in found:
-            parent.clear()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -14,6 +14,7 @@ import pytest
 from tests.kernel import sysfs
 from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY
+from tests.kernel.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
 from tests.kernel.guests import read_listing, slots_with
 from tests.kubelet.plugin import Plugin
 from tests.libvirt.pod import Pod, pod
@@ -42,13 +43,14 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
     monkeypatch.setattr(kubelet_module, "PATIENCE", _SECONDS)
 
     @contextmanager
-    def serve(*, nodes: str = "auto", **rule: object) -> Iterator[Node]:
+    def serve(*, nodes: str = "auto", vgpu: Mapping[str, object] = {}, **rule: object) -> Iterator[Node]:
         models = [{"addresses": [card.display for card in sysfs.cards()]}]
         with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder)) as kubelet:
             options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}
-            plugin = Plugin({"resources": [resource], "nodes": nodes, "rescanSeconds": 5}, tmp_path, *places)
+            known = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 5}
+            plugin = Plugin(known, tmp_path, *places)
             plugin.start()
             try:
                 yield Node(kubelet, plugin)
@@ -167,6 +169,51 @@ def test_a_card_goes_from_a_container_to_a_vm_and_back_and_to_kata(
             node.kubelet.delete(use)
         admit("container")
         assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
+
+
+def test_a_card_goes_from_a_container_to_a_vm_with_a_vgpu_and_back_and_whole_to_a_vm(
+    serving: Serving, parents: list[Parent], empty_pod: Pod, kernel: Path, tmp_path: Path
+) -> None:
+    """The driver of the host makes the vGPUs, too, and the card stays with it until a VM gets it whole (K10)."""
+    parent, *_ = parents
+    names, vgpus = {"vm": GPU, "container": f"{GPU}-container"}, "example.com/VGPU"
+    rule = {"select": [{"addresses": [parent.address]}], "use": "any", "names": names, "bind": "on-demand"}
+    slots = {"name": vgpus, "types": [SMALL_NAME], "parents": [parent.address], "mode": "dynamic"}
+    with serving(**rule, vgpu={"mediatedDevices": [slots], "graceSeconds": 1}) as node:
+
+        def wait(**healthy: bool) -> None:
+            for use, wanted in healthy.items():
+                name = names.get(use, vgpus)
+                holds = lambda: set(node.kubelet.devices(name).values()) == {wanted}  # noqa: B023, E731
+                node.kubelet.wait(holds, f"{name}: {node.kubelet.devices(name)}")
+
+        def in_container() -> None:
+            wait(container=True)
+            (holding,) = node.kubelet.admit("container", [("cuda", names["container"], 1)])
+            nodes = [device.host_path for device in holding.answer.devices]
+            assert nodes == parent.nodes != []
+            for path in nodes:
+                os.close(os.open(path, os.O_RDWR))
+            wait(vm=False, vgpu=False)
+            assert (sysfs.driver(parent.address), parent.made()) == (DRIVER, set())
+            node.kubelet.delete("container")
+
+        in_container()
+        wait(vgpu=True)
+        (holding,) = node.kubelet.admit("vm", [("compute", vgpus, 1)])
+        wait(vm=False, container=False)
+        assert (sysfs.driver(parent.address), parent.made()) == (DRIVER, set(holding.ids))
+        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        assert list(listing.values()).count(VGPU) == 1, listing
+        node.kubelet.delete("vm")
+        sysfs.until(lambda: not parent.made(), "the vGPU removed")
+
+        in_container()
+        wait(vm=True)
+        node.kubelet.admit("vm", [("compute", GPU, 1)])
+        assert sysfs.driver(parent.address) == "vfio-pci"
+        node.kubelet.delete("vm")
+        in_container()
 
 
 def test_each_pod_has_a_card_of_its_own(serving: Serving, bound: Callable[..., None]) -> None:

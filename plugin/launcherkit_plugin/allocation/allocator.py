@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager
 
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.allocation.groups import GroupMembers, footprints_of, refuse_split, with_group_members
+from launcherkit_plugin.allocation.groups import (
+    Footprint,
+    GroupMembers,
+    footprints_of,
+    refuse_split,
+    with_group_members,
+)
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.allocation.spreading import spread
@@ -31,7 +37,7 @@ class Allocator:
         self._clock = clock
         self._offers: Mapping[str, Offer] = {}
         self._resources: Mapping[str, Resource] = {}
-        self._footprints: Mapping[str, frozenset[int]] = {}
+        self._footprints: Mapping[str, Footprint] = {}
         self._host = NO_FACTS
         self._usage = NO_USAGE
         self._read_at = clock()
@@ -68,7 +74,7 @@ class Allocator:
         if offers is not self._offers:
             self._offers = offers
             self._resources = {name: offer.resource for name, offer in offers.items()}
-            self._footprints = footprints_of(self._resources.values())
+            self._footprints = footprints_of(self._resources.values(), host)
         self._host = host
         overlaid = with_group_members(self._members(), self._resources.values(), self.usage())
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
@@ -151,8 +157,9 @@ class Allocator:
         if offer is None:
             return prefer({}, available, must_include, size)
         devices, members = offer.resource.devices, self._members()
+        blocked = members.blocked(offer.resource, available)
         if offer.resource.replicas:
-            return spread(devices, available, must_include, size)
+            return spread(devices, available, must_include, size, blocked)
         since = {
             key: moment
             for key in available
@@ -160,7 +167,7 @@ class Allocator:
         }
         first = [*must_include, *sorted(since, key=lambda key: (-since[key], key))]
         first = list(dict.fromkeys(first))[: max(size, len(must_include))]
-        return prefer(devices, available, first, size, members.blocked(offer.resource, available))
+        return prefer(devices, available, first, size, blocked)
 
     def _members(self) -> GroupMembers:
         return GroupMembers(self._resources, self._footprints, self.usage(), self._fresh_since, self._host)

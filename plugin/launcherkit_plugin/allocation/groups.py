@@ -1,4 +1,7 @@
-"""Devices of one IOMMU group never go to two pods (K3), but for containers that use them by the host's driver (K10)."""
+"""Devices of one IOMMU group never go to two pods (K3), but for containers that use them by the host's driver (K10).
+
+Nor do a card and a vGPU that is on it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeAlias
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.config import CardUse
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
@@ -27,14 +30,36 @@ class _Held(NamedTuple):
     """In containers it keeps the host's driver, and others may have its group, too."""
 
 
-def footprints_of(resources: Iterable[Resource]) -> dict[str, frozenset[int]]:
-    """The IOMMU groups of each device that is advertised, by ID; of replicas by that of their card, too."""
-    found: dict[str, frozenset[int]] = {}
+class Footprint(NamedTuple):
+    """What a device takes of the host, by which others are kept from it."""
+
+    groups: frozenset[int]
+    """IOMMU groups."""
+    cards: frozenset[str] = frozenset()
+    """Of a vGPU its card; of others those of their functions that vGPUs are made on."""
+    is_vgpu: bool = False
+
+
+_NOTHING = Footprint(frozenset())
+
+
+def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -> dict[str, Footprint]:
+    """The footprint of each device that is advertised, by ID; of replicas by that of their card, too.
+
+    Args:
+        resources: all that are advertised.
+        host: has the mdevs that others have made.
+    """
+    vgpus = {device.card for each in resources for device in each.devices.values() if device.card}
+    vgpus.update(_card_of(uuid, host) for uuid in host.mdevs)
+    found: dict[str, Footprint] = {}
     for resource in resources:
         for key, device in resource.devices.items():
-            found[key] = found[key] | device.groups if key in found else device.groups
+            cards = {device.card} if device.card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
+            before = found.get(key, _NOTHING)
+            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), device.card != "")
             if resource.replicas:
-                found.setdefault(without_replica(key), device.groups)
+                found.setdefault(without_replica(key), found[key])
     return found
 
 
@@ -47,28 +72,33 @@ class GroupMembers:
         usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
             away: after a change of names, or by another device plugin.
         fresh_since: see `FreshSince`.
-        host: has the IOMMU group of what a pod has and what isn't advertised any more.
+        host: has what a pod has and what isn't advertised any more.
     """
 
     def __init__(
         self,
         resources: Mapping[str, Resource],
-        footprints: Mapping[str, frozenset[int]],
+        footprints: Mapping[str, Footprint],
         usage: Usage,
         fresh_since: FreshSince,
         host: HostFacts,
     ) -> None:
         self._resources = resources
+        self._footprints = footprints
         self._usage = usage
         self._fresh_since = fresh_since
         self._held: dict[tuple[int, bool], list[_Held]] = {}
         """By group, and whether it is a container that has it."""
+        self._on_card: dict[tuple[str, bool], list[_Held]] = {}
+        """By card, and whether it is a vGPU of it."""
         for name, holders in usage.held.items():
             for key, holder in holders.items():
-                groups = footprints.get(key) or footprints.get(without_replica(key)) or _group_of(key, host)
+                footprint = footprints.get(key) or footprints.get(without_replica(key)) or _footprint_of(key, host)
                 held = _Held(name, key, holder, self._use(name, key))
-                for group in groups:
+                for group in footprint.groups:
                     self._held.setdefault((group, held.use == "container"), []).append(held)
+                for card in footprint.cards:
+                    self._on_card.setdefault((card, footprint.is_vgpu), []).append(held)
 
     def in_the_way(
         self, resource: Resource, device: Device, beside: Collection[str] = (), own: Holder | None = None
@@ -89,6 +119,9 @@ class GroupMembers:
                 continue
             if self._goes_with(resource, device, held) and self._fresh_since(held.resource, held.device) is not None:
                 continue
+            if group is None:
+                what = f"its card, {device.card}," if device.card else "a vGPU of it"
+                return Problem("other-use", f"{held.holder} has {what} as {held.resource}")
             if held.use != resource.use and self._is_same_card(device, held):
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
             what = "it" if held.device == device.id else held.device
@@ -112,13 +145,18 @@ class GroupMembers:
         ]
         return max((moment for moment in since if moment is not None), default=None)
 
-    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int, _Held]]:
-        """Those who have something of the device's groups, other than this device by this name."""
+    def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int | None, _Held]]:
+        """Those who have something of the device's groups, other than this device by this name; then, without a group,
+        those who have its card where it is a vGPU, or a vGPU where it is the card."""
         for group in sorted(device.groups):
             for in_container in (False,) if resource.use == "container" else (False, True):
                 for held in self._held.get((group, in_container), ()):
                     if (held.resource, held.device) != (resource.name, device.id):
                         yield group, held
+        footprint = self._footprints.get(device.id, _NOTHING)
+        for card in sorted(footprint.cards):
+            for held in self._on_card.get((card, not footprint.is_vgpu), ()):
+                yield None, held
 
     def _use(self, resource: str, device: str) -> CardUse:
         """What a pod has a device for; of what isn't advertised any more the ID tells."""
@@ -146,13 +184,24 @@ def _slot(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def _group_of(key: str, host: HostFacts) -> frozenset[int]:
-    """The IOMMU group of a function by its BDF; empty where there is none."""
+def _footprint_of(key: str, host: HostFacts) -> Footprint:
+    """That of an mdev by its UUID, or of a function by its BDF; empty where there is none."""
+    if key in host.mdevs:
+        return Footprint(frozenset(), frozenset({_card_of(key, host)}), is_vgpu=True)
     try:
         function = host.functions.get(PciAddress.parse(key))
     except ValueError:
-        return frozenset()
-    return frozenset() if function is None or function.iommu_group is None else frozenset({function.iommu_group})
+        return _NOTHING
+    groups = frozenset() if function is None or function.iommu_group is None else frozenset({function.iommu_group})
+    return Footprint(groups, frozenset({key}))
+
+
+def _card_of(uuid: str, host: HostFacts) -> str:
+    """What an mdev is made on: of a VF the physical function (`launcherkit_plugin.vgpu.cards`)."""
+    name = host.mdevs[uuid].parent
+    parent = host.mdev_parents.get(name)
+    function = None if parent is None or parent.address is None else host.functions.get(parent.address)
+    return name if function is None or function.physfn is None else str(function.physfn)
 
 
 def _one_pod(one: Holder, other: Holder) -> bool:
@@ -185,7 +234,7 @@ def _overlaid(
         if device.healthy and device.id in by_plugin:
             yield device._replace(problem=Problem("mate-in-use", f"{by_plugin[device.id]} has {device.id}"))
             continue
-        if device.healthy and device.groups and usage.holder(resource.name, device.id) is None:
+        if device.healthy and usage.holder(resource.name, device.id) is None:
             problem = members.in_the_way(resource, device)
             if problem is not None:
                 yield device._replace(problem=problem._replace(text=f"{device.id}: {problem.text}"))

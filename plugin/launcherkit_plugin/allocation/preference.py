@@ -77,7 +77,7 @@ def prefer(
             is left.
     """
     if any(devices[device].card for device in available if device in devices):
-        return pack(devices, available, must_include, size)
+        return pack(devices, available, must_include, size, blocked)
     chosen = list(dict.fromkeys(must_include))[:size]
     excluded = {*chosen, *blocked}
     free = [device for device in dict.fromkeys(available) if device not in excluded]
@@ -175,7 +175,13 @@ def _place(device: Device | None) -> _Place:
     return _Place(None, ()) if device is None else _Place(device.numa_node, device.path[:-1])
 
 
-def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+def pack(
+    devices: Mapping[str, Device],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    blocked: Sequence[str] = (),
+) -> list[str]:
     """The ``size`` devices to take, ``must_include`` first, from as few cards as can be.
 
     First come cards of which something is taken, then those with vGPUs that are made, then those with the least left,
@@ -186,10 +192,11 @@ def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: 
         available: the kubelet's free and healthy devices.
         must_include: those of them that it has decided upon.
         size: how many.
+        blocked: as of `prefer`.
     """
     chosen = list(dict.fromkeys(must_include))[:size]
     order = {name: number for number, name in enumerate(devices)}
-    have = frozenset(chosen)
+    have = {*chosen, *blocked}
     free = [name for name in dict.fromkeys(available) if name in devices and name not in have]
     taken = set(devices).difference(available).union(chosen)
     left: dict[str, list[str]] = {}
@@ -205,4 +212,5 @@ def pack(devices: Mapping[str, Device], available: Sequence[str], must_include: 
         name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
     ]
     unknown = [name for name in dict.fromkeys(available) if name not in devices and name not in have]
-    return [*chosen, *found, *unknown][:size]
+    last_resort = [name for name in blocked if name not in chosen]
+    return [*chosen, *found, *unknown, *last_resort][:size]

@@ -8,7 +8,13 @@ from collections.abc import Collection, Sequence
 from launcherkit_plugin.model.device import without_replica
 
 
-def spread(devices: Collection[str], available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+def spread(
+    devices: Collection[str],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    blocked: Sequence[str] = (),
+) -> list[str]:
     """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
     One after the other, each of the card of which the fewest are taken, as NVIDIA's device plugin does by default;
@@ -19,9 +25,10 @@ def spread(devices: Collection[str], available: Sequence[str], must_include: Seq
         available: the kubelet's free and healthy ones.
         must_include: those of them that it has decided upon.
         size: how many.
+        blocked: those that an Allocate would refuse; taken in this order, when nothing else is left.
     """
     chosen = list(dict.fromkeys(must_include))[:size]
-    have = frozenset(chosen)
+    have = {*chosen, *blocked}
     free: dict[str, list[str]] = {}
     for key in sorted(dict.fromkeys(available), key=_order, reverse=True):
         if key not in have:
@@ -36,7 +43,7 @@ def spread(devices: Collection[str], available: Sequence[str], must_include: Seq
         picked[card] += 1
         if not free[card]:
             del free[card]
-    return chosen
+    return [*chosen, *(key for key in blocked if key not in chosen)][:size]
 
 
 def _order(key: str) -> tuple[str, int, str]:

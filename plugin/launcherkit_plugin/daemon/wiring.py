@@ -41,7 +41,7 @@ class Setup(NamedTuple):
     reconcilers: tuple[Reconciler, ...]
     """In the order in which they have their turn at a card."""
     vgpu: bool
-    """Whether mediated devices, or virtual functions of vGPU cards, are among the devices."""
+    """Whether mediated devices are looked at: vGPUs are devices, or keep containers from their cards (K10)."""
     rescan_seconds: float
     learn: Callable[[HostFacts], None]
     """Called once, with the first look. Raises a `LauncherkitError` where rules are in each other's way (D1)."""
@@ -131,7 +131,8 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     if _no_vgpus(config.vgpu):
-        return Setup(pcis, (*binding, *pcis), False, config.rescan_seconds, learn, check, dra, containers)
+        mdevs = containers is not None
+        return Setup(pcis, (*binding, *pcis), mdevs, config.rescan_seconds, learn, check, dra, containers)
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
         (*pcis, *providers),

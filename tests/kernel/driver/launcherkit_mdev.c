@@ -5,7 +5,13 @@
  * It binds whatever function it is named to in driver_override, QEMU's `edu` for example. Each one becomes a parent with
  * a card's framebuffer to give away, and offers types as NVIDIA's driver does. An mdev is a vfio-pci device that QEMU
  * can open: a guest finds a 3D controller on its PCI bus, with a page of memory behind BAR 0.
+ *
+ * Containers use the function itself by its DRM nodes, which can do nothing but be opened.
  */
+#include <drm/drm_drv.h>
+#include <drm/drm_file.h>
+#include <drm/drm_gem.h>
+#include <drm/drm_ioctl.h>
 #include <linux/mdev.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -42,6 +48,7 @@ struct vgpu_type {
 
 struct gpu {
 	struct mdev_parent core;
+	struct drm_device *drm;
 	struct mdev_type *offered[TYPES];
 	struct vgpu_type types[TYPES];
 	struct mutex lock; /* for what follows */
@@ -384,6 +391,35 @@ static struct mdev_driver vgpu_driver = {
 
 /* The parent. */
 
+DEFINE_DRM_GEM_FOPS(gpu_fops);
+
+static const struct drm_driver gpu_drm = {
+	.driver_features = DRIVER_GEM | DRIVER_RENDER,
+	.fops = &gpu_fops,
+	.name = "launcherkit",
+	.desc = "vGPUs without a GPU, for tests",
+	.major = 1,
+};
+
+static int add_nodes(struct gpu *gpu, struct device *parent)
+{
+	int ret;
+
+	gpu->drm = drm_dev_alloc(&gpu_drm, parent);
+	if (IS_ERR(gpu->drm))
+		return PTR_ERR(gpu->drm);
+	ret = drm_dev_register(gpu->drm, 0);
+	if (ret)
+		drm_dev_put(gpu->drm);
+	return ret;
+}
+
+static void remove_nodes(struct gpu *gpu)
+{
+	drm_dev_unplug(gpu->drm);
+	drm_dev_put(gpu->drm);
+}
+
 static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	static const struct {
@@ -407,9 +443,18 @@ static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		gpu->offered[i] = &gpu->types[i].core;
 	}
 	pci_set_drvdata(pdev, gpu);
+	ret = add_nodes(gpu, &pdev->dev);
+	if (ret)
+		goto no_nodes;
 	ret = mdev_register_parent(&gpu->core, &pdev->dev, &vgpu_driver, gpu->offered, TYPES);
 	if (ret)
-		kfree(gpu);
+		goto no_parent;
+	return 0;
+
+no_parent:
+	remove_nodes(gpu);
+no_nodes:
+	kfree(gpu);
 	return ret;
 }
 
@@ -418,6 +463,7 @@ static void gpu_remove(struct pci_dev *pdev)
 	struct gpu *gpu = pci_get_drvdata(pdev);
 
 	mdev_unregister_parent(&gpu->core);
+	remove_nodes(gpu);
 	mutex_destroy(&gpu->lock);
 	kfree(gpu);
 }

@@ -41,6 +41,11 @@ class Parent(NamedTuple):
     def available(self, type_id: str) -> int:
         return int((self.types / type_id / "available_instances").read_text())
 
+    @property
+    def nodes(self) -> list[str]:
+        """By which containers use the function itself."""
+        return sorted(f"/dev/dri/{path.name}" for path in (sysfs.DEVICES / self.address / "drm").glob("[cr]*"))
+
     def create(self, type_id: str, uuid: str) -> None:
         """Raises OSError, ENOSPC where there is no room or another type is in use."""
         (self.types / type_id / "create").write_text(uuid)
@@ -70,7 +75,7 @@ def vgpus(module: Path) -> Iterator[list[Parent]]:
 
     Afterwards neither vGPUs nor parents nor the driver are there; no vGPU may be open then.
     """
-    sysfs.modprobe("mdev")
+    sysfs.modprobe("mdev", "drm")
     subprocess.run(["insmod", str(module)], check=True)
     addresses = sysfs.having(EDU)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit_plugin.allocation.groups import (
     FreshSince,
     GroupMembers,
@@ -12,10 +12,10 @@ from launcherkit_plugin.allocation.groups import (
     refuse_split,
     with_group_members,
 )
-from launcherkit_plugin.model.device import ClaimRef, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import GroupSplit
+from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Resource, Usage
+from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
 from tests.plugin.resources import device, resource, usage
-from tests.support.facts import card, facts
+from tests.support.facts import UUID, at, card, facts, function, mdev
 
 GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2))
 NIC = resource("nic", device("n", 2))
@@ -33,7 +33,9 @@ def fresh(_name: str, _device: str) -> float | None:
 def members(
     resources: list[Resource], used: Usage, fresh_since: FreshSince = settled, host: HostFacts = NO_FACTS
 ) -> GroupMembers:
-    return GroupMembers({each.name: each for each in resources}, footprints_of(resources), used, fresh_since, host)
+    return GroupMembers(
+        {each.name: each for each in resources}, footprints_of(resources, host), used, fresh_since, host
+    )
 
 
 def unhealthy(
@@ -168,3 +170,49 @@ def test_a_companion_knows_when_its_card_was_given_away() -> None:
     assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["y"]) == 0.0
     assert members([AUDIO, GPUS], used, fresh).beside_since(AUDIO, AUDIO.devices["x"]) is None
     assert members([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None
+
+
+CARD = "0000:01:00.0"
+CONTAINERS = resource("cuda", Device("GPU-1", groups=frozenset({1}), functions=(at(CARD),)))._replace(use="container")
+WHOLE = resource("gpu", Device(CARD, groups=frozenset({1}), functions=(at(CARD), at("0000:01:00.1"))))
+VGPUS = resource("vgpu", *(Device(key, card=CARD, made=False) for key in ("slot-0", "slot-1")))
+ELSEWHERE = resource(
+    "far", Device("slot-9", card="0000:09:00.0"), Device("0000:08:00.0", functions=(at("0000:08:00.0"),))
+)
+
+
+@pytest.mark.parametrize("asks", [CONTAINERS, WHOLE])
+def test_a_card_and_a_vgpu_of_it_never_go_to_two_pods(asks: Resource) -> None:
+    """K10: the groups of mdevs are their own, so they say nothing of this."""
+    (key,) = asks.devices
+    resources = [asks, VGPUS, ELSEWHERE]
+    used = usage({"vgpu": {"slot-1": "default/vm"}})
+    assert unhealthy(resources, used) == {key: f"{key}: pod default/vm has a vGPU of it as vgpu"}
+    with pytest.raises(CardInOtherUse, match=f"{key} can't be allocated: pod default/vm has a vGPU of it as vgpu"):
+        refuse_split(members(resources, used), asks, [key])
+
+    used = usage({asks.name: {key: "default/pod"}})
+    why = f"pod default/pod has its card, {CARD}, as {asks.name}"
+    assert unhealthy(resources, used) == {slot: f"{slot}: {why}" for slot in VGPUS.devices}
+    with pytest.raises(CardInOtherUse, match=why):
+        refuse_split(members(resources, used), VGPUS, ["slot-0"])
+
+
+def test_vgpus_of_one_card_go_to_several_pods() -> None:
+    assert unhealthy([VGPUS, CONTAINERS._replace(devices={})], usage({"vgpu": {"slot-0": "default/vm"}})) == {}
+
+
+def test_a_vgpu_keeps_its_card_from_containers_by_whatever_name_and_whoever_gave_it() -> None:
+    assert list(unhealthy([CONTAINERS, VGPUS], usage({"old": {"slot-0": "default/vm"}}))) == ["GPU-1"]
+    vf = "0000:01:00.4"
+    parent = MdevParent(vf, at(vf), ())
+    host = facts(function(CARD), function(vf, physfn=CARD), mdevs=[mdev(UUID, parent=vf)], parents=[parent])
+    assert list(unhealthy([CONTAINERS], usage({"kubevirt": {UUID: "default/vm"}}), host=host)) == ["GPU-1"]
+    assert unhealthy([CONTAINERS], usage({}), host=host) == {}
+
+
+def test_replicas_of_a_card_keep_its_vgpus_from_vms_until_the_last_has_ended() -> None:
+    replicas = [Device(f"GPU-1::{number}", functions=(at(CARD),)) for number in range(2)]
+    shared = resource("cuda", *replicas)._replace(use="container", replicas=2)
+    assert list(unhealthy([shared, VGPUS], usage({"cuda": {"GPU-1::1": "default/pod"}}))) == ["slot-0", "slot-1"]
+    assert list(unhealthy([shared, VGPUS], usage({"vgpu": {"slot-0": "default/vm"}}))) == list(shared.devices)

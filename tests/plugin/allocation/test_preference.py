@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.allocation.spreading import spread
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import MdevRule, VgpuConfig, VgpuVfRule
 from launcherkit_plugin.model.device import Device, Usage
@@ -113,6 +114,12 @@ def test_what_would_be_refused_comes_last() -> None:
     assert prefer(pairs, ["b", "c", "d"], [], 1, blocked=["b"]) == ["c"]
     assert prefer(pairs, ["b", "c", "d"], [], 3, blocked=["b"]) == ["c", "d", "b"]
     assert prefer(pairs, ["b", "c", "d"], ["b"], 1, blocked=["b"]) == ["b"]
+    vgpus = {key: Device(key, card=key[0], made=False) for key in ("a0", "a1", "b0", "b1")}
+    assert prefer(vgpus, ["a0", "a1", "b0", "b1"], [], 2, blocked=["a0", "a1"]) == ["b0", "b1"]
+    assert prefer(vgpus, ["a1", "b0"], ["b1"], 3, blocked=["a1"]) == ["b1", "b0", "a1"]
+    replicas = ["a::0", "a::1", "b::0"]
+    assert spread(replicas, replicas, [], 1, blocked=["a::0", "a::1"]) == ["b::0"]
+    assert spread(replicas, replicas, [], 2, blocked=["a::0", "a::1"]) == ["b::0", "a::0"]
 
 
 def test_a_preference_looks_at_each_device_a_few_times_however_many_there_are() -> None:

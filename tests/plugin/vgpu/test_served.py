@@ -18,6 +18,7 @@ from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from tests.plugin.daemon.test_serve import Node
 from tests.plugin.nodehook.test_service import EXECUTE_NODE_HOOK, vmi
+from tests.support.facts import UUID
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.waiting import until
 
@@ -65,6 +66,39 @@ def test_a_pod_gets_a_vf_with_the_type_that_it_asked_for(node: Node, kubelet: Ku
         kubelet.wait_for(ONE, {given: False, other: True})
         with pytest.raises(NotAdmitted):
             kubelet.admit("vm-2", [("compute", ONE, 2)])
+
+
+def test_a_card_goes_from_a_container_to_a_vgpu_and_back(node: Node, kubelet: Kubelet) -> None:
+    """The card keeps its driver; never do both have it (K10)."""
+    card, cuda, vgpus = "0000:51:00.0", "example.com/CUDA", "example.com/VGPU"
+    node.tree.function(card, class_code=0x030200, driver="nvidia", group=60)
+    screen = node.tree.path(card) / "drm/card1"
+    screen.mkdir(parents=True)
+    (screen / "dev").write_text("226:1\n")
+    (screen / "uevent").write_text("DEVNAME=dri/card1\n")
+    node.tree.mdev_type(card, "nvidia-222", name="GRID T4-1Q", device_api="vfio-pci", available_instances="0")
+    node.tree.mdev(card, "nvidia-222", UUID, group=61)
+    node.tree.node("vfio/61")
+    rule = {"name": cuda, "select": [{"addresses": [card]}], "use": "container", "container": {"by": "nodes"}}
+    vgpu = {"mediatedDevices": [{"name": vgpus, "types": ["GRID T4-1Q"]}]}
+    node.configure({"rescanSeconds": 1, "resources": [rule], "vgpu": vgpu})
+    with node.serving():
+        for _ in range(2):
+            kubelet.wait_for(vgpus, {UUID: True})
+            kubelet.wait_for(cuda, {card: True})
+            (holding,) = kubelet.admit("container", [("cuda", cuda, 1)])
+            assert [device.container_path for device in holding.answer.devices] == ["/dev/dri/card1"]
+            with pytest.raises(NotAdmitted):
+                kubelet.admit("vm", [("compute", vgpus, 1)])
+            kubelet.wait_for(vgpus, {UUID: False})
+            kubelet.delete("container")
+            kubelet.wait_for(vgpus, {UUID: True})
+            (holding,) = kubelet.admit("vm", [("compute", vgpus, 1)])
+            assert dict(holding.answer.envs) == {"MDEV_PCI_RESOURCE_EXAMPLE_COM_VGPU": UUID}
+            with pytest.raises(NotAdmitted):
+                kubelet.admit("container", [("cuda", cuda, 1)])
+            kubelet.wait_for(cuda, {card: False})
+            kubelet.delete("vm")
 
 
 def test_what_a_pod_was_given_stays_through_the_plugins_restart(node: Node, kubelet: Kubelet) -> None:
