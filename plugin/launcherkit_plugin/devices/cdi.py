@@ -94,63 +94,15 @@ def node_edit(path: str, dev_root: str) -> dict[str, str]:
     return {"path": path, **where, "permissions": "rwm"}
 
 
-class CdiFile:
-    """A file in the runtimes' folder. What it says is kept; nothing is written that is written already.
+class CdiFiles:
+    """The files of one provider: one for all its devices, or one a resource, whose kind is the resource's name.
+
+    What they say is kept; nothing is written that is written already.
 
     Args:
         folder: ``/var/run/cdi``, which runtimes look into for devices that come and go.
         part: whose devices these are: a kind may have several files, and each provider has its own.
-        dev_root, kind: as `cdi_spec` has them.
-    """
-
-    def __init__(self, folder: str, part: str, dev_root: str = "", kind: str = KIND) -> None:
-        of_kind = "" if kind == KIND else f"-{kind.replace('/', '_')}"
-        self.path = os.path.join(folder, f"{_PREFIX}{part}{of_kind}.json")
-        self._dev_root = dev_root
-        self._kind = kind
-        self._nodes: dict[str, tuple[str, ...]] = {}
-        self._written: dict[str, tuple[str, ...]] | None = None
-
-    def replace(self, nodes: Mapping[str, Sequence[str]], held: Collection[str] = ()) -> None:
-        """From now on these devices; of others only those stay that somebody has, who may have got them since the look.
-
-        Raises:
-            CdiNotWritten: names the file and the reason; it is as it was.
-        """
-        kept = {name: paths for name, paths in self._nodes.items() if name in held}
-        self._nodes = kept | {name: tuple(paths) for name, paths in nodes.items()}
-        self._write()
-
-    def add(self, nodes: Mapping[str, Sequence[str]]) -> None:
-        """Devices as they have just been found to be, before a runtime is made to look for them.
-
-        Raises:
-            CdiNotWritten: names the file and the reason; it is as it was.
-        """
-        self._nodes |= {name: tuple(paths) for name, paths in nodes.items()}
-        self._write()
-
-    def _write(self) -> None:
-        nodes = {name: paths for name, paths in self._nodes.items() if paths}
-        if nodes == self._written and os.path.exists(self.path) == bool(nodes):
-            return
-        if nodes:
-            with suppress(OSError):  # the write below gives the reason
-                os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
-            try:
-                write_atomically(self.path, cdi_spec(nodes, self._dev_root, self._kind))
-            except UnwritableFile as problem:
-                raise _not_written(self.path, problem.message) from problem
-        else:
-            _remove(self.path)
-        self._written = nodes
-
-
-class CdiFiles:
-    """The files of one provider: one for all its devices, or one a resource, whose kind is the resource's name.
-
-    Args:
-        folder, part, dev_root: as `CdiFile` has them.
+        dev_root: as `cdi_spec` has it.
         by_resource: whether each resource has its own. Kata asks for ``<resource>=<ID>`` of all that a pod has.
         unused: parts that no provider has; what earlier configurations have left of them is removed too.
     """
@@ -163,40 +115,75 @@ class CdiFiles:
         self._part = part
         self._dev_root = dev_root
         self._ours = tuple(f"{_PREFIX}{each}{end}" for each in (part, *unused) for end in ("-", ".json"))
-        self._files: dict[str, CdiFile] = {}
+        self._nodes: dict[str, dict[str, tuple[str, ...]]] = {}
+        """Of devices, by kind and ID."""
+        self._written: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def names(self, resource: str, ids: Iterable[str]) -> tuple[str, ...]:
         """What a runtime is asked for."""
         return tuple(cdi_name(key, self._kind(resource)) for key in ids)
 
     def replace(self, nodes: Mapping[str, Mapping[str, Sequence[str]]], held: Collection[str] = ()) -> None:
-        """As `CdiFile.replace`, by resource and ID; the files of resources that are gone are removed."""
-        wanted: dict[str, dict[str, Sequence[str]]] = {kind: {} for kind in self._files}
+        """From now on these devices, by resource and ID; of others only those stay that somebody has, who may have got
+        them since the look. The files of resources that are gone are removed.
+
+        Raises:
+            CdiNotWritten: names the file and the reason; it is as it was.
+        """
+        wanted: dict[str, dict[str, tuple[str, ...]]] = {
+            kind: {key: paths for key, paths in of_kind.items() if key in held} for kind, of_kind in self._nodes.items()
+        }
         for resource, of_one in nodes.items():
-            wanted.setdefault(self._kind(resource), {}).update(of_one)
-        for kind, of_kind in wanted.items():
-            self._file(kind).replace(of_kind, held)
+            wanted.setdefault(self._kind(resource), {}).update(_tuples(of_one))
+        self._nodes = wanted
+        for kind in wanted:
+            self._write(kind)
         self._remove_others()
 
     def add(self, resource: str, nodes: Mapping[str, Sequence[str]]) -> None:
-        """As `CdiFile.add`, of one resource."""
-        self._file(self._kind(resource)).add(nodes)
+        """Devices of a resource as they have just been found to be, before a runtime is made to look for them.
+
+        Raises:
+            CdiNotWritten: names the file and the reason; it is as it was.
+        """
+        kind = self._kind(resource)
+        self._nodes.setdefault(kind, {}).update(_tuples(nodes))
+        self._write(kind)
+
+    def path(self, kind: str = KIND) -> str:
+        """Of the file of a kind."""
+        of_kind = "" if kind == KIND else f"-{kind.replace('/', '_')}"
+        return os.path.join(self._folder, f"{_PREFIX}{self._part}{of_kind}.json")
 
     def _kind(self, resource: str) -> str:
         return resource if self.by_resource else KIND
 
-    def _file(self, kind: str) -> CdiFile:
-        if kind not in self._files:
-            self._files[kind] = CdiFile(self._folder, self._part, self._dev_root, kind)
-        return self._files[kind]
+    def _write(self, kind: str) -> None:
+        path, nodes = self.path(kind), {key: paths for key, paths in self._nodes[kind].items() if paths}
+        if nodes == self._written.get(kind) and os.path.exists(path) == bool(nodes):
+            return
+        if nodes:
+            with suppress(OSError):  # the write below gives the reason
+                os.makedirs(self._folder, mode=0o755, exist_ok=True)
+            try:
+                write_atomically(path, cdi_spec(nodes, self._dev_root, kind))
+            except UnwritableFile as problem:
+                raise _not_written(path, problem.message) from problem
+        else:
+            _remove(path)
+        self._written[kind] = nodes
 
     def _remove_others(self) -> None:
         """Those of an earlier daemon, or of another configuration."""
-        known = {os.path.basename(file.path) for file in self._files.values()}
+        known = {os.path.basename(self.path(kind)) for kind in self._nodes}
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(self._folder):
                 if name.startswith(self._ours) and name.endswith(".json") and name not in known:
                     _remove(os.path.join(self._folder, name))
+
+
+def _tuples(nodes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(paths) for key, paths in nodes.items()}
 
 
 def _remove(path: str) -> None:
@@ -276,7 +263,7 @@ class GrantedNodes:
             together: the nodes of all, if not those of each.
 
         Raises:
-            CdiNotWritten: see `CdiFile`.
+            CdiNotWritten: see `CdiFiles`.
         """
         names: tuple[str, ...] = ()
         if self.cdi is not None:

@@ -26,9 +26,8 @@ from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS, Healths
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
 from launcherkit_plugin.model.errors import (
     NoKubelet,
-    PluginSocketInUse,
-    PluginSocketNotMade,
     RegistrationRefused,
+    plugin_socket_errors,
 )
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -37,6 +36,13 @@ LOOK_SECONDS = 1.0
 DRAIN_SECONDS = 10.0
 """For how long calls under way may go on when the driver ends."""
 _REQUEST_BYTES = 64 * 1024
+
+
+_SOCKET_ERRORS = plugin_socket_errors(
+    in_use="Run one pod of the driver on a node. Two of a rolling update need different names: set POD_UID in the pod.",
+    not_made="Mount the kubelet's folders plugins_registry and plugins, writable, at their own paths (component "
+    "`dra`), and name their parent with --kubelet-dir.",
+)
 
 
 class SocketPaths(NamedTuple):
@@ -173,8 +179,7 @@ class KubeletSockets:
                     serving(
                         path,
                         services,
-                        _in_use,
-                        _not_made,
+                        *_SOCKET_ERRORS,
                         drain_seconds=DRAIN_SECONDS,
                         endless=ENDLESS,
                         late=lambda text: self._reporter.log("warning", f"{self._driver}: {text}"),
@@ -216,20 +221,3 @@ def _remove_dead(paths: SocketPaths, driver: str) -> None:
                 if not answers(f"{folder}/{each}"):
                     with suppress(FileNotFoundError):  # its process has removed it just now
                         os.unlink(f"{folder}/{each}")
-
-
-def _in_use(path: str) -> PluginSocketInUse:
-    return PluginSocketInUse(
-        f"{path}: another process answers there",
-        "Run one pod of the driver on a node. Two of a rolling update need different names: set POD_UID in the pod.",
-        file=path,
-    )
-
-
-def _not_made(path: str, why: str) -> PluginSocketNotMade:
-    return PluginSocketNotMade(
-        f"{path}: the socket can't be created: {why}",
-        "Mount the kubelet's folders plugins_registry and plugins, writable, at their own paths (component `dra`), and "
-        "name their parent with --kubelet-dir.",
-        file=path,
-    )

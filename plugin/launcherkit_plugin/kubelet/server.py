@@ -18,7 +18,7 @@ from launcherkit.rpc.unix_socket import SocketIdentity, identity
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
-from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade
+from launcherkit_plugin.model.errors import plugin_socket_errors
 from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -31,6 +31,12 @@ DRAIN_SECONDS = 10.0
 """For how long calls under way may go on when the server ends."""
 
 
+_SOCKET_ERRORS = plugin_socket_errors(
+    in_use="Run only one device plugin for each resource: stop the other one, or give its resource another name.",
+    not_made="Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
+)
+
+
 class KubeletAnswers(Protocol):
     """What answers the kubelet; `launcherkit_plugin.allocation.allocator.Allocator`."""
 
@@ -41,8 +47,10 @@ class KubeletAnswers(Protocol):
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]: ...
 
 
-class ResourceServer:
+class ResourceServer(Servicer):
     """A resource, served from `start` to `stop`; it can be started again."""
+
+    service = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
 
     def __init__(
         self,
@@ -65,9 +73,11 @@ class ResourceServer:
         """
         self.name = resource.name
         self.path = f"{folder}/{resource.socket}"
+        self._options = messages.options(resource)
+        self._answers = answers
         self._reporter = reporter
+        self._dev_root = dev_root
         self._devices = _Devices(messages.device_list(resource), when_left)
-        self._service = _Service(resource, answers, reporter, self._devices, dev_root)
         self._running: AsyncExitStack | None = None
         self._ours: SocketIdentity | None = None
 
@@ -95,9 +105,8 @@ class ResourceServer:
             self._ours = await opening.enter_async_context(
                 serving(
                     self.path,
-                    [self._service],
-                    _in_use,
-                    _not_made,
+                    [self],
+                    *_SOCKET_ERRORS,
                     drain_seconds=DRAIN_SECONDS,
                     endless={LIST_AND_WATCH},
                     late=lambda text: self._reporter.log("warning", f"{self.name}: {text}"),
@@ -112,6 +121,73 @@ class ResourceServer:
             running, self._running = self._running, None
             self._devices.close()
             await running.aclose()
+
+    # What the kubelet calls
+
+    async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
+        await receive(stream, wire.Empty, REQUEST_BYTES)
+        await stream.send_message(self._options)
+
+    async def ListAndWatch(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
+        await receive(stream, wire.Empty, REQUEST_BYTES)
+        await self._devices.send(stream)
+
+    async def GetPreferredAllocation(
+        self, stream: Stream[wire.PreferredAllocationRequest, wire.PreferredAllocationResponse]
+    ) -> None:
+        request = await receive(stream, wire.PreferredAllocationRequest, REQUEST_BYTES)
+        answer = await self._guard("GetPreferredAllocation", self._prefer, request)
+        await stream.send_message(answer)
+
+    async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
+        answer = wire.PreferredAllocationResponse()
+        for available, must, size in messages.preferences(self.name, request, self._devices.most):
+            chosen = self._answers.prefer(self.name, available, must, size)
+            answer.container_responses.add(deviceIDs=chosen)
+        return answer
+
+    async def Allocate(self, stream: Stream[wire.AllocateRequest, wire.AllocateResponse]) -> None:
+        request = await receive(stream, wire.AllocateRequest, REQUEST_BYTES)
+        outcome: ActionOutcome = "failed"
+        began = perf_counter()
+        try:
+            answer = await self._guard("Allocate", self._allocate, request)
+            outcome = "done"
+        except GRPCError as refusal:
+            outcome = "failed" if refusal.status is Status.INTERNAL else "refused"
+            raise
+        finally:
+            self._reporter.metrics.allocated(self.name, perf_counter() - began, outcome)
+        await stream.send_message(answer)
+
+    async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
+        containers = messages.wanted(self.name, request, self._devices.most)
+        grants = await self._answers.allocate(self.name, containers)
+        responses = [messages.allocation(grant, self._dev_root) for grant in grants]
+        return wire.AllocateResponse(container_responses=responses)
+
+    async def PreStartContainer(
+        self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]
+    ) -> None:
+        request = await receive(stream, wire.PreStartContainerRequest, REQUEST_BYTES)
+        await self._guard("PreStartContainer", self._check, request)
+        await stream.send_message(wire.PreStartContainerResponse())
+
+    async def _check(self, request: wire.PreStartContainerRequest) -> None:
+        ids = messages.to_check(self.name, request, self._devices.most)
+        await self._answers.check(self.name, ids)
+
+    async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
+        """What went wrong is logged, and returned to the kubelet."""
+        try:
+            return await work(*arguments)
+        except LauncherkitError as error:
+            self._reporter.error(error, resource=self.name, call=call)
+            raise messages.refused(error) from error
+        except Exception as bug:
+            self._reporter.bug(bug, f" in {call} of {self.name}", resource=self.name, call=call)
+            text = f"internal error in {call}: {type(bug).__name__}; the log of the device plugin has more"
+            raise GRPCError(Status.INTERNAL, text) from bug
 
 
 class _Devices(Watched[wire.ListAndWatchResponse]):
@@ -143,98 +219,3 @@ class _Devices(Watched[wire.ListAndWatchResponse]):
             self.watchers -= 1
             if not self.watchers and self.is_open:
                 self._when_left()
-
-
-class _Service(Servicer):
-    service = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
-
-    def __init__(
-        self, resource: Resource, answers: KubeletAnswers, reporter: Reporter, devices: _Devices, dev_root: str
-    ) -> None:
-        self._resource = resource.name
-        self._options = messages.options(resource)
-        self._answers = answers
-        self._reporter = reporter
-        self._devices = devices
-        self._dev_root = dev_root
-
-    async def GetDevicePluginOptions(self, stream: Stream[wire.Empty, wire.DevicePluginOptions]) -> None:
-        await receive(stream, wire.Empty, REQUEST_BYTES)
-        await stream.send_message(self._options)
-
-    async def ListAndWatch(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
-        await receive(stream, wire.Empty, REQUEST_BYTES)
-        await self._devices.send(stream)
-
-    async def GetPreferredAllocation(
-        self, stream: Stream[wire.PreferredAllocationRequest, wire.PreferredAllocationResponse]
-    ) -> None:
-        request = await receive(stream, wire.PreferredAllocationRequest, REQUEST_BYTES)
-        answer = await self._guard("GetPreferredAllocation", self._prefer, request)
-        await stream.send_message(answer)
-
-    async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
-        answer = wire.PreferredAllocationResponse()
-        for available, must, size in messages.preferences(self._resource, request, self._devices.most):
-            chosen = self._answers.prefer(self._resource, available, must, size)
-            answer.container_responses.add(deviceIDs=chosen)
-        return answer
-
-    async def Allocate(self, stream: Stream[wire.AllocateRequest, wire.AllocateResponse]) -> None:
-        request = await receive(stream, wire.AllocateRequest, REQUEST_BYTES)
-        outcome: ActionOutcome = "failed"
-        began = perf_counter()
-        try:
-            answer = await self._guard("Allocate", self._allocate, request)
-            outcome = "done"
-        except GRPCError as refusal:
-            outcome = "failed" if refusal.status is Status.INTERNAL else "refused"
-            raise
-        finally:
-            self._reporter.metrics.allocated(self._resource, perf_counter() - began, outcome)
-        await stream.send_message(answer)
-
-    async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
-        containers = messages.wanted(self._resource, request, self._devices.most)
-        grants = await self._answers.allocate(self._resource, containers)
-        responses = [messages.allocation(grant, self._dev_root) for grant in grants]
-        return wire.AllocateResponse(container_responses=responses)
-
-    async def PreStartContainer(
-        self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]
-    ) -> None:
-        request = await receive(stream, wire.PreStartContainerRequest, REQUEST_BYTES)
-        await self._guard("PreStartContainer", self._check, request)
-        await stream.send_message(wire.PreStartContainerResponse())
-
-    async def _check(self, request: wire.PreStartContainerRequest) -> None:
-        ids = messages.to_check(self._resource, request, self._devices.most)
-        await self._answers.check(self._resource, ids)
-
-    async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
-        """What went wrong is logged, and returned to the kubelet."""
-        try:
-            return await work(*arguments)
-        except LauncherkitError as error:
-            self._reporter.error(error, resource=self._resource, call=call)
-            raise messages.refused(error) from error
-        except Exception as bug:
-            self._reporter.bug(bug, f" in {call} of {self._resource}", resource=self._resource, call=call)
-            text = f"internal error in {call}: {type(bug).__name__}; the log of the device plugin has more"
-            raise GRPCError(Status.INTERNAL, text) from bug
-
-
-def _in_use(path: str) -> PluginSocketInUse:
-    return PluginSocketInUse(
-        f"{path}: another process answers there",
-        "Run only one device plugin for each resource: stop the other one, or give its resource another name.",
-        file=path,
-    )
-
-
-def _not_made(path: str, why: str) -> PluginSocketNotMade:
-    return PluginSocketNotMade(
-        f"{path}: the socket can't be created: {why}",
-        "Mount the kubelet's folder device-plugins, writable, and name its parent with --kubelet-dir.",
-        file=path,
-    )

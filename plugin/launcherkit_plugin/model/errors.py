@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcherkit.errors import LauncherkitError, Misconfigured, Unavailable
+
+if TYPE_CHECKING:
+    from launcherkit.errors import Facts
+    from launcherkit.rpc.unix_socket import InUse, NotMade
 
 # 70x: configuration
 
@@ -70,6 +76,19 @@ class PluginSocketInUse(Misconfigured):
 
 class PluginSocketNotMade(Misconfigured):
     code = "LK717"
+
+
+def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[InUse, NotMade]:
+    """The errors of a socket on which the plugin serves, by their remedies: another process answers there; it can't be
+    made. ``key`` is the option that names it.
+    """
+    facts: Facts = {"key": key} if key else {}
+    return (
+        lambda path: PluginSocketInUse(f"{path}: another process answers there", in_use, **{"file": path, **facts}),
+        lambda path, why: PluginSocketNotMade(
+            f"{path}: the socket can't be created: {why}", not_made, **{"file": path, **facts}
+        ),
+    )
 
 
 class BadKubeletRequest(LauncherkitError):

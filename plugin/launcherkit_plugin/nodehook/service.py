@@ -24,13 +24,20 @@ from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import serving
 from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VmLacksDevices
+from launcherkit_plugin.model.errors import VmLacksDevices, plugin_socket_errors
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 _LONGEST_BASE = 58
 """Kubernetes cuts a name to this before it adds five characters of its own; then it may be another VM's too."""
+
+
+_SOCKET_ERRORS = plugin_socket_errors(
+    in_use="Run one device plugin on a node, or name another socket with --node-hook.",
+    not_made="Mount the folder that virt-handler looks into, writable, and name a socket in it with --node-hook.",
+    key="--node-hook",
+)
 
 
 class Vm(NamedTuple):
@@ -201,22 +208,4 @@ def serving_node_hook(path: str, hook: NodeHook) -> AbstractAsyncContextManager[
     Raises:
         PluginSocketInUse, PluginSocketNotMade: it isn't served.
     """
-    return serving(path, [hook], _in_use, _not_made, drain_seconds=DRAIN_SECONDS)
-
-
-def _in_use(path: str) -> PluginSocketInUse:
-    return PluginSocketInUse(
-        f"{path}: another process answers there",
-        "Run one device plugin on a node, or name another socket with --node-hook.",
-        file=path,
-        key="--node-hook",
-    )
-
-
-def _not_made(path: str, why: str) -> PluginSocketNotMade:
-    return PluginSocketNotMade(
-        f"{path}: the socket can't be created: {why}",
-        "Mount the folder that virt-handler looks into, writable, and name a socket in it with --node-hook.",
-        file=path,
-        key="--node-hook",
-    )
+    return serving(path, [hook], *_SOCKET_ERRORS, drain_seconds=DRAIN_SECONDS)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.devices.cdi import KIND, CdiFile, CdiFiles, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
+from launcherkit_plugin.devices.cdi import KIND, CdiFiles, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import CdiNotWritten
 
@@ -76,44 +76,44 @@ def test_nodes_that_lie_elsewhere_on_the_host_have_both_paths() -> None:
 
 
 def test_the_file_follows_the_devices_and_goes_with_the_last(tmp_path: Path) -> None:
-    file = CdiFile(str(tmp_path / "cdi"), "pci")
-    file.replace(CARD)
-    file.add({"0000:01:00.0": ["/dev/vfio/vfio", "/dev/vfio/1"]})
-    assert devices(file.path) == ["0000:01:00.0", "0000:e1:00.0"]
-    file.replace({"0000:01:00.0": ["/dev/vfio/vfio", "/dev/vfio/2"]})
-    assert devices(file.path) == ["0000:01:00.0"]
+    file = CdiFiles(str(tmp_path / "cdi"), "pci")
+    file.replace({"": CARD})
+    file.add("", {"0000:01:00.0": ["/dev/vfio/vfio", "/dev/vfio/1"]})
+    assert devices(file.path()) == ["0000:01:00.0", "0000:e1:00.0"]
+    file.replace({"": {"0000:01:00.0": ["/dev/vfio/vfio", "/dev/vfio/2"]}})
+    assert devices(file.path()) == ["0000:01:00.0"]
     file.replace({})
     assert list((tmp_path / "cdi").iterdir()) == []
 
 
 def test_a_device_without_nodes_is_not_offered(tmp_path: Path) -> None:
-    file = CdiFile(str(tmp_path), "pci")
-    file.replace({**CARD, "0000:01:00.0": []})
-    assert devices(file.path) == ["0000:e1:00.0"]
+    file = CdiFiles(str(tmp_path), "pci")
+    file.replace({"": {**CARD, "0000:01:00.0": []}})
+    assert devices(file.path()) == ["0000:e1:00.0"]
 
 
 def test_what_is_written_already_is_left_alone_and_what_was_lost_is_written_again(tmp_path: Path) -> None:
-    file = CdiFile(str(tmp_path), "pci")
-    file.replace(CARD)
-    first = Path(file.path).stat().st_ino
-    file.add(CARD)
-    assert Path(file.path).stat().st_ino == first
-    Path(file.path).unlink()
-    file.add(CARD)
-    assert devices(file.path) == ["0000:e1:00.0"]
+    file = CdiFiles(str(tmp_path), "pci")
+    file.replace({"": CARD})
+    first = Path(file.path()).stat().st_ino
+    file.add("", CARD)
+    assert Path(file.path()).stat().st_ino == first
+    Path(file.path()).unlink()
+    file.add("", CARD)
+    assert devices(file.path()) == ["0000:e1:00.0"]
 
 
 def test_a_file_of_an_earlier_daemon_is_replaced_even_by_none(tmp_path: Path) -> None:
-    CdiFile(str(tmp_path), "pci").replace(CARD)
-    CdiFile(str(tmp_path), "pci").replace({})
+    CdiFiles(str(tmp_path), "pci").replace({"": CARD})
+    CdiFiles(str(tmp_path), "pci").replace({})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_providers_have_a_file_each(tmp_path: Path) -> None:
-    assert CdiFile(str(tmp_path), "pci").path != CdiFile(str(tmp_path), "mdev").path
+    assert CdiFiles(str(tmp_path), "pci").path() != CdiFiles(str(tmp_path), "mdev").path()
 
 
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
     with pytest.raises(CdiNotWritten, match="cdi"):
-        CdiFile(str(tmp_path / "cdi"), "pci").replace(CARD)
+        CdiFiles(str(tmp_path / "cdi"), "pci").replace({"": CARD})
