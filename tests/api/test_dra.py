@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from launcherkit_plugin.dra.slices import slices as slices_of
-from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector, VgpuConfig
+from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.errors import ClaimUnreadable
 from tests.api.applying import apply
 from tests.api.dra import AS_PLUGIN, DRIVER, NODE, claim, server
@@ -130,7 +130,7 @@ def test_what_the_driver_publishes_of_a_large_node_is_taken_as_it_is(
         tree.function(f"0000:{number:02x}:00.1", device=0x1AEF, class_code=0x40300, driver=audio, group=number // 2)
     offer(tree, "0001:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
     tree.function("0002:01:00.0", vendor=0x1002, driver="amdgpu", group=500)  # for VMs and for containers
-    rule = MdevRule(("*",), mode="dynamic", dra=True)
+    rule = VgpuRule(("*",), mode="dynamic", dra=True)
     gpus = PciRule((Selector(vendors=frozenset({0x10DE}), classes=("03",)),), name="a/GPU", dra=True)
     both = PciRule((Selector(vendors=frozenset({0x1002})),), name="a/BOTH", dra=True, uses=("vm", "container"))
     published = [*inventory_of(tree, Config(pci=(gpus, both), vgpu=VgpuConfig(mdevs=(rule,)))).values()]

@@ -20,14 +20,13 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     DraConfig,
     LayoutEntry,
-    MdevRule,
     OnDemand,
     PciRule,
     Reading,
     Selector,
     Sharing,
     VgpuConfig,
-    VgpuVfRule,
+    VgpuRule,
 )
 from launcherkit_plugin.model.errors import ConfigNotRead
 
@@ -172,12 +171,17 @@ def _selector(document: Any) -> Selector:
 def _vgpu(document: Any) -> VgpuConfig:
     mdevs, vfs, layout, spread, *rest = document
     return VgpuConfig(
-        tuple(MdevRule(tuple(types), name, mode, tuple(parents), *more) for types, name, mode, parents, *more in mdevs),
-        tuple(VgpuVfRule(tuple(types), name, mode, tuple(parents), *more) for types, name, mode, parents, *more in vfs),
+        tuple(map(_vgpu_rule, mdevs)),
+        tuple(map(_vgpu_rule, vfs)),
         tuple(LayoutEntry(*entry) for entry in layout),
         tuple(spread),
         *rest,
     )
+
+
+def _vgpu_rule(document: Any) -> VgpuRule:
+    types, name, mode, parents, *rest = document
+    return VgpuRule(tuple(types), name, mode, tuple(parents), *rest)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from launcherkit.errors import Collector, shown
 from launcherkit.model.note import Note
 from launcherkit_plugin.config.fields import Written, parse_pair
 from launcherkit_plugin.devices.names import check_resource_name
-from launcherkit_plugin.model.config import MdevRule, PciRule, Selector
+from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.errors import BadPluginConfig
 
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
@@ -99,7 +99,7 @@ class KubevirtRules(NamedTuple):
     """What KubeVirt's settings say to us."""
 
     pci: tuple[PciRule, ...]
-    mdevs: tuple[MdevRule, ...]
+    mdevs: tuple[VgpuRule, ...]
     spread: tuple[str, ...]
     others: tuple[Selector, ...]
     """What KubeVirt's own plugin advertises, or another one."""
@@ -151,9 +151,9 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
             f"KubeVirt makes these vGPUs itself; ours to make they are with enabled: false, or the gate {DISABLE_GATE}"
         )
         notes.append(Note("left-alone", f"{name}, mediatedDevicesConfiguration: {text}"))
-    mdevs = tuple(MdevRule(tuple(selectors), resource) for resource, selectors in types.items())
+    mdevs = tuple(VgpuRule(tuple(selectors), resource) for resource, selectors in types.items())
     if spread and not permitted.mediated:
-        mdevs = (MdevRule(spread),)
+        mdevs = (VgpuRule(spread),)
     return KubevirtRules(
         # As in KubeVirt, what a driver of the host has is none of it.
         tuple(

@@ -31,14 +31,13 @@ from launcherkit_plugin.model.config import (
     DraConfig,
     GiveBack,
     LayoutEntry,
-    MdevRule,
     Mode,
     NodeChoice,
     OnDemand,
     PageChoice,
     PciRule,
     Selector,
-    VgpuVfRule,
+    VgpuRule,
 )
 
 
@@ -180,6 +179,10 @@ class _WrittenVgpuResource(Written):
     )
     parents: list[Glob] = Field([], description="Only on these cards: globs of their addresses.")
     dra: bool = Field(False, description="Publish them for Dynamic Resource Allocation instead.")
+    prefix: EnvironmentPrefix
+
+    def value(self) -> VgpuRule:
+        return VgpuRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
 
 
 class WrittenMdevResource(_WrittenVgpuResource):
@@ -187,17 +190,11 @@ class WrittenMdevResource(_WrittenVgpuResource):
 
     prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="Prefix of the variable's name.")
 
-    def value(self) -> MdevRule:
-        return MdevRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
-
 
 class WrittenVfResource(_WrittenVgpuResource):
     """Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own."""
 
     prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
-
-    def value(self) -> VgpuVfRule:
-        return VgpuVfRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
 
 
 class WrittenLayoutEntry(Written):

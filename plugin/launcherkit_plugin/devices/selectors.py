@@ -14,7 +14,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import counted
 from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.vfio import is_bridge
-from launcherkit_plugin.model.config import Auto, Config, DraConfig, MdevRule, PciRule, Selector, VgpuVfRule
+from launcherkit_plugin.model.config import Auto, Config, DraConfig, PciRule, Selector, VgpuRule
 
 Test: TypeAlias = Callable[[PciFunction], bool]
 
@@ -130,7 +130,9 @@ def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool 
     vgpus = config.vgpu
     if vgpu:
         types = _AUTO_TYPES[config.auto]
-        vgpus = vgpus._replace(mdevs=(*vgpus.mdevs, MdevRule(types)), vfs=(*vgpus.vfs, VgpuVfRule(("*",))))
+        vgpus = vgpus._replace(
+            mdevs=(*vgpus.mdevs, VgpuRule(types)), vfs=(*vgpus.vfs, VgpuRule(("*",), prefix="PCI_RESOURCE"))
+        )
     return config._replace(pci=(*config.pci, *auto_rules(config.auto, exclude)), vgpu=vgpus)
 
 

@@ -126,30 +126,19 @@ class PciRule(NamedTuple):
     """Containers that get NVIDIA's cards for VMs are told to NVIDIA's container runtime as having none."""
 
 
-class MdevRule(NamedTuple):
-    """Mediated devices of some types as one resource, or with ``name`` None as one resource a type."""
+class VgpuRule(NamedTuple):
+    """vGPUs of some types, mediated devices or VFs of SR-IOV vGPU cards (G4), as one resource, or with ``name`` None as
+    one resource a type.
+    """
 
     types: tuple[str, ...]
-    """Names or IDs: ``GRID T4-1Q``, ``nvidia-222``; globs; compared as KubeVirt does, blanks and ``_`` alike."""
+    """Names, IDs or numbers: ``GRID T4-1Q``, ``nvidia-222``; globs; compared as KubeVirt does, blanks and ``_`` alike.
+    """
     name: str | None = None
     mode: Mode = "static"
     parents: tuple[str, ...] = ()
-    """Globs over parents' names; empty: any."""
+    """Globs over parents' names, of VFs the addresses of their physical functions; empty: any."""
     prefix: str = "MDEV_PCI_RESOURCE"
-    dra: bool = False
-    """As in `PciRule`."""
-
-
-class VgpuVfRule(NamedTuple):
-    """VFs of SR-IOV vGPU cards (G4), as one resource or one a type."""
-
-    types: tuple[str, ...]
-    """Names or numbers, as in `MdevRule`."""
-    name: str | None = None
-    mode: Mode = "static"
-    parents: tuple[str, ...] = ()
-    """Globs over the physical functions' addresses."""
-    prefix: str = "PCI_RESOURCE"
     dra: bool = False
     """As in `PciRule`."""
 
@@ -167,8 +156,8 @@ class LayoutEntry(NamedTuple):
 class VgpuConfig(NamedTuple):
     """All of vGPU."""
 
-    mdevs: tuple[MdevRule, ...] = ()
-    vfs: tuple[VgpuVfRule, ...] = ()
+    mdevs: tuple[VgpuRule, ...] = ()
+    vfs: tuple[VgpuRule, ...] = ()
     layout: tuple[LayoutEntry, ...] = ()
     """Applied at start and kept (G5)."""
     spread: tuple[str, ...] = ()
@@ -236,7 +225,7 @@ class Config(NamedTuple):
     """What the command line says goes before it."""
 
     @property
-    def rules(self) -> tuple[PciRule | MdevRule | VgpuVfRule, ...]:
+    def rules(self) -> tuple[PciRule | VgpuRule, ...]:
         """All that say what the devices of resources are."""
         return (*self.pci, *self.vgpu.mdevs, *self.vgpu.vfs)
 

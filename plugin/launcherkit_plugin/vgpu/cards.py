@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, MdevParent
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.names import type_key
-from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
+from launcherkit_plugin.model.config import VgpuRule
 
 
 class VgpuCard(NamedTuple):
@@ -140,10 +140,8 @@ def may_be_vgpu(function: PciFunction) -> bool:
 NameOf: TypeAlias = Callable[[str, int | None], str]
 """The automatic name of a resource (K6), from the name of a type and the card's vendor."""
 
-_Rule = TypeVar("_Rule", MdevRule, VgpuVfRule)
 
-
-def rule_for(rules: Sequence[_Rule], parents: Iterable[str], type_id: str, name: str | None) -> _Rule | None:
+def rule_for(rules: Sequence[VgpuRule], parents: Iterable[str], type_id: str, name: str | None) -> VgpuRule | None:
     """The first rule that a type on a parent falls under; a parent goes by its own name and by its card's."""
     names = tuple(parents)
     return next(
@@ -156,7 +154,7 @@ def rule_for(rules: Sequence[_Rule], parents: Iterable[str], type_id: str, name:
     )
 
 
-def is_from(rule: MdevRule | VgpuVfRule, names: Iterable[str]) -> bool:
+def is_from(rule: VgpuRule, names: Iterable[str]) -> bool:
     """Whether a rule is about a parent of these names."""
     known = tuple(names)
     return not rule.parents or any(is_meant(pattern, known) for pattern in rule.parents)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE
-from launcherkit_plugin.model.config import MdevRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, cards, rule_for
@@ -40,7 +40,7 @@ class MdevKind:
     noun = "mdev "
     iommufd = False
 
-    def __init__(self, rules: Sequence[MdevRule], name_of: NameOf, changes: Changes) -> None:
+    def __init__(self, rules: Sequence[VgpuRule], name_of: NameOf, changes: Changes) -> None:
         self.rules = tuple(rules)
         self._name_of = name_of
         self._changes = changes
@@ -75,7 +75,7 @@ class MdevKind:
                     yield Candidate(name, rule, device, target, device.id in host.mdevs)
 
     def _devices(
-        self, place: Place, rule: MdevRule, host: HostFacts, held: frozenset[str], rooms: dict[tuple[str, str], int]
+        self, place: Place, rule: VgpuRule, host: HostFacts, held: frozenset[str], rooms: dict[tuple[str, str], int]
     ) -> Iterator[Device]:
         if rule.mode == "static":
             yield from (device_of(mdev, place, host) for mdev in place.made)

@@ -20,7 +20,7 @@ from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
-from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.idle import due, idle_since
@@ -56,7 +56,7 @@ class Candidate(NamedTuple):
     """A device of a resource."""
 
     resource: str
-    rule: MdevRule | VgpuVfRule
+    rule: VgpuRule
     device: Device
     target: Target
     there: bool
@@ -83,7 +83,7 @@ class VgpuKind(Protocol):
     """Whether containers get VFIO's character devices, whatever else there is (V2)."""
 
     @property
-    def rules(self) -> Sequence[MdevRule | VgpuVfRule]: ...
+    def rules(self) -> Sequence[VgpuRule]: ...
 
     def wants(self, function: PciFunction) -> bool:
         """Whether details of a function have to be read."""
@@ -158,7 +158,7 @@ class Pool:
         """See `Provider.resources`."""
         self._knows_usage |= usage.known
         devices: dict[str, dict[str, Device]] = {}
-        rules: dict[str, MdevRule | VgpuVfRule] = {}
+        rules: dict[str, VgpuRule] = {}
         targets: dict[tuple[str, str], Target] = {}
         well: list[tuple[str, str]] = []
         for name, rule, device, target, there in self._kind.candidates(host, usage):

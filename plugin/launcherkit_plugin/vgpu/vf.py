@@ -9,7 +9,7 @@ from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
-from launcherkit_plugin.model.config import VgpuVfRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, is_from, may_be_vgpu, parent_name, rank_of, rule_for
@@ -23,7 +23,7 @@ class _Vf(NamedTuple):
     vf: PciAddress
     state: VgpuVf
     card: str
-    rule: VgpuVfRule
+    rule: VgpuRule
     types: tuple[int, ...]
 
 
@@ -45,7 +45,7 @@ class VfKind:
 
     def __init__(
         self,
-        rules: Sequence[VgpuVfRule],
+        rules: Sequence[VgpuRule],
         name_of: NameOf,
         changes: Changes,
         *,
@@ -93,7 +93,7 @@ class VfKind:
         card = parent_name(vf, host)
         function = host.functions.get(vf)
         vendor = None if function is None else function.vendor
-        kinds: dict[str, tuple[VgpuVfRule, list[tuple[int, int]]]] = {}
+        kinds: dict[str, tuple[VgpuRule, list[tuple[int, int]]]] = {}
         for number, text in self._kinds(card, state).items():
             rule = rule_for(self.rules, (card,), str(number), text)
             if rule is None or (rule.mode == "static" and number != state.current_type):
@@ -111,7 +111,7 @@ class VfKind:
             kinds.setdefault(state.current_type, None)  # the driver's tables are empty while a card is full
         return kinds
 
-    def _rule_of_held(self, name: str, card: str) -> VgpuVfRule | None:
+    def _rule_of_held(self, name: str, card: str) -> VgpuRule | None:
         """The rule by which a VF can have been given away under a name: one with that name, or one without any."""
         return next((rule for rule in self.rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 

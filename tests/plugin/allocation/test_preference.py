@@ -13,7 +13,7 @@ from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.allocation.spreading import spread
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.config import MdevRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.config import VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpus_of
@@ -175,7 +175,7 @@ class Node:
             else:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
         changes = Changes(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
-        mdevs, vfs = (MdevRule(TYPES, mode="dynamic"),), (VgpuVfRule(TYPES, mode="dynamic"),)
+        mdevs, vfs = (VgpuRule(TYPES, mode="dynamic"),), (VgpuRule(TYPES, mode="dynamic", prefix="PCI_RESOURCE"),)
         self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, changes, Guarded())
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()

@@ -25,14 +25,13 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     DraConfig,
     LayoutEntry,
-    MdevRule,
     OnDemand,
     PciRule,
     Reading,
     Selector,
     Sharing,
     VgpuConfig,
-    VgpuVfRule,
+    VgpuRule,
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
 from tests.support.provoked import provoked
@@ -90,10 +89,12 @@ rules = st.builds(
 )
 vgpus = st.builds(
     VgpuConfig,
-    st.lists(st.builds(MdevRule, names, st.none() | st.text(), st.sampled_from(["static", "dynamic"]), names)).map(
+    st.lists(st.builds(VgpuRule, names, st.none() | st.text(), st.sampled_from(["static", "dynamic"]), names)).map(
         tuple
     ),
-    st.lists(st.builds(VgpuVfRule, names, st.none() | st.text(), st.just("static"), names)).map(tuple),
+    st.lists(st.builds(VgpuRule, names, st.none() | st.text(), st.just("static"), names, st.just("PCI_RESOURCE"))).map(
+        tuple
+    ),
     st.lists(st.builds(LayoutEntry, st.text(), st.text(), st.none() | st.integers())).map(tuple),
     names,
     st.floats(0, 1e9),

@@ -12,7 +12,7 @@ import yaml
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.devices.selectors import compile_rules
-from launcherkit_plugin.model.config import AUTO, MdevRule, PciRule, Reading, Selector
+from launcherkit_plugin.model.config import AUTO, PciRule, Reading, Selector, VgpuRule
 from launcherkit_plugin.model.errors import BadPluginConfig
 from tests.support.facts import function
 
@@ -40,7 +40,7 @@ def test_entries_of_an_external_provider_are_ours(tmp_path: Path) -> None:
     assert config.pci == (
         PciRule((Selector(models=frozenset({(0x10DE, 0x1EB8)})),), name="nvidia.com/TU104GL_Tesla_T4", only_vfio=True),
     )
-    assert config.vgpu.mdevs == (MdevRule(("GRID T4-1Q",), "nvidia.com/GRID_T4-1Q"),)
+    assert config.vgpu.mdevs == (VgpuRule(("GRID T4-1Q",), "nvidia.com/GRID_T4-1Q"),)
     assert config.vgpu.mdevs[0].mode == "static"
 
 
@@ -139,7 +139,7 @@ def test_the_old_name_of_the_list_is_read_where_the_new_one_is_silent(tmp_path: 
 
 def test_types_that_nobody_has_named_are_advertised_under_their_own_names(tmp_path: Path) -> None:
     config = read(tmp_path, {"mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]}}).config
-    assert config.vgpu.mdevs == (MdevRule(("nvidia-222",)),)
+    assert config.vgpu.mdevs == (VgpuRule(("nvidia-222",)),)
 
 
 def test_types_are_made_where_at_least_one_is_ours(tmp_path: Path) -> None:

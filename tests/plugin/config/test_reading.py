@@ -15,13 +15,12 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     DraConfig,
     LayoutEntry,
-    MdevRule,
     OnDemand,
     PciRule,
     Selector,
     Sharing,
     VgpuConfig,
-    VgpuVfRule,
+    VgpuRule,
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
 from tests.sources.test_policy_file import HOSTILE
@@ -137,8 +136,8 @@ def test_every_key_says_its_part(path: Path) -> None:
             ),
         ),
         vgpu=VgpuConfig(
-            (MdevRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
-            (VgpuVfRule(("*",)),),
+            (VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
+            (VgpuRule(("*",), prefix="PCI_RESOURCE"),),
             (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
             ("nvidia-223",),
             5.0,

@@ -14,7 +14,7 @@ from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.config import CdiConfig, Config, MdevRule, PciRule, Selector
+from launcherkit_plugin.model.config import CdiConfig, Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Resource
 from launcherkit_plugin.model.errors import CdiKindRefused
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -136,7 +136,7 @@ def test_files_of_resources_of_an_earlier_configuration_are_removed_and_others_l
 def test_a_vgpu_has_the_name_of_its_slot_before_and_while_it_is_there(folder: Path) -> None:
     kernel = Kernel()
     kernel.card(CARD)
-    rules = (MdevRule(("GRID T4-*",), mode="dynamic"),)
+    rules = (VgpuRule(("GRID T4-*",), mode="dynamic"),)
     node = VgpuNode(kernel, mdevs=rules, granted=by_resource(folder, "mdev"))
     node.turn()
     name = "nvidia.com/GRID_T4-1Q"

@@ -22,7 +22,7 @@ from launcherkit_plugin.devices.names import (
     variable_name,
     vgpu_name,
 )
-from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector
+from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NameClash
 from tests.support.facts import AUDIO, function
@@ -355,7 +355,7 @@ def test_there_is_no_clash_only_where_names_sockets_and_variables_are_all_differ
 def test_the_reader_in_the_pod_looks_for_the_variable_that_is_set() -> None:
     from launcherkit.sources.environment import Environment
 
-    for prefix in ("PCI_RESOURCE", MdevRule(()).prefix):
+    for prefix in ("PCI_RESOURCE", VgpuRule(()).prefix):
         name = "nvidia.com/GRID_T4-1Q"
         environment = Environment({variable_name(name, prefix): "x"}, ())
         assert environment.variable_for(name) == variable_name(name, prefix)

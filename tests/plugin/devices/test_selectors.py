@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit_plugin.devices.selectors import auto_rules, compile_rules, unmet_rules, whatever_driver, with_auto
-from launcherkit_plugin.model.config import AUTO, Config, MdevRule, PciRule, Selector, VgpuConfig
+from launcherkit_plugin.model.config import AUTO, Config, PciRule, Selector, VgpuConfig, VgpuRule
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, facts, function
 
 
@@ -114,7 +114,7 @@ def test_auto_takes_only_what_is_bound_to_vfio_and_binds_nothing(auto: str) -> N
 
 def test_written_rules_come_before_those_of_auto() -> None:
     written = PciRule((Selector(models=frozenset({(0x10DE, 0x2204)})),), name="a/B")
-    config = with_auto(Config(auto="gpu", pci=(written,), vgpu=VgpuConfig(mdevs=(MdevRule(("x",)),))))
+    config = with_auto(Config(auto="gpu", pci=(written,), vgpu=VgpuConfig(mdevs=(VgpuRule(("x",)),))))
     find = compile_rules(config.pci)
     assert find(GPU) is written
     assert find(ACCELERATOR) is not None

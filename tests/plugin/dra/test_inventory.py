@@ -15,7 +15,7 @@ from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quanti
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import Config, MdevRule, PciRule, Selector, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -163,7 +163,7 @@ def test_companions_go_along_with_their_cards_and_the_device_plugins_are_not_the
 
 def test_slots_of_an_empty_card_share_its_room_by_their_type(tree: HostTree) -> None:
     offer(tree, "0000:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
-    rule = MdevRule(("*",), mode="dynamic", dra=True)
+    rule = VgpuRule(("*",), mode="dynamic", dra=True)
     found = published(tree, Config(vgpu=VgpuConfig(mdevs=(rule,))))
     uses = {(device.attributes["vgpuType"]["string"], device.counters) for device in found.values()}
     assert len(found) == 27
@@ -184,14 +184,14 @@ def test_the_first_vgpu_of_a_card_taints_the_slots_of_other_types(tree: HostTree
     (types / "nvidia-0" / "description").write_text("max_instance=16\n")
     (types / "nvidia-1" / "description").write_text("max_instance=8\n")
     tree.mdev("0000:01:00.0", "nvidia-0", Slot("0000:01:00.0", "nvidia-0", 0).uuid, group=50)
-    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(MdevRule(("*",), mode="dynamic", dra=True),))))
+    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(VgpuRule(("*",), mode="dynamic", dra=True),))))
     taints = {(device.attributes["vgpuType"]["string"], device.taints) for device in found.values()}
     assert taints == {("T4-1Q", ()), ("T4-2Q", (Taint("launcherkit.io/other-type", "", "NoSchedule"),))}
 
 
 def test_slots_of_one_type_that_all_fit_need_no_counter(tree: HostTree) -> None:
     offer(tree, "0000:01:00.0", {"T4-1Q": 16})
-    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(MdevRule(("*",), mode="dynamic", dra=True),))))
+    found = published(tree, Config(vgpu=VgpuConfig(mdevs=(VgpuRule(("*",), mode="dynamic", dra=True),))))
     assert {device.counters for device in found.values()} == {()}
 
 
@@ -260,7 +260,7 @@ def test_physical_functions_that_go_together_are_counted_in_one_set(tree: HostTr
 def test_a_vf_that_may_have_one_of_two_types_is_two_devices_of_which_one_can_be_had(tree: HostTree) -> None:
     tree.function("0000:41:00.0", driver="nvidia", group=3)
     tree.vf("0000:41:00.0", "0000:41:00.4", vgpu="0", driver="nvidia", group=4)
-    rule = VgpuVfRule(("*",), mode="dynamic", dra=True)
+    rule = VgpuRule(("*",), mode="dynamic", dra=True, prefix="PCI_RESOURCE")
     found = list(published(tree, Config(vgpu=VgpuConfig(vfs=(rule,)))).values())
     assert [device.attributes["vgpuType"]["string"] for device in found] == ["NVIDIA A40-1B", "NVIDIA A40-2B"]
     assert [device.name.rpartition("-")[0] for device in found] == [

@@ -10,7 +10,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -65,8 +65,8 @@ class Node:
         self,
         kernel: Kernel,
         *,
-        mdevs: Sequence[MdevRule] = (),
-        vfs: Sequence[VgpuVfRule] = (),
+        mdevs: Sequence[VgpuRule] = (),
+        vfs: Sequence[VgpuRule] = (),
         layout: Sequence[LayoutEntry] = (),
         spread: Sequence[str] = (),
         grace: float = 60.0,

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from launcherkit_plugin.model.config import LayoutEntry, MdevRule
+from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance
@@ -158,7 +158,7 @@ def test_the_difference_names_what_is_missing_and_what_is_too_much(kernel: Kerne
 
 
 def keeping(kernel: Kernel, *entries: LayoutEntry, spread: tuple[str, ...] = ()) -> Node:
-    return Node(kernel, mdevs=(MdevRule(("GRID T4-*",)),), layout=entries, spread=spread)
+    return Node(kernel, mdevs=(VgpuRule(("GRID T4-*",)),), layout=entries, spread=spread)
 
 
 def test_the_daemon_makes_the_layout_and_advertises_it(kernel: Kernel) -> None:

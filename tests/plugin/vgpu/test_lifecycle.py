@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS
-from launcherkit_plugin.model.config import MdevRule, VgpuVfRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.pool import LONGEST_PAUSE_SECONDS
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
@@ -40,8 +40,8 @@ class Cluster:
         self.gpu = self.kernel.card_of_vfs(SRIOV, 6, (A2_4Q, A2_8Q), mib=16384)
         self.foreign = str(uuid4())
         self.kernel.make(CARDS[1], T4_1Q.id, self.foreign)
-        mdevs = (MdevRule(("GRID T4-*",), mode="dynamic"),)
-        vfs = (VgpuVfRule(("NVIDIA A2-*",), mode="dynamic"),)
+        mdevs = (VgpuRule(("GRID T4-*",), mode="dynamic"),)
+        vfs = (VgpuRule(("NVIDIA A2-*",), mode="dynamic", prefix="PCI_RESOURCE"),)
         self.node = Node(self.kernel, mdevs=mdevs, vfs=vfs, grace=GRACE)
         self.pods: dict[str, tuple[str, tuple[str, ...]]] = {}
         """Resource and devices by pod."""

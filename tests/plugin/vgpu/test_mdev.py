@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from launcherkit_plugin.model.config import MdevRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
 from launcherkit_plugin.vgpu.mdev_slots import Slot
@@ -17,8 +17,8 @@ from tests.plugin.vgpu.node import Node
 
 CARD = "0000:01:00.0"
 ONE, TWO = "nvidia.com/GRID_T4-1Q", "nvidia.com/GRID_T4-2Q"
-DYNAMIC = (MdevRule(("GRID T4-*",), mode="dynamic"),)
-STATIC = (MdevRule(("GRID_T4-1Q",)),)
+DYNAMIC = (VgpuRule(("GRID T4-*",), mode="dynamic"),)
+STATIC = (VgpuRule(("GRID_T4-1Q",)),)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_first_one_fixes_the_type_of_its_card_until_it_is_empty(node: Node) 
 
 def test_types_live_side_by_side_where_the_driver_lets_them(kernel: Kernel) -> None:
     kernel.card("0000:02:00.0", mixed=True)
-    node = Node(kernel, mdevs=(MdevRule(("GRID T4-*",), mode="dynamic", parents=("0000:02:*",)),))
+    node = Node(kernel, mdevs=(VgpuRule(("GRID T4-*",), mode="dynamic", parents=("0000:02:*",)),))
     node.turn()
     node.allocate(TWO, node.healthy(TWO)[0])
     node.turn()
@@ -123,7 +123,7 @@ def test_static_mode_advertises_what_exists_whoever_made_it(kernel: Kernel) -> N
 def test_vfs_that_take_one_mdev_each_promise_no_more_than_their_card_can_hold() -> None:
     kernel = Kernel()
     kernel.card_of_mdev_vfs("0000:41:00.0", 16, (A2_4Q, A2_8Q), mib=16384)
-    node = Node(kernel, mdevs=(MdevRule(("nvidia-74*",), mode="dynamic"),))
+    node = Node(kernel, mdevs=(VgpuRule(("nvidia-74*",), mode="dynamic"),))
     node.turn()
     four, eight = "nvidia.com/NVIDIA_A2-4Q", "nvidia.com/NVIDIA_A2-8Q"
     assert (len(node.devices(four)), len(node.healthy(four))) == (16, 4)
@@ -351,7 +351,7 @@ def test_what_a_pod_has_is_made_again_even_if_its_type_is_not_permitted_any_more
     one = node.healthy(ONE)[3]
     node.allocate(ONE, one)
     node.hold(ONE, one)
-    node.config = node.config._replace(mdevs=(MdevRule(("GRID T4-2Q",), mode="dynamic"),))
+    node.config = node.config._replace(mdevs=(VgpuRule(("GRID T4-2Q",), mode="dynamic"),))
     node.kernel.reboot()
     node.restart()
     node.turn()
@@ -416,7 +416,7 @@ def test_a_slot_that_a_pod_has_under_another_name_is_not_given_again(node: Node)
 def test_a_pod_that_pod_resources_omits_keeps_its_vgpu(doubtful: bool) -> None:
     kernel = Kernel()
     kernel.card(CARD)
-    node = Node(kernel, mdevs=[MdevRule(("GRID T4-1Q",), mode="dynamic")])
+    node = Node(kernel, mdevs=[VgpuRule(("GRID T4-1Q",), mode="dynamic")])
     node.turn()
     (name,) = node.offers
     device = node.healthy(name)[0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
-from launcherkit_plugin.model.config import MdevRule
+from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
@@ -63,8 +63,8 @@ def test_a_type_goes_by_its_name_or_id_blanks_and_underscores_alike(pattern: str
 
 def test_the_first_rule_counts_and_parents_go_by_their_card_too() -> None:
     rules = (
-        MdevRule(("nvidia-222",), name="nvidia.com/A", parents=("0000:02:*",)),
-        MdevRule(("nvidia-*",), name="nvidia.com/B"),
+        VgpuRule(("nvidia-222",), name="nvidia.com/A", parents=("0000:02:*",)),
+        VgpuRule(("nvidia-*",), name="nvidia.com/B"),
     )
     assert rule_for(rules, ["0000:02:00.4", "0000:02:00.0"], "nvidia-222", None) is rules[0]
     assert rule_for(rules, ["0000:01:00.0"], "nvidia-222", None) is rules[1]

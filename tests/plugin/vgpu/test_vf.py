@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import LayoutEntry, VgpuVfRule
+from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
 from launcherkit_plugin.vgpu.maker import Maker
@@ -25,8 +26,9 @@ from tests.support.hosttree import HostTree
 
 CARD = "0000:41:00.0"
 FOUR, EIGHT = "nvidia.com/NVIDIA_A2-4Q", "nvidia.com/NVIDIA_A2-8Q"
-DYNAMIC = (VgpuVfRule(("NVIDIA A2-*",), mode="dynamic"),)
-STATIC = (VgpuVfRule(("NVIDIA_A2-4Q", "743")),)
+_rule = partial(VgpuRule, prefix="PCI_RESOURCE")
+DYNAMIC = (_rule(("NVIDIA A2-*",), mode="dynamic"),)
+STATIC = (_rule(("NVIDIA_A2-4Q", "743")),)
 VF0, VF1 = "0000:41:01.0", "0000:41:01.1"
 
 
@@ -174,7 +176,8 @@ def test_what_nobody_has_makes_way_for_a_pods_vf(node: Node, card: VgpuCard) -> 
 
 def test_one_resource_of_several_types_takes_the_first_that_fits(card: VgpuCard) -> None:
     node = Node(
-        card.kernel, vfs=(VgpuVfRule(("NVIDIA A2-8Q", "NVIDIA A2-4Q"), name="nvidia.com/VGPU", mode="dynamic"),)
+        card.kernel,
+        vfs=(_rule(("NVIDIA A2-8Q", "NVIDIA A2-4Q"), name="nvidia.com/VGPU", mode="dynamic"),),
     )
     node.turn()
     node.allocate("nvidia.com/VGPU", VF0)
@@ -182,7 +185,7 @@ def test_one_resource_of_several_types_takes_the_first_that_fits(card: VgpuCard)
 
 
 def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
-    node.config = node.config._replace(vfs=(VgpuVfRule(("*",), name="nvidia.com/VGPU", mode="dynamic"),))
+    node.config = node.config._replace(vfs=(_rule(("*",), name="nvidia.com/VGPU", mode="dynamic"),))
     node.restart()
     node.hold("nvidia.com/VGPU", "0000:99:01.0")
     node.turn()
@@ -190,7 +193,7 @@ def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
 
 
 def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: VgpuCard) -> None:
-    node = Node(card.kernel, vfs=(VgpuVfRule(("*",), parents=("0000:41:*",)),))
+    node = Node(card.kernel, vfs=(_rule(("*",), parents=("0000:41:*",)),))
     functions = card.kernel.facts().functions
     wanted = [str(address) for address, function in functions.items() if node.providers[0].wants(function)]
     assert len(wanted) == 16
@@ -217,7 +220,7 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
         tree.node(f"vfio/{50 + number}")
     clock, files = Clock(), DiskFiles(str(tmp_path))
     changes = Changes(Maker(files, clock, clock.sleep), lambda _: False)
-    provider = Pool(VfKind((VgpuVfRule(("*",)),), name_of, changes), changes, Guarded())
+    provider = Pool(VfKind((_rule(("*",)),), name_of, changes), changes, Guarded())
     facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
     resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
     assert {resource.name: list(resource.devices) for resource in resources} == {
@@ -231,7 +234,10 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_type_that_only_a_static_rule_permits_is_not_taken_back(card: VgpuCard) -> None:
-    rules = (VgpuVfRule(("NVIDIA A2-8Q",)), VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"))
+    rules = (
+        _rule(("NVIDIA A2-8Q",)),
+        _rule(("NVIDIA A2-4Q",), mode="dynamic"),
+    )
     node = Node(card.kernel, vfs=rules)
     card.set(VF0, 743)
     for _ in range(3):

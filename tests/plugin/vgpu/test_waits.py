@@ -13,7 +13,7 @@ import pytest
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.config import LayoutEntry, MdevRule, VgpuConfig, VgpuVfRule
+from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -51,8 +51,8 @@ class Node:
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         config = VgpuConfig(
-            (MdevRule(("GRID T4-1Q",), mode="dynamic"),),
-            (VgpuVfRule(("NVIDIA A2-4Q",), mode="dynamic"),),
+            (VgpuRule(("GRID T4-1Q",), mode="dynamic"),),
+            (VgpuRule(("NVIDIA A2-4Q",), mode="dynamic", prefix="PCI_RESOURCE"),),
             self.layout,
         )
         self.providers, self.reconcilers = vgpus_of(config, name_of, changes, self.guarded)
