@@ -21,8 +21,7 @@ from launcherkit_plugin.cluster.events import EVENTS_PATH
 from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
 from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
-from launcherkit_plugin.model.config import CdiConfig, DraConfig
-from launcherkit_plugin.model.node import NODE
+from launcherkit_plugin.model.config import NODE, CdiConfig, DraConfig
 from launcherkit_plugin.telemetry.node_features import FOLDER
 from tests.support import forked
 

@@ -14,6 +14,7 @@ from launcherkit.resolve.siblings import may_come_along
 from launcherkit.resolve.vfio import bound_to_vfio, group_node, is_bridge
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.host.guarded import group_key
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.errors import BindRefused
 
@@ -261,6 +262,12 @@ def as_bound(host: HostFacts, addresses: Collection[PciAddress], driver: str) ->
         details={**host.details, **details},
         nodes=None if host.nodes is None else host.nodes | nodes,
     )
+
+
+def work_key(address: PciAddress, host: HostFacts) -> str:
+    """The key of work on a function's group (K9)."""
+    function = host.functions.get(address)
+    return group_key(address, None if function is None else function.iommu_group)
 
 
 def _is_vgpu(address: PciAddress, host: HostFacts) -> bool:

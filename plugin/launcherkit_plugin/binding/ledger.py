@@ -184,15 +184,6 @@ class Ledger:
         return record if boot == self._boot else None
 
 
-def boot_id(proc: str) -> str:
-    """Which boot of the machine this is; empty where that is unknown, as in a tree that was made by hand."""
-    try:
-        with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read(64).strip()
-    except (OSError, ValueError):
-        return ""
-
-
 def _lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,10 +22,11 @@ from launcherkit_plugin.binding.group import (
     plan_groups,
     tasks,
     wanted_functions,
+    work_key,
 )
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.host.guarded import Guarded, group_key
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Problem
@@ -110,7 +111,7 @@ class OnDemandBinding:
 
     def _refusal(self, task: Task, host: HostFacts) -> Problem | None:
         """Why a group could not be bound now, as far as that can be told without a look at the host."""
-        if (hanging := self._guarded.hanging(_key(task.asked[0], host))) is not None:
+        if (hanging := self._guarded.hanging(work_key(task.asked[0], host))) is not None:
             return Problem("failed", hanging)
         if self._attempts.rests(task.key, self._clock(), task.state):
             return Problem("failed", self._attempts.why(task.key, self._clock()) or "")
@@ -144,7 +145,7 @@ class OnDemandBinding:
         """Functions by the key of their group's work."""
         found: dict[str, list[PciAddress]] = {}
         for address in dict.fromkeys(functions):
-            found.setdefault(_key(address, self._host), []).append(address)
+            found.setdefault(work_key(address, self._host), []).append(address)
         return {key: tuple(addresses) for key, addresses in found.items()}
 
     async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
@@ -221,7 +222,7 @@ class OnDemandBinding:
                 continue
             who = ", ".join(str(entry.address) for entry in record.entries)
             done = await self._in_time(
-                _key(record.leader, self._host),
+                work_key(record.leader, self._host),
                 f"giving back {who}",
                 partial(self._work.restore_for, record, resource, ids),
                 deadline,
@@ -272,8 +273,3 @@ class OnDemandBinding:
         """A pod has it: what kept it from being given back doesn't matter any more."""
         for entry in record.entries:
             self._stuck.pop(entry.address, None)
-
-
-def _key(address: PciAddress, host: HostFacts) -> str:
-    function = host.functions.get(address)
-    return group_key(address, None if function is None else function.iommu_group)

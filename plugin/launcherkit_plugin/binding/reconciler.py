@@ -10,12 +10,12 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.binding.group import VFIO_PCI, Task, tasks, unwanted, wanted_functions
+from launcherkit_plugin.binding.group import VFIO_PCI, Task, tasks, unwanted, wanted_functions, work_key
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
-from launcherkit_plugin.host.guarded import Guarded, group_key
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
@@ -112,7 +112,7 @@ class BindingReconciler:
         ]
 
     def _is_busy(self, leader: PciAddress, host: HostFacts) -> bool:
-        return self._guarded.is_busy(_key(leader, host))
+        return self._guarded.is_busy(work_key(leader, host))
 
     def _begin(
         self,
@@ -123,7 +123,7 @@ class BindingReconciler:
         work: Callable[[], Done],
     ) -> list[asyncio.Task[bool]]:
         what = f"{verb} {', '.join(map(str, functions))}"
-        begun = self._guarded.begin(_key(leader, host), what, work, LATE_SECONDS)
+        begun = self._guarded.begin(work_key(leader, host), what, work, LATE_SECONDS)
         return [] if begun is None else [asyncio.create_task(self._end(begun))]
 
     async def _end(self, begun: asyncio.Future[Done]) -> bool:
@@ -154,11 +154,6 @@ class BindingReconciler:
         if done.error is None:
             for address in done.functions:
                 self._problems.pop(address, None)
-
-
-def _key(leader: PciAddress, host: HostFacts) -> str:
-    function = host.functions.get(leader)
-    return group_key(leader, None if function is None else function.iommu_group)
 
 
 def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | None], ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from launcherkit_plugin.cli.options import add_option, add_switch
-from launcherkit_plugin.model.node import NODE
+from launcherkit_plugin.model.config import NODE
 
 NAMESPACE = "POD_NAMESPACE"
 """The variable with the namespace of the pod, the same way: the node's record is there."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -13,10 +12,10 @@ from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.render.columns import columns, visible
-from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, config_of, look, notes
+from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option, add_switch, text_from
 from launcherkit_plugin.devices.selectors import with_dra
-from launcherkit_plugin.model.config import Config, DraConfig
+from launcherkit_plugin.model.config import NODE, Config, DraConfig
 from launcherkit_plugin.model.device import Device, Resource
 
 _HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "SIBLINGS", "VARIABLE", "SOCKET", "ABOUT")
@@ -25,8 +24,6 @@ _NARROW = 6
 
 
 OUTPUTS = ("table", "wide", "json", "yaml")
-NODE = "NODE_NAME"
-"""The variable with the node's name, as in the manifests."""
 
 DESCRIPTION = """\
 Show what `launcherkit-plugin serve` would advertise with the same configuration: one line for each device, with its
@@ -77,7 +74,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.dra:
         text = _slices(config, resources, facts, args)
     elif args.output == "json":
-        text = json.dumps(document(args.host, resources, left), indent=2) + "\n"
+        text = as_text(document(args.host, resources, left), "json")
     else:
         text = table(resources, wide=args.output == "wide")
     if args.dra or args.output != "json":
@@ -98,13 +95,7 @@ def _slices(config: Config, resources: Iterable[Resource], facts: HostFacts, arg
     dra = config.dra or DraConfig()
     specs = slices(inventory(resources, facts, evict=dra.evict), dra.driver)
     listed = slice_list(specs, args.node or os.uname().nodename)
-    if args.output == "json":
-        return json.dumps(listed, indent=2) + "\n"
-    import yaml
-
-    dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})  # devices share values
-    text: str = yaml.dump(listed, Dumper=dumper, sort_keys=False)
-    return text
+    return as_text(listed, args.output)
 
 
 def table(resources: Iterable[Resource], *, wide: bool = False) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.render.columns import counted
-from launcherkit_plugin.cli.offered import add_config_arguments, config_of, look, notes
+from launcherkit_plugin.cli.offered import add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option
 
 if TYPE_CHECKING:
@@ -75,14 +74,5 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         tell("note", note, env)
     if patch and current is None:
         tell("note", "the patch replaces whole lists; --current FILE keeps what KubeVirt's resource has in them", env)
-    write_stdout(_written(patch, args.output).encode())
+    write_stdout(as_text(patch, args.output).encode())
     return 0
-
-
-def _written(patch: Mapping[str, object], output: str) -> str:
-    if output == "json":
-        return json.dumps(patch, indent=2) + "\n"
-    import yaml
-
-    text: str = yaml.safe_dump(patch, sort_keys=False)
-    return text

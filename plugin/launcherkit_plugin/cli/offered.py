@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,17 @@ def config_of(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
     if reading.cluster:
         tell("note", "KubeVirt's settings in the cluster are not read here", env)
     return reading.config
+
+
+def as_text(document: object, output: str) -> str:
+    """A document as JSON, or else as YAML."""
+    if output == "json":
+        return json.dumps(document, indent=2) + "\n"
+    import yaml
+
+    dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})  # devices share values
+    text: str = yaml.dump(document, Dumper=dumper, sort_keys=False)
+    return text
 
 
 class HostOffer(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.daemon.wiring import has_records
 from launcherkit_plugin.model.config import DRA_DRIVER, DraConfig
 from launcherkit_plugin.model.device import Resource
 
@@ -33,7 +33,7 @@ class DraDrivers:
         """Hold what claims have before anything else is done. What an earlier configuration gave them counts, too."""
         if config is not None:
             self._driver(config)
-        elif _has_claims(f"{self._plugins}/{DRA_DRIVER}/claims"):
+        elif has_records(f"{self._plugins}/{DRA_DRIVER}/claims"):
             self._driver(DraConfig(), tidy=False)
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource], config: DraConfig | None) -> None:
@@ -62,10 +62,3 @@ class DraDrivers:
     async def close(self) -> None:
         """Stop serving; what claims have stays theirs."""
         await asyncio.gather(*(driver.close() for driver in self._drivers.values()), *self._ending)
-
-
-def _has_claims(folder: str) -> bool:
-    try:
-        return any(name.endswith(".json") for name in os.listdir(folder))
-    except OSError:
-        return False

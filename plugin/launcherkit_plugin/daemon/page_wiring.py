@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.model.config import PageChoice
+from launcherkit_plugin.model.config import NODE, PageChoice
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import PageNotServed
-from launcherkit_plugin.model.node import NODE
 from launcherkit_plugin.page.recent import RecentChanges
 from launcherkit_plugin.telemetry.http import Page, Served
 from launcherkit_plugin.telemetry.reporter import Log

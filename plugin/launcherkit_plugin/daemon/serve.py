@@ -34,7 +34,7 @@ from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.processes import pod_states
+from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress, read_bound
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
 from launcherkit_plugin.kubelet.advertised import Advertiser
@@ -322,7 +322,6 @@ def _dra_driver(  # what of the daemon a driver is made of
     changed: Callable[[], object],
     config: DraConfig,
 ) -> NodeDriver:
-    from launcherkit_plugin.binding.ledger import boot_id
     from launcherkit_plugin.dra.claim_files import ClaimPlaces
     from launcherkit_plugin.dra.node_driver import NodeDriver
 

@@ -18,8 +18,8 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
-from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, PciRule, VgpuConfig
+from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
+from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -81,7 +81,7 @@ class Wiring(NamedTuple):
 
     def open_ledger(self) -> Ledger:
         """The records of what was bound, and of what it was bound to before."""
-        from launcherkit_plugin.binding.ledger import Ledger, boot_id
+        from launcherkit_plugin.binding.ledger import Ledger
 
         return Ledger(self.ledger, boot_id(self.proc))
 
@@ -130,14 +130,11 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     if dra is not None and config.cdi is not None:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
-    if _no_vgpus(config.vgpu):
-        mdevs = containers is not None
-        return Setup(pcis, (*binding, *pcis), mdevs, config.rescan_seconds, learn, check, dra, containers)
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
         (*pcis, *providers),
         (*binding, *pcis, *reconcilers),
-        True,
+        bool(reconcilers) or containers is not None,
         config.rescan_seconds,
         learn,
         check,
@@ -156,7 +153,6 @@ def _containers(
 ) -> ContainerProvider | None:
     if not any("container" in rule.uses for rule in config.pci):
         return None
-    from launcherkit_plugin.binding.ledger import boot_id
     from launcherkit_plugin.devices.container import ContainerProvider
     from launcherkit_plugin.devices.container_card import read_card
     from launcherkit_plugin.devices.uuids import CardUuids
@@ -176,11 +172,10 @@ def _containers(
     )
 
 
-def _no_vgpus(vgpu: VgpuConfig) -> bool:
-    return not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread)
-
-
 def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
+    vgpu = config.vgpu
+    if not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread):
+        return (), ()
     from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import vgpus_of
@@ -192,7 +187,7 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
         wiring.reporter.anew(),
     )
     return vgpus_of(
-        config.vgpu,
+        vgpu,
         namer.vgpu,
         changes,
         wiring.guarded,
@@ -237,7 +232,7 @@ def _binder(
     back."""
     demands = any(rule.on_demand is not None for rule in config.pci)
     binds = demands or any(rule.bind for rule in config.pci)
-    if not binds and not _has_records(wiring.ledger):
+    if not binds and not has_records(wiring.ledger):
         return None, None
     from launcherkit_plugin.binding.group_work import GroupWork
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
@@ -256,9 +251,10 @@ def _binder(
     return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
 
 
-def _has_records(ledger: str) -> bool:
+def has_records(folder: str) -> bool:
+    """Whether there are any, of what was bound or of what claims have."""
     try:
-        return any(name.endswith(".json") for name in os.listdir(ledger))
+        return any(name.endswith(".json") for name in os.listdir(folder))
     except OSError:
         return False
 

@@ -21,7 +21,7 @@ from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.selectors import primaries
 from launcherkit_plugin.devices.uses import name_for
 from launcherkit_plugin.devices.uuids import CardUuids
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
+from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
@@ -223,7 +223,7 @@ class ContainerProvider:
             )
         cards = _cards_of(resource, ids)
         seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
-        await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way to another driver
+        await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way to another driver
         if self._gives_back is not None:
             away = [address for address in cards if _is_on_vfio(address, await self._facts(address))]
             if away:
@@ -287,13 +287,6 @@ def _replicas(rule: PciRule) -> int:
 def _cards_of(resource: Resource, ids: Iterable[str]) -> list[PciAddress]:
     """The cards behind device IDs, each once: several replicas may be of one."""
     return list(dict.fromkeys(resource.devices[key].functions[0] for key in ids))
-
-
-def _keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
-    """Of work that would change what these cards are bound to."""
-    for key in ids:
-        device = resource.devices[key]
-        yield group_key(device.functions[0], next(iter(device.groups), None))
 
 
 def _is_on_vfio(address: PciAddress, host: HostFacts) -> bool:

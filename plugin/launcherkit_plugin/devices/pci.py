@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -34,7 +34,7 @@ from launcherkit_plugin.devices.nodes import (
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.devices.uses import name_for
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, group_key
+from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.nvidia import NVIDIA
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
@@ -246,7 +246,7 @@ class PciProvider:
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
         demands = [self._demands[key] for key in ids if key in self._demands]
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
-        await self._guarded.quiet(_keys(resource, ids), seconds)  # one may be on its way back to another driver
+        await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans.get(key) for key in ids]
         events = uevents(self._root)
         if not all(plan is not None and is_still_so(plan.fingerprint, events) for plan in plans):
@@ -382,13 +382,6 @@ def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
 def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
     """The nodes of one device among those of the kind that was chosen for several."""
     return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
-
-
-def _keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
-    """Of work that would change what these devices are bound to."""
-    for key in ids:
-        for group in sorted(resource.devices[key].groups) or (None,):
-            yield group_key(PciAddress.parse(key), group)
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:

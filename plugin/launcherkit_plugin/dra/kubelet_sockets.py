@@ -16,7 +16,6 @@ from zlib import crc32
 
 from grpclib.server import Stream
 
-from launcherkit.errors import LauncherkitError
 from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
@@ -141,13 +140,8 @@ class KubeletSockets:
                     await self.end()
                     await self._start()
                 self._reporter.well("dra")
-            except NoKubelet as absent:
-                self._reporter.once("dra", "info", f"{self._driver}: waiting: {absent.message}", code=absent.code)
-            except LauncherkitError as error:
-                self._reporter.problem("dra", error)
-            except Exception as bug:  # of the sockets; whatever else the daemon does goes on
-                if self._reporter.is_new("dra", f"{type(bug).__name__}: {bug}"):
-                    self._reporter.bug(bug, f" at the sockets of {self._driver}")
+            except Exception as problem:  # of the sockets; whatever else the daemon does goes on
+                self._reporter.trouble("dra", problem, self._driver)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def end(self) -> None:

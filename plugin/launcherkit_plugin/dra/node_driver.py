@@ -28,7 +28,7 @@ from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.host.watch import Wakeup
-from launcherkit_plugin.model.config import DraConfig
+from launcherkit_plugin.model.config import NODE, DraConfig
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -53,7 +53,7 @@ class NodeDriver:
         cluster: the API server's side.
         reporter: takes what happens.
         wake: called when claims have got or lost something.
-        env: of the process: ``NODE_NAME``, which is the pool's name, and ``POD_UID``, of the pod that this is.
+        env: of the process: `NODE`, which is the pool's name, and ``POD_UID``, of the pod that this is.
         boot: which boot of the machine this is.
         changed: called when it is, or isn't any longer, `registered`.
     """
@@ -75,7 +75,7 @@ class NodeDriver:
         self._places = places
         self._cluster = cluster
         self._reporter = reporter
-        self._node = env.get("NODE_NAME", "")
+        self._node = env.get(NODE, "")
         self._lock = DriverLock(f"{places.data}/serialize.lock")
         self._turns = Turns(self._lock)
         self._preparer = Preparer(

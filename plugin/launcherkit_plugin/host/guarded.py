@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import WorkHangs
 
 Result = TypeVar("Result")
@@ -25,6 +26,13 @@ TURN_SECONDS = 2.0
 def group_key(address: PciAddress, group: int | None) -> str:
     """The key of work that changes whom a function is bound to: the function's group, which is bound whole (K8)."""
     return str(address) if group is None else f"IOMMU group {group}"
+
+
+def binding_keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
+    """Those of work that would change what devices are bound to."""
+    for device in (resource.devices[key] for key in ids):
+        for group in sorted(device.groups) or (None,):
+            yield group_key(device.functions[0], group)
 
 
 class Reports(Protocol):

@@ -1,4 +1,4 @@
-"""What the processes of the host have: device nodes open, and which pods have any."""
+"""What the host's proc says: which device nodes processes have open, which pods have any, which boot this is."""
 
 from __future__ import annotations
 
@@ -146,6 +146,15 @@ def _name(proc: str, pid: int) -> str:
             return file.read(64).decode(errors="replace").strip() or "?"
     except OSError:
         return "?"
+
+
+def boot_id(proc: str) -> str:
+    """Which boot of the machine this is; empty where that is unknown, as in a tree that was made by hand."""
+    try:
+        with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return ""
 
 
 _POD = re.compile(rb"[/-]pod([\w-]{1,64})(?:\.slice)?(?=[/\n]|$)")

@@ -86,7 +86,7 @@ class Advertised:
             except Exception as problem:  # trouble of one resource doesn't concern the others
                 self._failing = True
                 pause = self._backoff.failed(None, self._clock())
-                self._report(problem)
+                self._reporter.trouble(self._server.name, problem, self._server.name, resource=self._server.name)
             await self._rest(pause, seen)
 
     async def end(self, *, gone: bool) -> None:
@@ -144,16 +144,6 @@ class Advertised:
                     if identity(self._kubelet) != kubelet:
                         self._backoff.succeeded(None)
                         return
-
-    def _report(self, problem: Exception) -> None:
-        """Report what is wrong, once while it stays the same."""
-        name = self._server.name
-        if isinstance(problem, NoKubelet):
-            self._reporter.once(name, "info", f"{name}: waiting: {problem.message}", code=problem.code)
-        elif isinstance(problem, LauncherkitError):
-            self._reporter.problem(name, problem, resource=name)
-        elif self._reporter.is_new(name, f"{type(problem).__name__}: {problem}"):
-            self._reporter.bug(problem, resource=name)
 
 
 class Advertiser:

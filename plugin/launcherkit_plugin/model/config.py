@@ -184,6 +184,9 @@ class CdiConfig(NamedTuple):
     """Containers get the variables of E1."""
 
 
+NODE = "NODE_NAME"
+"""The variable with the node's name, by the downward API."""
+
 DRA_DRIVER = "pci.launcherkit.io"
 """What the DRA driver is called where nobody says otherwise."""
 

@@ -14,6 +14,7 @@ from launcherkit.errors import LauncherkitError, on_one_line
 from launcherkit.model.value import NamedTuple
 from launcherkit.process.edge import LOG_FORMAT, tell
 from launcherkit_plugin.model.device import Device, Reason, Resource
+from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.metrics import Metrics
 
 EventType: TypeAlias = Literal["Normal", "Warning"]
@@ -133,6 +134,16 @@ class Reporter:
         """Log what lasts: once as long as it is the same; `well` ends it."""
         if self.is_new(about, text):
             self.log(level, text, **fields)
+
+    def trouble(self, about: Hashable, problem: Exception, where: str, **fields: object) -> None:
+        """What keeps something from being served, once as long as it is the same. A kubelet is waited for."""
+        if isinstance(problem, NoKubelet):
+            self.once(about, "info", f"{where}: waiting: {problem.message}", code=problem.code)
+        elif isinstance(problem, LauncherkitError):
+            if self.is_new(about, problem.message):
+                self.error(problem, **fields)
+        elif self.is_new(about, f"{type(problem).__name__}: {problem}"):
+            self.bug(problem, f" at the sockets of {where}", **fields)
 
     def well(self, about: Hashable) -> None:
         """Nothing is wrong with it any more."""
