@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from launcherkit.colour import Ink, unmarked
 from launcherkit.process.terminal import fitted
+from tests.support import forked
+from tests.support.forked import LAUNCHERKIT, PLUGIN
 from tests.support.imports import ROOT
 from tests.support.terminal import run_on_terminal
 
@@ -18,10 +18,10 @@ INPUTS = [f"--{name}={DEMO / file}" for name, file in (("domain", "domain.xml"),
 INPUTS += [f"--env-file={DEMO / 'env.txt'}"]
 HOST = f"--host={DEMO / 'host.json'}"
 COMMANDS = {
-    "explain": ["launcherkit", "explain", HOST, *INPUTS],
-    "doctor": ["launcherkit", "doctor", HOST, *INPUTS],
-    "matrix": ["launcherkit", "topology", HOST, "--matrix"],
-    "discover": ["launcherkit_plugin", "discover", HOST, "-o", "wide"],
+    "explain": [LAUNCHERKIT, "explain", HOST, *INPUTS],
+    "doctor": [LAUNCHERKIT, "doctor", HOST, *INPUTS],
+    "matrix": [LAUNCHERKIT, "topology", HOST, "--matrix"],
+    "discover": [PLUGIN, "discover", HOST, "-o", "wide"],
 }
 
 
@@ -48,10 +48,8 @@ def test_colours_take_no_room() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_on_a_terminal_lines_are_wrapped_and_in_a_pipe_they_are_whole(name: str) -> None:
-    path = f"{ROOT}:{ROOT / 'plugin'}"
-    command = [sys.executable, "-m", *COMMANDS[name]]
-    shown = run_on_terminal(command, {"TERM": "dumb", "PYTHONPATH": path, "COLUMNS": "60"}).decode()
-    piped = subprocess.run(command, env={"PYTHONPATH": path, "COLUMNS": "60"}, capture_output=True, text=True).stdout
+    shown = run_on_terminal(COMMANDS[name], {"TERM": "dumb", "COLUMNS": "60"}).decode()
+    piped = forked.run(COMMANDS[name], env={"COLUMNS": "60"}, capture_output=True, text=True).stdout
     words = re.compile(r"[^\s│├└┌─]+")
     assert words.findall(piped) == words.findall(shown)
     long = [line for line in shown.splitlines() if len(line) > 60 and " " in line.strip(" │├└┌─")]

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcherkit.process.completion import SHELLS
+from tests.support import forked
 from tests.support.imports import ROOT
 from tests.support.provoked import provoked
 
-PROGRAMS = {"launcherkit": "launcherkit", "launcherkit-plugin": "launcherkit_plugin"}
+PROGRAMS = {"launcherkit": forked.LAUNCHERKIT, "launcherkit-plugin": forked.PLUGIN}
 BASH = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
@@ -36,9 +37,7 @@ CASES = [
 
 
 def run(program: str, shell: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", PROGRAMS[program], "completion", shell]
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT / 'plugin'}"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return forked.run([PROGRAMS[program], "completion", shell], env={}, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

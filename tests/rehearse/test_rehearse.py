@@ -15,13 +15,14 @@ from launcherkit.rehearse.stand_in import StandIn, stand_in
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from tests.plugin.resources import rebind
+from tests.support import forked
+from tests.support.forked import LAUNCHERKIT
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
 from tests.support.terminal import run_on_terminal
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ROOT / "tests" / "data" / "hosts"
-PROGRAM = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
 GPU = "nvidia.com/GPU"
 CONFIG = f"resources:\n- {{name: {GPU}, select: [{{vendors: [10de], classes: ['03']}}]}}\n"
 
@@ -56,13 +57,11 @@ class Desk:
 
     def run(self, *arguments: str, config: bool = True) -> Result:
         command = self.command(*arguments, config=config)
-        return subprocess.run(
-            command, cwd=self.folder, env={"COLUMNS": "80"}, capture_output=True, text=True, check=False
-        )
+        return forked.run(command, cwd=self.folder, env={"COLUMNS": "80"}, capture_output=True, text=True)
 
     def command(self, *arguments: str, config: bool = True) -> list[str]:
         flags = ("--config", "plugin.yaml") if config else ()
-        return [sys.executable, "-c", PROGRAM, "rehearse", "vm.yaml", "--nodes", "nodes", *flags, *arguments]
+        return [LAUNCHERKIT, "rehearse", "vm.yaml", "--nodes", "nodes", *flags, *arguments]
 
     def outcomes(self, *arguments: str, config: bool = True) -> dict[str, dict[str, Any]]:
         """By node."""
@@ -315,7 +314,8 @@ def test_a_file_that_is_no_snapshot_is_bad_input(desk: Desk) -> None:
 def test_without_the_plugin_it_says_what_to_install(desk: Desk) -> None:
     desk.vm(GPU)
     desk.node("node", ("0000:01:00", 1))
-    program = "import importlib.metadata as m; m.entry_points = lambda **_: []\n" + PROGRAM
+    program = "import importlib.metadata as m, sys; m.entry_points = lambda **_: []\n"
+    program += "from launcherkit.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "rehearse", "vm.yaml", "--nodes", "nodes"]
     told(subprocess.run(command, cwd=desk.folder, env={}, capture_output=True, text=True, check=False), "LK863")
 

@@ -1,8 +1,9 @@
 """The project's programs as real processes without their start: forked from one that has imported all they need.
 
 A process has arguments, environment, folder and standard streams of its own, and is a child of the test's process like
-any other; only Python's start and the imports, most of what such a test costs, happen once. A test about those, about
-memory, or about Python's own flags starts a Python itself.
+any other; only Python's start and the imports, most of what such a test costs, happen once. So is a process that one
+of them asks with `launcherkit_plugin.host.answering`. A test about start, imports, memory, or Python's own flags starts
+a Python itself.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ import importlib
 import marshal
 import os
 import pkgutil
+import runpy
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.support.imports import ROOT
 
 LAUNCHERKIT = "launcherkit.cli.main:main"
 PLUGIN = "launcherkit_plugin.__main__:main"
-_LIBRARIES = {
-    "launcherkit": ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server"),
-    "launcherkit_plugin": ("pydantic", "yaml", "grpclib.server", "grpclib.client", "prometheus_client", "kubernetes"),
-}
+_LIBRARIES = ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server", "grpclib.client", "prometheus_client")
+_PACKAGES = ("launcherkit", "launcherkit_plugin")
 _NOT_BEFORE = ("exec_hook", "__main__", "pytest_cases")
 """Modules that do something when they are imported."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
@@ -54,7 +58,7 @@ class Process(subprocess.Popen[Any]):
         said = (entry, words, variables, os.getcwd() if cwd is None else str(cwd), False)
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, its, _adopting():
-            socket.send_fds(asked_for(entry), [marshal.dumps(said)], [*streams, its.fileno()])
+            socket.send_fds(_parent(), [marshal.dumps(said)], [*streams, its.fileno()])
             its.close()
             self.pid = int(ours.recv(64))
             assert ours.recv(64) == _ADOPTED
@@ -87,19 +91,14 @@ def _adopting() -> Iterator[None]:
         prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
-def asked_for(entry: str) -> socket.socket:
-    """Where processes of an entry point are asked for."""
-    return _parent(entry.partition(".")[0])
-
-
 @functools.cache
-def _parent(package: str) -> socket.socket:
-    """The process that a package's programs are forked from, by the socket on which it is asked."""
+def _parent() -> socket.socket:
+    """The process that programs are forked from, by the socket on which it is asked."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join(map(str, (ROOT, ROOT / "plugin")))
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forked", package, str(its.fileno())],
+            [sys.executable, "-m", "tests.support.forked", str(its.fileno())],
             pass_fds=[its.fileno()],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path},
@@ -120,7 +119,7 @@ def write_program(path: Path, entry: str, instead: str) -> int:
     Returns:
         The descriptor that the shell must have, under this number.
     """
-    asked = asked_for(entry).fileno()
+    asked = _parent().fileno()
     path.write_text(_PROGRAM.format(python=sys.executable, asked=asked, entry=entry, instead=instead))
     path.chmod(0o755)
     return asked
@@ -145,9 +144,9 @@ posix._exit(code)
 """With only what Python has imported anyhow, for that is what a process costs."""
 
 
-def _serve(package: str, asked: socket.socket) -> Callable[[], object]:
+def _serve(asked: socket.socket) -> Callable[[], object]:
     """Fork for each request; returns what to call, in a forked process alone."""
-    _import_all(package)
+    _import_all()
     while True:
         data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 4)
         if not data:
@@ -172,36 +171,90 @@ def _serve(package: str, asked: socket.socket) -> Callable[[], object]:
         else:
             answer.close()
             asked.close()
-            return _become(entry, words, env, cwd, streams)
+            _become([entry.partition(".")[0], *words], streams)
+            os.environb.clear()
+            os.environb.update(env)
+            os.chdir(cwd)
+            subprocess.Popen = _Asked  # type: ignore[misc]
+            module, _, function = entry.partition(":")
+            called: Callable[[], object] = getattr(importlib.import_module(module), function)
+            return called
 
 
-def _import_all(package: str) -> None:
-    for library in _LIBRARIES[package]:
+def _import_all() -> None:
+    for library in _LIBRARIES:
         importlib.import_module(library)
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-        if not module.name.endswith(_NOT_BEFORE):
-            importlib.import_module(module.name)
+    for package in _PACKAGES:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.endswith(_NOT_BEFORE):
+                importlib.import_module(module.name)
     gc.freeze()
 
 
-def _become(
-    entry: str, words: list[str], env: Mapping[bytes, bytes], cwd: str, streams: Sequence[int]
-) -> Callable[[], object]:
-    """Take streams, environment, folder and arguments; the entry point to call."""
+class _Asked(subprocess.Popen[Any]):
+    """What a forked process starts: a Python with a module of ours is a fork of that process."""
+
+    def _execute_child(self, args: Sequence[str | os.PathLike[str]], *more: Any) -> None:
+        python, *words = [os.fspath(word) for word in args]
+        if python != sys.executable or words[:2] != ["-P", "-m"]:
+            super()._execute_child(args, *more)  # type: ignore[misc]
+            return
+        ends = more[9:15]
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            self.pid = os.fork()  # beside threads, which Python warns of
+        if self.pid == 0:
+            _run_module(words[2:], [end if end != -1 else own for own, end in enumerate((ends[0], ends[3], ends[5]))])
+        self._child_created = True
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+def _run_module(words: list[str], streams: Sequence[int]) -> NoReturn:
+    """Do as a Python that has started with a module's name and its arguments, and end."""
+    code = 1
+    try:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        _become(words, [os.dup(stream) for stream in streams])
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.modules.pop(words[0])
+        runpy.run_module(words[0], run_name="__main__")
+        sys.stdout.flush()
+        code = 0
+    except Exception:  # as Python itself does
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _become(words: list[str], streams: Sequence[int]) -> None:
+    """Take streams and arguments."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
-    os.environb.clear()
-    os.environb.update(env)
-    os.chdir(cwd)
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    module, _, function = entry.partition(":")
-    sys.argv = [module.partition(".")[0], *words]
-    called: Callable[[], object] = getattr(importlib.import_module(module), function)
-    return called
+    sys.argv = words
+
+
+def _end(called: Callable[[], object]) -> None:
+    """Call, and end as Python does, but without taking apart all that is imported: that costs more than most commands.
+
+    What goes wrong is left to Python itself.
+    """
+    try:
+        code = called()
+    except SystemExit as end:
+        code = end.code
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the others, and there is no other way to
+    sys.stdout.flush()
+    if not isinstance(code, int | None):
+        raise SystemExit(code)
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code or 0)
 
 
 if __name__ == "__main__":
-    sys.exit(_serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))())  # type: ignore[arg-type]
+    _end(_serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.forked import LAUNCHERKIT, Process
+from tests.support.forked import LAUNCHERKIT, PLUGIN, Process
 
 
 def run_on_terminal(
@@ -24,7 +24,7 @@ def run_on_terminal(
     """
     ours, theirs = pty.openpty()
     stderr = theirs if errors else subprocess.DEVNULL
-    start = Process if command[0] == LAUNCHERKIT else subprocess.Popen
+    start = Process if command[0] in (LAUNCHERKIT, PLUGIN) else subprocess.Popen
     process = start(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr, cwd=folder)
     os.close(theirs)
     seen = b""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from grpclib.server import Stream
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit.topology.holders import vm_of, with_holders
 from launcherkit.topology.tree import HeldDevice
+from tests.support import forked
 from tests.support.imports import ROOT
 from tests.support.pod_resources import PodResourcesLister, PodResourcesService, serving_pod_resources
 from tests.support.provoked import provoked
@@ -26,13 +25,9 @@ LAUNCHER = "team/virt-launcher-gpu-vm-x2x8p"
 
 
 async def run(*arguments: str, host: Path | str = DEMO) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "launcherkit", "topology", "--host", str(host), "--pods", *arguments]
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=pipe, stderr=pipe)
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    command = [forked.LAUNCHERKIT, "topology", "--host", str(host), "--pods", *arguments]
+    done = await asyncio.to_thread(forked.run, command, env={"COLUMNS": "300"}, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
 
 
 def asked(path: Path, service: PodResourcesLister, *arguments: str) -> tuple[int, str, str]:

@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from deploy.own_ca import certified
 from deploy.render import injections
+from tests.support import forked
 from tests.support.json_patch import with_additions
 from tests.support.launcher_pods import LABEL, VALUES, launcher_pod
 from tests.support.provoked import provoked
@@ -62,11 +62,11 @@ class Webhook:
             "key": "tls/tls.key",
         }
         options = [f"--{name}={self.folder / path}" for name, path in named.items()]
-        return [sys.executable, "-m", "launcherkit_plugin", "webhook", *options, "--https-port=0"]
+        return [forked.PLUGIN, "webhook", *options, "--https-port=0"]
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
-        with subprocess.Popen(self.arguments(), stderr=subprocess.PIPE, text=True) as process:
+        with forked.Process(self.arguments(), stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
                 line = process.stderr.readline()
@@ -192,7 +192,7 @@ def test_it_ends_at_sigterm(tmp_path: Path) -> None:
 
 def refused(webhook: Webhook, arguments: Sequence[str]) -> tuple[int, list[str]]:
     """The exit code, and what is told as in a container."""
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    done = forked.run(arguments, capture_output=True, text=True)
     assert done.stdout == ""
     lines = done.stderr.replace(str(webhook.folder), "/etc/launcherkit-webhook").splitlines()
     return done.returncode, [line for line in lines if line.startswith("error[")]
