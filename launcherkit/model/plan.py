@@ -75,7 +75,7 @@ class StayedBehind(NamedTuple):
     stayed="Functions of its slot or group that are not attached.",
 )
 class Unit(NamedTuple):
-    """One device of the guest: a primary and the siblings that come along."""
+    """One device of the guest: a primary and its siblings."""
 
     kind: Kind
     attachments: tuple[Attachment, ...]

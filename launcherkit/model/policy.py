@@ -35,7 +35,7 @@ class AliasPrefixes(NamedTuple):
 
 
 @documented(
-    siblings="Which sibling functions come along (S1).",
+    siblings="Which sibling functions are attached (S1).",
     pairing="How addresses answer requests: by class (C2) or by position as KubeVirt does (C4).",
     managed="``managed`` of the hostdevs that are added (X1).",
     alias_prefixes="What comes before a request's name in its alias (X1).",

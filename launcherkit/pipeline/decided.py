@@ -1,4 +1,4 @@
-"""The second step: what comes along with each device, and what each function is to libvirt (S1, S2, X1, X3).
+"""The second step: the siblings of each device, and how libvirt sees each function (S1, S2, X1, X3).
 
 The last look belongs to it: whether the kernel would let QEMU have that, and by which way (V1-V3).
 """

@@ -25,7 +25,7 @@ def holder_words(held: HeldDevice) -> str:
 
 def comes_along(function: GuestFunction) -> str:
     """What is said behind the request of a function that nobody asked for."""
-    return "" if function.role == "primary" else ", comes along"
+    return "" if function.role == "primary" else ", sibling"
 
 
 def _holders(topology: HostTopology, ink: Ink) -> Iterator[tuple[str, str]]:

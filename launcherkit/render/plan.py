@@ -104,10 +104,10 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: In
     blank = _blank(width)
     claim = attachment.claim
     if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
-        yield f"{blank}comes along: {_title(claim)},"
+        yield f"{blank}attached: {_title(claim)},"
         yield f"{blank}answered by {visible(claim.variable or '')}"
     elif attachment.role != "primary":
-        yield f"{blank}comes along: {attachment.why}"
+        yield f"{blank}attached: {attachment.why}"
     where = "not shown to the guest" if attachment.role == "reserved" else "guest address left to libvirt"
     if function.guest is not None:
         where = f"guest {function.guest.address}" + (", multifunction" if function.guest.multifunction else "")

@@ -1,1 +1,1 @@
-"""Which physical device answers which request, what comes along, and whether the kernel allows it. Pure."""
+"""Which physical device answers which request, its siblings, and whether the kernel allows it. Pure."""

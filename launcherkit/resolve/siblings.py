@@ -1,4 +1,4 @@
-"""Which sibling functions come along with a primary, and which stay (S1, S2, C5)."""
+"""Which sibling functions are attached with a primary, and which are not (S1, S2, C5)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class DraFiles:
         return os.path.isdir(self.root)
 
     def read(self, request: Request, askers: int = 1) -> Allocation:
-        """The devices that answer a request by claim, with what comes along as the driver says.
+        """The devices that answer a request by claim, with the siblings that the driver names.
 
         Args:
             request: has a claim.

@@ -121,7 +121,7 @@ class _NeedReader:
             return function
 
     def _take_slot(self, beginning: str) -> None:
-        """The functions whose names begin so, and the groups of those that may come along (S2)."""
+        """The functions whose names begin so, and the groups of those that may be siblings (S2)."""
         for number in "01234567":
             name = beginning + number
             if name in self._taken:

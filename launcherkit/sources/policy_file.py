@@ -97,7 +97,7 @@ class WrittenPolicy(_Written):
 
     siblings: Siblings | None = Field(
         None,
-        description="Which sibling functions come along: all of the card's slot, all of the IOMMU group, those "
+        description="Which sibling functions are attached: all of the card's slot, all of the IOMMU group, those "
         "that the "
         "environment lists, or none; reserve attaches the slot's and doesn't show them to the guest. Default: slot",
     )

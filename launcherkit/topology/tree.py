@@ -124,7 +124,7 @@ class GuestFunction:
     source: str
     """Its address on the host, or the UUID of a mediated device."""
     request: str
-    """The name of the request that it answers, or that it comes along with."""
+    """The name of the request that it answers, or of whose device it is a sibling."""
     role: Role
     why: str
     """Why it is here, in words."""

@@ -98,7 +98,7 @@ def test_it_tells_the_primary_the_sibling_and_where_they_go(case: Case) -> None:
     words = case.words(**{VARIABLE: "0000:e1:00.0"})
     assert "[10de:2204]" in line_with(words, "0000:e1:00.0", "primary")
     assert "[10de:1aef]" in line_with(words, "0000:e1:00.1", "sibling")
-    assert "comes along: in the same IOMMU group 44" in words
+    assert "attached: in the same IOMMU group 44" in words
     assert "guest 0000:03:00.0, multifunction, alias ua-gpu-gpu1, added" in words
     assert "guest 0000:03:00.1, alias ua-gpu-gpu1-fn1, added" in words
     assert "pcie-root-port of index 3" in words
@@ -133,7 +133,7 @@ def test_it_tells_what_was_allocated_beyond_the_requests(case: Case) -> None:
 def test_a_function_that_is_asked_for_by_name_and_rides_along_is_told_as_both(case: Case) -> None:
     case.asks_for(GPU, host_devices=("nvidia.com/AUDIO",))
     words = case.words(**{VARIABLE: "0000:e1:00.0", "PCI_RESOURCE_NVIDIA_COM_AUDIO": "0000:e1:00.1"})
-    assert "comes along: hostDevices 'dev1' asks for nvidia.com/AUDIO" in words
+    assert "attached: hostDevices 'dev1' asks for nvidia.com/AUDIO" in words
     assert "1 device, 2 hostdevs" in words
 
 
@@ -392,7 +392,7 @@ def test_from_sysfs_it_knows_where_a_function_is_though_the_guest_has_no_cells(c
 
 def test_a_function_that_is_reserved_is_not_shown_to_the_guest(case: Case) -> None:
     words = case.words("--siblings", "reserve", **{VARIABLE: "0000:e1:00.0"})
-    assert "comes along: in the same IOMMU group 44\n" in words
+    assert "attached: in the same IOMMU group 44\n" in words
     assert "not shown  ← 0000:e1:00.1" in words
 
 

@@ -1,4 +1,4 @@
-"""The tree of a host with a VM: what goes where, what comes along, what is in the way."""
+"""The tree of a host with a VM: what goes where, its siblings, what is in the way."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_each_function_says_which_request_it_goes_to_and_the_guest_where_it_is_f
     }
     assert arrows == {
         "0000:01:00.0": "gpu2",
-        "0000:01:00.1": "gpu2, comes along",
+        "0000:01:00.1": "gpu2, sibling",
         "0000:e1:00.0": "gpu1",
-        "0000:e1:00.1": "gpu1, comes along",
+        "0000:e1:00.1": "gpu1, sibling",
     }
     assert "0000:05:00.0  \u2190 0000:e1:00.0  gpu1\n" in guest
 
@@ -66,7 +66,7 @@ def test_each_function_says_which_request_it_goes_to_and_the_guest_where_it_is_f
 def test_what_stays_on_the_host_says_why(tmp_path: Path) -> None:
     text = run(with_audio_on_the_host(tmp_path, iommu_group=45)).stdout
     assert "stays: in IOMMU group 45" in text
-    assert text.count("comes along") == 2
+    assert text.count(", sibling") == 2
 
 
 def test_where_the_vm_could_not_start_the_picture_has_the_code_and_the_errors_follow(blocked: Path) -> None:

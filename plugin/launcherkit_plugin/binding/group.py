@@ -197,7 +197,7 @@ def wanted_functions(
     match: Callable[[PciFunction], PciRule | None],
     wants: Callable[[PciRule], bool] = lambda rule: rule.bind,
 ) -> dict[PciAddress, PciRule]:
-    """The functions of rules with ``bind``, and those that come along with them from their slots (S1), with the rule.
+    """The functions of rules with ``bind``, and their siblings in the same slots (S1), with the rule.
 
     VFs of vGPU cards keep their own driver (G4).
 

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.process.edge import tell_notes, write_stdout
-from launcherkit.render.columns import counted
 from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.config import AUTO
 
@@ -49,5 +48,6 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         else f", {sum(rule.dra for rule in config.rules)} of them by DRA as {config.dra.driver}"
     )
     words = ", ".join(f"{number} {one if number == 1 else many}" for number, one, many in found)
-    write_stdout(f"{args.config}: fine: {words}{by_dra}, {counted(len(config.aliases), 'name')} of its own\n".encode())
+    aliases = f"{len(config.aliases)} alias" + ("" if len(config.aliases) == 1 else "es")
+    write_stdout(f"{args.config}: fine: {words}{by_dra}, {aliases}\n".encode())
     return 0

@@ -22,7 +22,7 @@ class NodeSets(NamedTuple):
     groups: tuple[str, ...] | None
     """VFIO's container and all groups; None where one is missing."""
     cdevs: tuple[str, ...] | None
-    """iommufd and VFIO's character devices of all functions; None where one is missing. VFIO's container comes along
+    """iommufd and VFIO's character devices of all functions; None where one is missing. VFIO's container is added
     where the node has it: QEMU doesn't open it, but libvirt 12.8 passes nothing through where it isn't there."""
     has_iommufd: bool
     """Whether the node has ``/dev/iommu``."""
@@ -207,7 +207,7 @@ class PciPlan(NamedTuple):
 
 
 def plan_of(address: PciAddress, rule: PciRule, host: HostFacts, root: str) -> PciPlan:
-    """The plan for a primary, with what comes along as the reader in the pod will see it (S1, S2)."""
+    """The plan for a primary, with the siblings that the reader in the pod will see (S1, S2)."""
     functions = _attached(address, rule, host)
     return PciPlan(functions, node_sets(functions, host), fingerprint_of(functions, host, root))
 

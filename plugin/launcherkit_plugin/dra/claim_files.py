@@ -156,7 +156,7 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
 
 
 def sibling_attributes(siblings: Iterable[str]) -> Attributes:
-    """The addresses of what comes along with a device, comma-separated: ``siblings``, and where they are too long for
+    """The addresses of a device's siblings, comma-separated: ``siblings``, and where they are too long for
     one attribute ``siblings2`` and so on.
     """
     values: list[str] = []

@@ -101,7 +101,7 @@ class PciRule(NamedTuple):
     name: str | None = None
     """``nvidia.com/GA102``."""
     siblings: Siblings = "slot"
-    """What comes along with a device (S1); must be the same for the reader in the pod."""
+    """Which siblings a device has (S1); must be the same for the reader in the pod."""
     list_siblings: bool = False
     """The siblings are listed in the variable too, for readers without sysfs (K2)."""
     prefix: str = "PCI_RESOURCE"

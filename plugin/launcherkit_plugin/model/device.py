@@ -50,7 +50,7 @@ class Device(NamedTuple):
     groups: frozenset[int] = frozenset()
     """The IOMMU groups of all that is attached with it. Two devices that share one never go to two pods (K3)."""
     functions: tuple[PciAddress, ...] = ()
-    """All that is attached: the primary first, then what comes along; empty for an mdev."""
+    """All functions that are attached: the primary first, then its siblings; empty for an mdev."""
     path: tuple[str, ...] = ()
     """The bridges above it, from the root complex down: neighbours share a beginning."""
     description: str = ""

@@ -26,17 +26,14 @@ def test_a_good_one_is_told_to_be_fine(command: list[str], tmp_path: Path, capfd
     path.write_text("resources: [{select: [{vendors: [10de]}]}]\naliases: {T4: A, T5: B}")
     code, out, err = outcome(capfd, *command, str(path))
     assert (code, err) == (0, [])
-    assert out == f"{path}: fine: 1 rule for PCI functions, 0 for vGPUs, 2 names of its own\n"
+    assert out == f"{path}: fine: 1 rule for PCI functions, 0 for vGPUs, 2 aliases\n"
 
 
 def test_what_is_served_by_dra_is_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("resources: [{select: [{vendors: [10de]}], dra: true}, {select: [{vendors: [1002]}]}]")
     rules = f"{path}: fine: 2 rules for PCI functions, 0 for vGPUs"
-    assert (
-        outcome(capfd, *command, str(path))[1]
-        == f"{rules}, 1 of them by DRA as pci.launcherkit.io, 0 names of its own\n"
-    )
+    assert outcome(capfd, *command, str(path))[1] == f"{rules}, 1 of them by DRA as pci.launcherkit.io, 0 aliases\n"
     assert "2 of them by DRA" in outcome(capfd, *command, str(path), "--dra")[1]
 
 
