@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.imports import ROOT
+from tests.support.imports import ROOT, statements
 
 LONGEST = 60
 FOLDERS = ("launcherkit", "plugin", "benchmarks", "tests", "deploy", "release", "schemas")
@@ -32,10 +32,6 @@ def _sources() -> Iterator[Path]:
 
 
 def _functions(path: Path) -> Iterator[tuple[str, int]]:
-    todo: list[ast.AST] = [ast.parse(path.read_text())]
-    while todo:
-        for node in ast.iter_child_nodes(todo.pop()):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
-            if not isinstance(node, ast.expr):  # which has no function in it, and is most of a tree
-                todo.append(node)
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.support.imports import ROOT
+from tests.support.imports import PLUGIN, TRANSLATOR, statements
 
-FOLDERS = ("launcherkit", "plugin/launcherkit_plugin")
 FILLED = ("Collector", "list[Note]", "list[LauncherkitError]")
 
 
 def to_be_filled(tree: ast.AST) -> Iterator[str]:
     """The parameters that could only be there for the function to add to them."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
                 if each.annotation is not None and ast.unparse(each.annotation) in FILLED:
@@ -21,9 +20,8 @@ def to_be_filled(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_function_is_handed_a_list_of_notes_or_errors_to_fill() -> None:
-    sources = {path: path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
-    found = {str(path.relative_to(ROOT)): [*to_be_filled(ast.parse(text))] for path, text in sources.items()}
-    assert {path: names for path, names in found.items() if names} == {}
+    sources = {f"{each.name}.{name}": each.source_of(name) for each in (TRANSLATOR, PLUGIN) for name in each.modules}
+    assert {module: names for module, tree in sources.items() if (names := [*to_be_filled(tree)])} == {}
 
 
 def test_a_list_to_fill_is_noticed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,22 +30,33 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_second_run_restores_what_the_first_one_wrote(name: str, tmp_path: Path) -> None:
-    first = (GOLDEN / name / "expected.xml").read_bytes()
-    second, _ = translate_case(read_case(str(GOLDEN / name)), Scratch(str(tmp_path)), domain=stripped(first))
-    assert second == first
+@pytest.fixture
+def scratch(tmp_path: Path) -> Callable[[str], Scratch]:
+    """A folder for each case."""
+
+    def of(name: str) -> Scratch:
+        (tmp_path / name).mkdir()
+        return Scratch(str(tmp_path / name))
+
+    return of
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_second_run_in_a_sidecar_without_variables_restores_it_too(name: str, tmp_path: Path) -> None:
-    first = (GOLDEN / name / "expected.xml").read_bytes()
-    case = read_case(str(GOLDEN / name))
-    settings = {key: value for key, value in case.written.env.items() if key.startswith("LAUNCHERKIT_")}
-    flags = (*case.written.flags, "--dra-dir", "nothing-by-claim")
-    sidecar = replace(case, written=case.written.model_copy(update={"env": settings, "flags": flags}))
-    second, _ = translate_case(sidecar, Scratch(str(tmp_path)), domain=stripped(first))
-    assert second == first
+def test_the_second_run_restores_what_the_first_one_wrote(scratch: Callable[[str], Scratch]) -> None:
+    for name in CASES:
+        first = (GOLDEN / name / "expected.xml").read_bytes()
+        second, _ = translate_case(read_case(str(GOLDEN / name)), scratch(name), domain=stripped(first))
+        assert second == first, name
+
+
+def test_a_second_run_in_a_sidecar_without_variables_restores_it_too(scratch: Callable[[str], Scratch]) -> None:
+    for name in CASES:
+        first = (GOLDEN / name / "expected.xml").read_bytes()
+        case = read_case(str(GOLDEN / name))
+        settings = {key: value for key, value in case.written.env.items() if key.startswith("LAUNCHERKIT_")}
+        flags = (*case.written.flags, "--dra-dir", "nothing-by-claim")
+        sidecar = replace(case, written=case.written.model_copy(update={"env": settings, "flags": flags}))
+        second, _ = translate_case(sidecar, scratch(name), domain=stripped(first))
+        assert second == first, name
 
 
 def test_the_golden_second_pass_is_the_first_one_stripped() -> None:

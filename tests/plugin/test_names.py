@@ -6,10 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.support.imports import ROOT, Package
-
-PLUGIN = Package(ROOT / "plugin" / "launcherkit_plugin")
-TRANSLATOR = Package(ROOT / "launcherkit")
+from tests.support.imports import PLUGIN, TRANSLATOR, Package
 
 SAME = {
     "completion": "what shells need of the program",

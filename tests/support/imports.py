@@ -23,7 +23,7 @@ class Package:
         """Every module by its name below the package: '' is the package itself."""
         self._known = set(self.modules)
 
-    @cache  # noqa: B019  # there are two packages, for as long as tests run
+    @cache  # noqa: B019  # there are two packages, below, for as long as tests run
     def source_of(self, module: str) -> ast.Module:
         path = self._folder.joinpath(*filter(None, module.split(".")))
         return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
@@ -63,6 +63,11 @@ class Package:
         except CycleError as error:
             return " -> ".join(f"{self.name}.{module}" for module in error.args[1])
         return None
+
+
+TRANSLATOR = Package(ROOT / "launcherkit")
+PLUGIN = Package(ROOT / "plugin" / "launcherkit_plugin")
+"""One of each for all tests, for every source is parsed only once."""
 
 
 class Rules(NamedTuple):
@@ -112,9 +117,19 @@ def room(module: str) -> str:
     return module.partition(".")[0]
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements in a tree, in any order; most of a tree are expressions, which have none in them."""
+    todo = [tree]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if not isinstance(node, ast.expr):
+                yield node
+                todo.append(node)
+
+
 def imported_by(tree: ast.AST) -> Iterator[str]:
     """Full names of what a tree imports anywhere in it, for types too; ``from x import y`` gives ``x.y``."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
