@@ -159,7 +159,7 @@ class Allocator:
         devices, members = offer.resource.devices, self._members()
         blocked = members.blocked(offer.resource, available)
         if offer.resource.replicas:
-            return spread(devices, available, must_include, size, blocked)
+            return spread(devices, available, must_include, size, blocked, packed=offer.resource.packed)
         since = {
             key: moment
             for key in available

@@ -1,4 +1,4 @@
-"""Which replicas of shared cards a container should rather get: those of the cards with the fewest users (K10)."""
+"""Which replicas of shared cards a container should rather get: by how many users the cards have (K10)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ def spread(
     must_include: Sequence[str],
     size: int,
     blocked: Sequence[str] = (),
+    *,
+    packed: bool = False,
 ) -> list[str]:
     """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
 
-    One after the other, each of the card of which the fewest are taken, as NVIDIA's device plugin does by default;
-    of several the one of which this request has the fewest, then the lowest.
+    One after the other, each of the card of which the fewest are taken, as NVIDIA's device plugin does by default; with
+    ``packed`` of which the most are, as it does by that policy. Of several the one of which this request has the
+    fewest, or the most, then the lowest.
 
     Args:
         devices: the IDs of the resource.
@@ -26,6 +29,7 @@ def spread(
         must_include: those of them that it has decided upon.
         size: how many.
         blocked: those that an Allocate would refuse; taken in this order, when nothing else is left.
+        packed: fill the cards one after the other.
     """
     chosen = list(dict.fromkeys(must_include))[:size]
     have = {*chosen, *blocked}
@@ -36,8 +40,9 @@ def spread(
     taken = Counter(map(without_replica, devices))
     taken.subtract({card: len(left) for card, left in free.items()})
     picked = Counter(map(without_replica, chosen))
+    sign = -1 if packed else 1
     while len(chosen) < size and free:
-        card = min(free, key=lambda each: (taken[each], picked[each], each))
+        card = min(free, key=lambda each: (sign * taken[each], sign * picked[each], each))
         chosen.append(free[card].pop())
         taken[card] += 1
         picked[card] += 1

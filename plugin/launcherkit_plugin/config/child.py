@@ -144,11 +144,11 @@ def _config(document: Any) -> Config:
 def _pci_rule(document: Any) -> PciRule:
     select, exclude, *rest = document
     rule = PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
-    by, nodes, cdi_kind, cdi_names = rule.container
+    by, nodes, *rest = rule.container
     return rule._replace(
         on_demand=None if rule.on_demand is None else OnDemand(*rule.on_demand),
         uses=tuple(rule.uses),
-        container=ContainerUse(by, tuple(nodes), cdi_kind, cdi_names),
+        container=ContainerUse(by, tuple(nodes), *rest),
         sharing=None if rule.sharing is None else Sharing(*rule.sharing),
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from launcherkit_plugin.config.fields import DeviceNode, ResourceName, Written
-from launcherkit_plugin.model.config import CardUse, CdiNames, ContainerBy, ContainerUse, Sharing, Use
+from launcherkit_plugin.model.config import CardUse, CdiNames, ContainerBy, ContainerUse, Sharing, SharingPolicy, Use
 
 
 class WrittenContainer(Written):
@@ -19,6 +19,11 @@ class WrittenContainer(Written):
         "device nodes. Default: environment for NVIDIA's cards, nodes for others.",
     )
     nodes: list[DeviceNode] = Field([], description="Further device nodes, such as /dev/nvidiactl.")
+    pass_nodes: bool = Field(
+        False,
+        alias="passDeviceSpecs",
+        description="By environment: the card's device nodes too, so that they stay in the container's device cgroup.",
+    )
     cdi_kind: str = Field(
         "nvidia.com/gpu",
         alias="cdiKind",
@@ -32,10 +37,12 @@ class WrittenContainer(Written):
         for field, key in {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}.items():
             if self.by != "cdi" and field in self.model_fields_set:
                 raise ValueError(f"{key} is for `by: cdi`")
+        if self.pass_nodes and self.by in ("cdi", "nodes"):
+            raise ValueError("passDeviceSpecs is for `by: environment`")
         return self
 
     def value(self) -> ContainerUse:
-        return ContainerUse(self.by, tuple(self.nodes), self.cdi_kind, self.cdi_names)
+        return ContainerUse(self.by, tuple(self.nodes), self.cdi_kind, self.cdi_names, self.pass_nodes)
 
 
 class WrittenSharing(Written):
@@ -50,9 +57,14 @@ class WrittenSharing(Written):
         alias="failRequestsGreaterThanOne",
         description="Refuse a container that requests more than one: it doesn't get more of a card by that.",
     )
+    policy: SharingPolicy = Field(
+        "distributed",
+        alias="allocationPolicy",
+        description="distributed: replicas of the cards of which the fewest are taken; packed: of which the most are.",
+    )
 
     def value(self) -> Sharing:
-        return Sharing(self.replicas, self.rename, self.one_a_request)
+        return Sharing(self.replicas, self.rename, self.one_a_request, self.policy)
 
 
 class WrittenNames(Written):
@@ -110,13 +122,26 @@ class WrittenUse(Written):
         if self.use == "container":
             fields |= {"bind": "bind", "environment": "environment", "siblings": "siblings"}
         if self.use == "kata":
-            fields |= {"environment": "environment", "dra": "dra"}
+            fields |= {"environment": "environment"}
         for field, key in fields.items():
             if field in self.model_fields_set and getattr(self, field) is not False:
                 raise ValueError(f"{key} is not for `use: {self.use}`")
-        by_cdi = self.container is not None and self.container.by == "cdi"
-        if getattr(self, "dra", False) and ("kata" in self.uses or self.sharing is not None or by_cdi):
-            raise ValueError("there is no Kata, no sharing and no `by: cdi` with dra")
         if self.use == "any" and getattr(self, "bind", False) is True:
             raise ValueError("with `bind: yes` no container could ever have them: say `bind: on-demand`")
+        return self
+
+    @model_validator(mode="after")
+    def _of_claims(self) -> WrittenUse:
+        """What pods get from the device plugin alone (D1)."""
+        have = {
+            "`use: kata`": self.use == "kata",
+            "`names.kata`": self.names is not None and self.names.kata is not None,
+            "`sharing`": self.sharing is not None,
+            "`container: {by: cdi}`": self.container is not None and self.container.by == "cdi",
+        }
+        alone = [key for key, is_so in have.items() if is_so]
+        if alone and getattr(self, "dra", False):
+            raise ValueError(
+                f"dra is not for {', '.join(alone)}: leave out `dra`, and the device plugin gives the cards"
+            )
         return self

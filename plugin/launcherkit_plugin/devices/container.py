@@ -15,7 +15,15 @@ from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import Host
-from launcherkit_plugin.devices.container_card import CardLook, ReadCard, container_grant, given_by, what_lacks
+from launcherkit_plugin.devices.container_card import (
+    CardLook,
+    GivenCard,
+    ReadCard,
+    container_grant,
+    given_by,
+    own_nodes,
+    what_lacks,
+)
 from launcherkit_plugin.devices.lasting import Lasting
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.devices.selectors import primaries
@@ -128,7 +136,8 @@ class ContainerProvider:
                 devices,
                 dra=rule.dra,
                 use="container",
-                replicas=_replicas(rule),
+                replicas=0 if rule.sharing is None else rule.sharing.replicas,
+                packed=rule.sharing is not None and rule.sharing.policy == "packed",
             )
             for name, devices in sorted(found.items())
             for rule in (self._rules[name],)
@@ -228,12 +237,11 @@ class ContainerProvider:
             away = [address for address in cards if _is_on_vfio(address, await self._facts(address))]
             if away:
                 await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
-        looks = [(rule.container, *await self._look_again(resource, address)) for address in cards]
+        looks = [GivenCard(rule.container, *await self._look_again(resource, address)) for address in cards]
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
             return grant
-        own = (look.nodes if by == "nodes" else () for _, by, look in looks)
-        return grant._replace(each=dict(zip(ids, own, strict=True)))
+        return grant._replace(each=dict(zip(ids, map(own_nodes, looks), strict=True)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -278,10 +286,6 @@ _NOTHING = CardLook((), None, None)
 def _ids(card: str, sharing: Sharing | None) -> Iterator[str]:
     """The IDs by which a card is advertised: its own, or one for each replica as NVIDIA's device plugin forms them."""
     return (f"{card}::{number}" for number in range(sharing.replicas)) if sharing else iter((card,))
-
-
-def _replicas(rule: PciRule) -> int:
-    return 0 if rule.sharing is None else rule.sharing.replicas
 
 
 def _cards_of(resource: Resource, ids: Iterable[str]) -> list[PciAddress]:

@@ -30,6 +30,14 @@ class CardLook(NamedTuple):
     """NVIDIA's index."""
 
 
+class GivenCard(NamedTuple):
+    """A card that a container gets."""
+
+    use: ContainerUse
+    by: ContainerBy
+    look: CardLook
+
+
 ReadCard: TypeAlias = Callable[[PciAddress], CardLook]
 
 
@@ -65,7 +73,13 @@ def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None
     return None
 
 
-def container_grant(uses: Sequence[tuple[ContainerUse, ContainerBy, CardLook]], *, annotate: bool) -> Grant:
+def own_nodes(given: GivenCard) -> tuple[str, ...]:
+    """The card's device nodes, where the container gets them from us."""
+    by_us = given.by == "nodes" or (given.by == "environment" and given.use.pass_nodes)
+    return given.look.nodes if by_us else ()
+
+
+def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
     """What a container gets for cards, in the order of the request.
 
     Args:
@@ -78,7 +92,7 @@ def container_grant(uses: Sequence[tuple[ContainerUse, ContainerBy, CardLook]], 
         for use, by, look in uses
         if by == "cdi"
     )
-    nodes = [node for _, by, look in uses if by == "nodes" for node in look.nodes]
+    nodes = [node for given in uses for node in own_nodes(given)]
     return Grant(
         {VISIBLE: ",".join(visible)} if visible else {},
         _each_once((*nodes, *(node for use, _, _ in uses for node in use.nodes))),

@@ -29,6 +29,7 @@ ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]
 a name for it; or its device nodes are given."""
 
 CdiNames: TypeAlias = Literal["uuid", "index"]
+SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 """What the vendor's CDI files call cards."""
 
 GiveBack: TypeAlias = Literal["always", "never"]
@@ -80,6 +81,8 @@ class ContainerUse(NamedTuple):
     """Device nodes that they get beside those of the card."""
     cdi_kind: str = "nvidia.com/gpu"
     cdi_names: CdiNames = "uuid"
+    pass_nodes: bool = False
+    """By ``environment``: the nodes of the card too."""
 
 
 class Sharing(NamedTuple):
@@ -90,6 +93,9 @@ class Sharing(NamedTuple):
     """The resource's name ends in ``.shared``."""
     one_a_request: bool = False
     """A container that requests more than one is refused."""
+    policy: SharingPolicy = "distributed"
+    """``distributed``: a container should get replicas of the cards of which the fewest are taken; ``packed``: of which
+    the most are, so that other cards stay whole for VMs."""
 
 
 class PciRule(NamedTuple):

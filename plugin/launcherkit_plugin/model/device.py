@@ -92,6 +92,8 @@ class Resource(NamedTuple):
     """Containers may have devices of one IOMMU group, and replicas of one device, beside each other (K10)."""
     replicas: int = 0
     """How many IDs each card has, ``<ID>::0`` and so on; 0: its own alone."""
+    packed: bool = False
+    """Replicas of the cards of which the most are taken come first, not of which the fewest are."""
     lists_siblings: bool = False
     """Its variable lists what goes along, too."""
 

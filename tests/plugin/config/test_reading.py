@@ -51,8 +51,12 @@ resources:
     select: [{vendors: [10de]}]
     use: container
     container: {by: cdi, nodes: [/dev/nvidiactl], cdiKind: example.com/gpu, cdiNames: index}
-    sharing: {replicas: 4, renameByDefault: true, failRequestsGreaterThanOne: true}
-  - {select: [{vendors: [1002]}], use: any, names: {vm: a/VM, kata: a/KATA, container: a/C}, environment: {void: false}}
+    sharing: {replicas: 4, renameByDefault: true, failRequestsGreaterThanOne: true, allocationPolicy: packed}
+  - select: [{vendors: [1002]}]
+    use: any
+    names: {vm: a/VM, kata: a/KATA, container: a/C}
+    container: {passDeviceSpecs: true}
+    environment: {void: false}
 vgpu:
   mediatedDevices:
     - {types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X, dra: true}
@@ -126,12 +130,13 @@ def test_every_key_says_its_part(path: Path) -> None:
                 name="nvidia.com/gpu",
                 uses=("container",),
                 container=ContainerUse("cdi", ("/dev/nvidiactl",), "example.com/gpu", "index"),
-                sharing=Sharing(4, rename=True, one_a_request=True),
+                sharing=Sharing(4, rename=True, one_a_request=True, policy="packed"),
                 void=True,
             ),
             PciRule(
                 (Selector(vendors=frozenset({0x1002})),),
                 uses=("vm", "kata", "container"),
+                container=ContainerUse(pass_nodes=True),
                 names={"vm": "a/VM", "kata": "a/KATA", "container": "a/C"},
             ),
         ),
@@ -345,10 +350,29 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources: [{use: any, bind: yes, select: [{vendors: [10de]}]}]",
             "resources.0: with `bind: yes` no container could ever have them: say `bind: on-demand`",
         ),
-        ("resources: [{use: kata, dra: yes, select: [{vendors: [10de]}]}]", "resources.0: dra is not for `use: kata`"),
+        (
+            "resources: [{use: kata, dra: yes, select: [{vendors: [10de]}]}]",
+            "resources.0: dra is not for `use: kata`: leave",
+        ),
         (
             "resources: [{use: any, dra: yes, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
-            "resources.0: there is no Kata, no sharing and no `by: cdi` with dra",
+            "resources.0: dra is not for `sharing`: leave out `dra`, and the device plugin gives the cards",
+        ),
+        (
+            "resources: [{use: any, names: {vm: a/A, kata: a/B}, dra: yes, select: [{vendors: [10de]}]}]",
+            "resources.0: dra is not for `names.kata`: leave out `dra`",
+        ),
+        (
+            "resources: [{use: any, container: {by: cdi}, sharing: {replicas: 2}, dra: yes, select: [{virtual: no}]}]",
+            "resources.0: dra is not for `sharing`, `container: {by: cdi}`: leave out `dra`",
+        ),
+        (
+            "resources: [{use: container, container: {by: nodes, passDeviceSpecs: yes}, select: [{vendors: [10de]}]}]",
+            "resources.0.container: passDeviceSpecs is for `by: environment`",
+        ),
+        (
+            "resources: [{use: any, sharing: {replicas: 2, allocationPolicy: full}, select: [{vendors: [10de]}]}]",
+            "resources.0.sharing.allocationPolicy: Input should be 'distributed' or 'packed'",
         ),
         (
             "resources: [{names: {vm: a/A, kata: a/B}, select: [{vendors: [10de]}]}]",

@@ -128,6 +128,15 @@ def test_further_nodes_are_a_list_in_the_configuration(tree: HostTree) -> None:
     assert node.grant(UUID).nodes == ("/dev/nvidiactl",)
 
 
+def test_the_nodes_of_nvidias_cards_can_be_passed_beside_the_variable(tree: HostTree) -> None:
+    use = ContainerUse(nodes=("/dev/nvidiactl",), pass_nodes=True)
+    grant = Node(tree, RULE._replace(container=use)).grant(UUID2, UUID)
+    assert grant.env == {"NVIDIA_VISIBLE_DEVICES": f"{UUID2},{UUID}"}
+    assert grant.nodes == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
+    shared = Node(tree, SHARED._replace(container=use)).grant(f"{UUID}::1", f"{UUID}::2")
+    assert shared.nodes == ("/dev/nvidia1", "/dev/nvidiactl")
+
+
 def test_a_driver_that_has_no_node_for_containers_makes_the_card_unhealthy(tree: HostTree) -> None:
     rebind(tree, CARD, "snd_hda_intel")
     (tree.root / f"proc/driver/nvidia/gpus/{CARD}/information").unlink()
@@ -225,6 +234,16 @@ def test_requests_are_spread_over_the_cards(tree: HostTree) -> None:
     assert prefer(GPU, free, [], 1) == [f"{UUID2}::1"]
     assert prefer(GPU, free, [f"{UUID}::2"], 3) == [f"{UUID}::2", f"{UUID2}::1", f"{UUID2}::2"]
     assert prefer(GPU, free[:1], [], 2) == free[:1]
+
+
+def test_requests_can_fill_one_card_after_the_other(tree: HostTree) -> None:
+    node = Node(tree, RULE._replace(sharing=Sharing(4, policy="packed")))
+    everything = list(node.resource.devices)
+    prefer = node.allocator.prefer
+    assert prefer(GPU, everything, [], 5) == [*(f"{UUID}::{number}" for number in range(4)), f"{UUID2}::0"]
+    free = [key for key in everything if key != f"{UUID2}::0"]
+    assert prefer(GPU, free, [], 1) == [f"{UUID2}::1"]
+    assert prefer(GPU, free, [f"{UUID}::0"], 4) == [f"{UUID}::0", f"{UUID}::1", f"{UUID}::2", f"{UUID}::3"]
 
 
 def test_requests_for_more_than_one_can_be_refused(tree: HostTree) -> None:
