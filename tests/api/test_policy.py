@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deploy.render import DEPLOY
-from launcherkit_plugin.webhook.patch import patch
+from launcherkit_plugin.webhook.review import patch
 from tests.api.applying import applied, apply, delete
 from tests.cluster.test_manifests import CRDS, NAMESPACE, dropped
 from tests.plugin.webhook.test_patch import HOOK, HOOKED, LEFT, LICENCE

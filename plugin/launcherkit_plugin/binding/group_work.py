@@ -13,9 +13,8 @@ from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
 from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
 from launcherkit_plugin.binding.in_use import Holders, by_address, holders_of, read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.host.driver_nodes import driver_nodes
+from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
-from launcherkit_plugin.host.nvidia import nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver

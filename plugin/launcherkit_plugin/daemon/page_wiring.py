@@ -12,7 +12,7 @@ from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.model.config import NODE, PageChoice
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import PageNotServed
-from launcherkit_plugin.page.recent import RecentChanges
+from launcherkit_plugin.page.view import RecentChanges
 from launcherkit_plugin.telemetry.http import Page, Served
 from launcherkit_plugin.telemetry.reporter import Log
 

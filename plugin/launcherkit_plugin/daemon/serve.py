@@ -336,8 +336,8 @@ def _recorder(
     """What writes the node down for others, where that is wanted."""
     if not options.publish_node:
         return lambda facts, resources, usage, nodes: None  # noqa: ARG005
+    from launcherkit_plugin.rehearsal.node_record import NodeRecorder
     from launcherkit_plugin.rehearsal.offer import NodeOffer
-    from launcherkit_plugin.rehearsal.recorder import NodeRecorder
 
     recorder = NodeRecorder(wiring.host, cluster.publish_record, time.monotonic)
     return lambda facts, resources, usage, nodes: recorder.take(NodeOffer("", facts, resources, usage, nodes))

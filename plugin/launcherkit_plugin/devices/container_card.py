@@ -9,8 +9,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import cdi_annotation, cdi_name
-from launcherkit_plugin.host.driver_nodes import card_nodes
-from launcherkit_plugin.host.nvidia import NVIDIA, nvidia_card
+from launcherkit_plugin.host.driver_nodes import NVIDIA, card_nodes, nvidia_card
 from launcherkit_plugin.model.config import ContainerBy, ContainerUse
 from launcherkit_plugin.model.device import Grant
 

@@ -34,8 +34,8 @@ from launcherkit_plugin.devices.nodes import (
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.devices.uses import name_for
+from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
-from launcherkit_plugin.host.nvidia import NVIDIA
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy

@@ -12,11 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_of, prepared
+from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_left, files_of, prepared, remove_empty, strays
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
-from launcherkit_plugin.dra.strays import files_left, remove_empty, strays
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.watch import Wakeup

@@ -1,12 +1,86 @@
-"""The device nodes by which processes use a function through its host driver: ``/dev/dri/card1``, ``/dev/nvidia0``."""
+"""The device nodes by which processes use a function through its host driver, ``/dev/dri/card1`` or ``/dev/nvidia0``;
+and what NVIDIA's driver says of its cards in proc, for which its library isn't needed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
+from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.host.nvidia import nvidia_card, read_short
+from launcherkit.model.value import NamedTuple
+
+NVIDIA = 0x10DE
+"""The vendor."""
+
+GPUS = "driver/nvidia/gpus"
+"""Below proc: a folder for each card that has the driver, named by its address."""
+
+_BYTES = 4096
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class NvidiaCard(NamedTuple):
+    """A card with NVIDIA's driver."""
+
+    minor: int | None
+    """Of its node: 2 is ``/dev/nvidia2``."""
+    uuid: str | None
+    """``GPU-5a0c...``; None as long as the driver doesn't know it: question marks stand there until the card has been
+    opened once."""
+    number: int
+    """Its index among the cards that have the driver, by address, as NVIDIA's tools count them."""
+
+
+def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
+    """What the driver says of a card; None where the card doesn't have it.
+
+    Args:
+        proc: where the host's proc file system is mounted.
+        address: the card's.
+
+    Raises:
+        UnreadableFile: it can't be read.
+    """
+    path = f"{proc}/{GPUS}/{address}/information"
+    text = read_short(path)
+    if text is None:
+        return None
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    minor, uuid = said.get("Device Minor", ""), said.get("GPU UUID", "")
+    before = [name for name in os.listdir(f"{proc}/{GPUS}") if name < str(address)]
+    return NvidiaCard(int(minor) if minor.isdecimal() else None, uuid if _UUID.fullmatch(uuid) else None, len(before))
+
+
+def nvidia_uuids(proc: str) -> Mapping[str, str]:
+    """The addresses of all cards that have the driver, by UUID; what can't be read is left out."""
+    found = {}
+    try:
+        for name in os.listdir(f"{proc}/{GPUS}"):
+            card = nvidia_card(proc, PciAddress.parse(name))
+            if card is not None and card.uuid is not None:
+                found[card.uuid] = name
+    except (OSError, ValueError, UnreadableFile):
+        pass  # not NVIDIA's, or going at this moment
+    return found
+
+
+def read_short(path: str) -> str | None:
+    """A short file; None where it isn't there, or goes while it is read.
+
+    Raises:
+        UnreadableFile: it can't be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(_BYTES).decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as problem:
+        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem
+
 
 _NVIDIA_MAJOR = 195
 

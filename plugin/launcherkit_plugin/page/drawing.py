@@ -1,4 +1,5 @@
-"""Draws the page: resources, what is Unhealthy, who holds what, the tree of ``launcherkit topology``, the last changes.
+"""Draws the page: resources, what is Unhealthy and what to do, who holds what, the tree of ``launcherkit topology``,
+the last changes.
 
 Whatever the node has, the page has a bound.
 """
@@ -14,16 +15,43 @@ from datetime import UTC, datetime
 from html import escape
 from typing import cast
 
+from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import counted, visible
 from launcherkit.render.page import sheet, tree
 from launcherkit.render.paper import PAPER
 from launcherkit.topology.holders import vm_of
 from launcherkit.topology.tree import HeldDevice, HostTopology
 from launcherkit_plugin.model.device import Reason
-from launcherkit_plugin.page.advice import ADVICE
 from launcherkit_plugin.page.looks import SCRIPT, STYLE
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice
 from launcherkit_plugin.telemetry.reporter import USUAL
+
+
+class Advice(NamedTuple):
+    """For people who look after the node."""
+
+    text: str
+    code: str = ""
+    """Of the error whose page says more."""
+
+
+ADVICE: Mapping[Reason, Advice] = {
+    "gone": Advice("See `dmesg` and the slot; `echo 1 > /sys/bus/pci/rescan` looks for it again.", "LK203"),
+    "driver": Advice("Bind it to vfio-pci: `bind: true` in the rule, or `launcherkit-plugin bind`.", "LK204"),
+    "no-group": Advice("Turn the IOMMU on, in the firmware and on the kernel's command line.", "LK204"),
+    "not-viable": Advice("Bind all of its IOMMU group to vfio-pci, or choose a slot with a group of its own.", "LK204"),
+    "node": Advice("Load vfio-pci: `modprobe vfio-pci`. In a pod, mount /dev/vfio.", "LK205"),
+    "config-space": Advice("Reset the card or turn the machine's power off and on; see `dmesg` for why.", "LK208"),
+    "asleep": Advice("Set `d3cold_allowed` to 0 and `power/control` to on, for all of its group.", "LK207"),
+    "mate-in-use": Advice("Nothing: it can be had again when that pod has ended.", "LK714"),
+    "other-use": Advice("Nothing: it can be had again when its other use has ended.", "LK843"),
+    "other-type": Advice("Nothing: it can be had when the vGPUs of the other type are gone."),
+    "no-room": Advice("Nothing: it can be had when vGPUs of that card are gone."),
+    "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
+    "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
+}
+"""Every reason has some."""
+
 
 MOST_UNHEALTHY, MOST_BUSY, MOST_HELD = 100, 200, 300
 """So many rows are drawn of a kind."""

@@ -17,8 +17,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.model.watched import Watched
-from launcherkit_plugin.page.recent import RecentChanges
-from launcherkit_plugin.page.view import NodeView, dump_view, holders_of, unhealthy_of
+from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
 from launcherkit_plugin.telemetry.http import Answer, Page
 
 COMMAND = command_of("launcherkit_plugin.page.child")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Holder, Resource, Usage, UsageSource
-from launcherkit_plugin.telemetry.reporter import EventType
+from launcherkit_plugin.telemetry.reporter import EventType, Recorder
 
 
 class NodeChange(NamedTuple):
@@ -119,3 +120,33 @@ def load_view(text: bytes) -> NodeView:
         tuple(PageHolder(*each) for each in held),
         tuple(NodeChange(*each) for each in changes),
     )
+
+
+_MOST = 30
+_CHARACTERS = 1024
+
+
+class RecentChanges:
+    """Remembers the last few changes, and passes all of them on.
+
+    Args:
+        further: who else is told.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, further: Recorder, clock: Callable[[], float]) -> None:
+        self._further = further
+        self._clock = clock
+        self._kept: deque[NodeChange] = deque(maxlen=_MOST)
+        self.told: Callable[[], object] = lambda: None
+        """Called after each; from any thread."""
+
+    def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
+        """See `Recorder.event`."""
+        self._further.event(type, reason, message)
+        self._kept.appendleft(NodeChange(self._clock(), type, reason, message[:_CHARACTERS]))
+        self.told()
+
+    def newest_first(self) -> tuple[NodeChange, ...]:
+        """Those that are remembered."""
+        return tuple(self._kept)

@@ -1,24 +1,29 @@
 """A node written down for others: its snapshot, what its daemon advertises, and which devices somebody has.
 
-No serial number, no name of a host, pod or VM is in it, and nothing that a container was given.
+No serial number, no name of a host, pod or VM is in it, and nothing that a container was given. The daemon does so when
+something has changed, and at most once a minute.
 """
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import json
 import zlib
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.checked_json import Fields, flag, natural, parse_json, text
+from launcherkit.sources.host import Host
 from launcherkit.sources.problems import Problems
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.snapshot_reader import load
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord
-from launcherkit_plugin.rehearsal.offer import NodeOffer, held_ids
+from launcherkit_plugin.rehearsal.offer import NodeOffer, held_ids, with_topology
 
 FORMAT = "launcherkit.io/node/v1"
 MOST_BYTES = 900_000
@@ -170,3 +175,52 @@ def _choice(value: object) -> NodeChoice:
     if value not in _CHOICES:
         raise ValueError
     return cast("NodeChoice", value)
+
+
+PAUSE_SECONDS = 60.0
+
+
+class NodeRecorder:
+    """Sends a record of the node on its way.
+
+    Args:
+        host: read for what the daemon doesn't need itself: its NUMA nodes, and all about what is advertised.
+        send: takes ``{"record": ...}``, or ``{"problem": ...}`` where there can be none.
+        clock: seconds on a monotonic clock.
+    """
+
+    def __init__(self, host: Host, send: Callable[[Mapping[str, str]], None], clock: Callable[[], float]) -> None:
+        self._host = host
+        self._send = send
+        self._clock = clock
+        self._at = -PAUSE_SECONDS
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a record is being made."""
+        return self._work is not None and not self._work.done()
+
+    def take(self, offer: NodeOffer) -> None:
+        """What there is now. Never waits; what comes too soon is left to the daemon's next look."""
+        now = self._clock()
+        if now - self._at >= PAUSE_SECONDS and not self.busy:
+            self._at = now
+            self._work = asyncio.create_task(self._record(offer))
+
+    async def _record(self, offer: NodeOffer) -> None:
+        """In a thread: a device that doesn't answer holds up nothing but its node's record (K9)."""
+        try:
+            packed = await asyncio.to_thread(_packed, self._host, offer)
+        except LauncherkitError as error:
+            self._send({"problem": error.message})
+            return
+        if len(packed) > MOST_BYTES:
+            self._send({"problem": f"the record has {len(packed)} bytes, more than {MOST_BYTES}"})
+        else:
+            self._send({"record": packed})
+
+
+def _packed(host: Host, offer: NodeOffer) -> str:
+    offer = with_topology(offer, host)
+    return pack(record_of(offer._replace(facts=offer.facts._replace(unknown={}, events=None))))

@@ -1,13 +1,109 @@
-"""AdmissionReview of ``admission.k8s.io/v1``: what the API server asks, and the answer."""
+"""AdmissionReview of ``admission.k8s.io/v1``: what the API server asks, and the answer, with the patch that an
+injection makes of a pod; pure. It is what the policy of the same injection does.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
-from launcherkit_plugin.webhook.injection import Injection, ParameterValues
-from launcherkit_plugin.webhook.patch import NoParameter, patch
+from launcherkit_plugin.webhook.injection import PARAMETER, Injection, ParameterValues
+
+PatchStep: TypeAlias = dict[str, Any]
+"""An operation of a JSON patch (RFC 6902)."""
+
+
+class NoParameter(Exception):
+    """A parameter that an injection uses isn't set; the text is its key."""
+
+
+def patch(pod: Mapping[str, Any], injection: Injection, parameters: ParameterValues) -> list[PatchStep]:
+    """The steps that add to a pod what it lacks; none where it isn't meant, or has one of the additions already.
+
+    Args:
+        pod: as the API server sends it; lists that are missing are empty.
+        injection: what is added to which pods.
+        parameters: what stands in for ``${KEY}``.
+
+    Raises:
+        NoParameter: one that is needed isn't there.
+    """
+    spec = pod["spec"]
+    if not _is_meant(pod, injection, parameters) or _has_some(spec, injection):
+        return []
+    claims = next((_claims(each) for each in _containers(spec) if each["name"] == injection.claims), [])
+    steps = []
+    for field, items in injection.additions().items():
+        if not spec.get(field):
+            steps.append(_added(f"/spec/{field}", []))
+        for item in items:
+            value = _filled(item, parameters)
+            if claims and field != "volumes":
+                value["resources"] = {**value.get("resources", {}), "claims": claims}
+            steps.append(_added(f"/spec/{field}/-", value))
+    return steps
+
+
+def _added(path: str, value: object) -> PatchStep:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _is_meant(pod: Mapping[str, Any], injection: Injection, parameters: ParameterValues) -> bool:
+    when, spec = injection.when, pod["spec"]
+    labels = pod.get("metadata", {}).get("labels") or {}
+    if any(labels.get(name) != value for name, value in when.labels.items()):
+        return False
+    if when.volume and all(each["name"] != when.volume for each in spec.get("volumes") or ()):
+        return False
+    if when.runtime_classes:
+        name = spec.get("runtimeClassName")
+        if not name or name not in _filled(when.runtime_classes, parameters).split(" "):
+            return False
+    if not when.resources:
+        return True
+    if when.wanted in labels:
+        return bool(labels[when.wanted] == "true")
+    beginnings = tuple(filter(None, _filled(when.resources, parameters).split(" ")))
+    return any(name.startswith(beginnings) for each in _containers(spec) for name in _limits(each))
+
+
+def _has_some(spec: Mapping[str, Any], injection: Injection) -> bool:
+    """Whether it was patched before, or has something of its own by one of the names."""
+    add = injection.add
+    names = {item["name"] for item in (*add.init_containers, *add.containers)}
+    there = (*(spec.get("initContainers") or ()), *_containers(spec))
+    volumes = {item["name"] for item in add.volumes}
+    return any(each["name"] in names for each in there) or any(
+        each["name"] in volumes for each in spec.get("volumes") or ()
+    )
+
+
+def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return spec.get("containers") or []
+
+
+def _limits(container: Mapping[str, Any]) -> Iterator[str]:
+    yield from (container.get("resources") or {}).get("limits") or ()
+
+
+def _claims(container: Mapping[str, Any]) -> list[object]:
+    return (container.get("resources") or {}).get("claims") or []
+
+
+def _filled(value: Any, parameters: ParameterValues) -> Any:
+    """A value of an injection, at any depth, with parameters in place."""
+    if isinstance(value, dict):
+        return {key: _filled(item, parameters) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, parameters) for item in value]
+    if isinstance(value, str) and (parameter := PARAMETER.fullmatch(value)):
+        try:
+            return parameters[parameter[1]]
+        except KeyError:
+            raise NoParameter(parameter[1]) from None
+    return value
 
 
 class BadReview(Exception):

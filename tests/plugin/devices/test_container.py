@@ -15,9 +15,9 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import read_card
 from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.nvidia import nvidia_uuids
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Grant, Resource

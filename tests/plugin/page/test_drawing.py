@@ -14,8 +14,7 @@ from launcherkit.render.host import topology_of
 from launcherkit.sources.host import Host
 from launcherkit.topology.tree import HostTopology
 from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Problem, Reason, Resource, Usage
-from launcherkit_plugin.page.advice import ADVICE
-from launcherkit_plugin.page.drawing import draw_page
+from launcherkit_plugin.page.drawing import ADVICE, draw_page
 from launcherkit_plugin.page.view import NodeChange, NodeView, dump_view, holders_of, load_view, unhealthy_of
 from tests.support.hosttree import HostTree
 

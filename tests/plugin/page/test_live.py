@@ -13,8 +13,7 @@ from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.device import NO_USAGE
 from launcherkit_plugin.page.child import drawn
 from launcherkit_plugin.page.live import NodePage
-from launcherkit_plugin.page.recent import RecentChanges
-from launcherkit_plugin.page.view import NodeView, dump_view
+from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view
 from launcherkit_plugin.telemetry.reporter import silent
 
 YEAR = 3e7

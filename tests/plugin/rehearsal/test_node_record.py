@@ -13,9 +13,16 @@ from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.sources.host import Host
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
-from launcherkit_plugin.rehearsal.node_record import MOST_BYTES, pack, read_record, record_of, unpack
+from launcherkit_plugin.rehearsal.node_record import (
+    MOST_BYTES,
+    PAUSE_SECONDS,
+    NodeRecorder,
+    pack,
+    read_record,
+    record_of,
+    unpack,
+)
 from launcherkit_plugin.rehearsal.offer import NodeOffer
-from launcherkit_plugin.rehearsal.recorder import PAUSE_SECONDS, NodeRecorder
 from tests.plugin.resources import GPU, Node
 from tests.support.hosttree import HostTree
 

@@ -9,7 +9,7 @@ import yaml
 
 from deploy.render import injections
 from launcherkit_plugin.webhook.injection import Injection
-from launcherkit_plugin.webhook.patch import NoParameter, patch
+from launcherkit_plugin.webhook.review import NoParameter, patch
 from tests.support.json_patch import with_additions
 from tests.support.launcher_pods import (
     CONSOLE_LOG,
