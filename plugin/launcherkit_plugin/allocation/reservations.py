@@ -30,9 +30,7 @@ class _Given(NamedTuple):
 class Reservations:
     """Reservations, by resource and device ID."""
 
-    def __init__(self, patience: float = PATIENCE_SECONDS, fresh: float = FRESH_SECONDS) -> None:
-        self._patience = patience
-        self._fresh = fresh
+    def __init__(self) -> None:
         self._calls = 0
         self._given: dict[tuple[str, str], _Given] = {}
         """Kept while a pod is waited for, and while they are fresh."""
@@ -62,14 +60,17 @@ class Reservations:
             wanted: device IDs by resource.
             holder: who will have them; without one a pod that has no name yet.
         """
-        if holder is None:
-            self._calls += 1
-            holder = Holder("", f"of call {self._calls}")
+        holder = holder or self._caller()
         self._asked[holder] = wanted
         try:
             yield holder
         finally:
             del self._asked[holder]
+
+    def _caller(self) -> Holder:
+        """A pod that has no name yet, other than that of any other call."""
+        self._calls += 1
+        return Holder("", f"of call {self._calls}")
 
     def reserve(self, resource: str, ids: Iterable[str], now: float, holder: Holder | None = None) -> None:
         """Devices were given away in one call at ``now``, in seconds of a monotonic clock.
@@ -82,10 +83,7 @@ class Reservations:
         for key in [key for key, given in self._given.items() if given.holder in ended]:
             del self._given[key]
             self._waiting.discard(key)
-        if holder is None:
-            self._calls += 1
-            holder = Holder("", f"of call {self._calls}")
-        self._given |= dict.fromkeys(keys, _Given(now, holder))
+        self._given |= dict.fromkeys(keys, _Given(now, holder or self._caller()))
         self._waiting.update(keys)
 
     def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
@@ -116,7 +114,7 @@ class Reservations:
         for key, given in list(self._given.items()):
             if given.at >= read_at:
                 continue
-            if usage.holder(*key) is not None or now - given.at > self._patience:
+            if usage.holder(*key) is not None or now - given.at > PATIENCE_SECONDS:
                 self._waiting.discard(key)
             if key not in self._waiting and self.fresh_since(*key, now) is None:
                 del self._given[key]
@@ -124,4 +122,4 @@ class Reservations:
     def fresh_since(self, resource: str, device: str, now: float) -> float | None:
         """When a device was given away, if that was a moment ago."""
         given = self._given.get((resource, device))
-        return given.at if given is not None and now - given.at <= self._fresh else None
+        return given.at if given is not None and now - given.at <= FRESH_SECONDS else None

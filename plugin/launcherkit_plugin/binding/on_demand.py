@@ -80,11 +80,6 @@ class OnDemandBinding:
         self._failed: set[PciAddress] = set()
         """What was bound in vain: an Allocate failed on another group of its card."""
 
-    def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
-        rule = None if function.is_bridge_by_class else self._match(function)
-        return rule is not None and rule.on_demand is not None
-
     def look(self, host: HostFacts) -> None:
         """Take note of what rules want bound on demand."""
         if host is not self._host:

@@ -112,14 +112,24 @@ class ClusterSocket:
         try:
             return await self._ask("get-claim", {"namespace": namespace, "name": name, "uid": uid}, seconds)
         except _NotAnswered as why:
-            raise _unreadable(f"{namespace}/{name}", str(why)) from None
+            raise ClaimUnreadable(
+                f"the ResourceClaim {namespace}/{name} can't be read: {why}",
+                "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
+                "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows "
+                "it.",
+                file=f"ResourceClaim {namespace}/{name}",
+            ) from None
 
     async def review_token(self, token: str, seconds: float) -> Review:
         """See `launcherkit_plugin.page.gate.Reviews`."""
         try:
             said = await self._ask("review-token", {"token": token}, seconds)
         except _NotAnswered as why:
-            raise _not_reviewed(str(why)) from None
+            raise TokenNotReviewed(
+                f"the token can't be reviewed: {why}",
+                "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
+                "create tokenreviews and subjectaccessreviews, as the component `page` allows it.",
+            ) from None
         return Review(said["allowed"], said["why"])
 
     async def _ask(self, name: str, body: Mapping[str, object], seconds: float) -> dict[str, Any]:
@@ -254,23 +264,6 @@ class ClusterSocket:
 
 class _NotAnswered(Exception):
     """Why there is no answer, as the other side says it or by itself."""
-
-
-def _unreadable(claim: str, why: str) -> ClaimUnreadable:
-    return ClaimUnreadable(
-        f"the ResourceClaim {claim} can't be read: {why}",
-        "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
-        "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows it.",
-        file=f"ResourceClaim {claim}",
-    )
-
-
-def _not_reviewed(why: str) -> TokenNotReviewed:
-    return TokenNotReviewed(
-        f"the token can't be reviewed: {why}",
-        "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to create "
-        "tokenreviews and subjectaccessreviews, as the component `page` allows it.",
-    )
 
 
 def nothing_speaks() -> NoCluster:

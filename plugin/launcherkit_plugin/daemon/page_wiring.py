@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from launcherkit_plugin.page.live import NodePage
 
 
+_NO_METRICS = "Give --metrics-address ADDRESS: the page is beside the metrics."
+_NO_CLUSTER = (
+    "Add the component `cluster`, whose process has the cluster review tokens; or serve the metrics on loopback, where "
+    "the page takes no token: `page: auto`."
+)
+
+
 class PageDoor:
     """Where the page is, as the command line and the configuration say.
 
@@ -60,8 +67,8 @@ class PageDoor:
         if wanted == "auto" and not (self._served and self._served.loopback):
             wanted = "off"
         if wanted == "token" and (self._served is None or not self._cluster.listens):
-            flag = "--cluster-socket" if self._served else "--metrics-address"
-            raise _not_served("the page is to be for who has a good token", flag)
+            flag, remedy = ("--cluster-socket", _NO_CLUSTER) if self._served else ("--metrics-address", _NO_METRICS)
+            raise PageNotServed(f"the page is to be for who has a good token, and {flag} isn't given", remedy, key=flag)
         if wanted == self._open:
             return
         self._open = wanted
@@ -87,15 +94,3 @@ class PageDoor:
         """What the daemon's last look has found."""
         if self._page is not None:
             self._page.saw(facts, resources, usage)
-
-
-def _not_served(what: str, flag: str) -> PageNotServed:
-    return PageNotServed(
-        f"{what}, and {flag} isn't given",
-        {
-            "--cluster-socket": "Add the component `cluster`, whose process has the cluster review tokens; or serve "
-            "the metrics on loopback, where the page takes no token: `page: auto`.",
-            "--metrics-address": "Give --metrics-address ADDRESS: the page is beside the metrics.",
-        }[flag],
-        key=flag,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from launcherkit.model.address import PciAddress
@@ -94,12 +94,8 @@ def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
     nodes = [node for given in uses for node in own_nodes(given)]
     return Grant(
         {VISIBLE: ",".join(visible)} if visible else {},
-        _each_once((*nodes, *(node for use, _, _ in uses for node in use.nodes))),
+        tuple(dict.fromkeys((*nodes, *(node for use, _, _ in uses for node in use.nodes)))),
         names,
         cdi_annotation(names) if names and annotate else {},
         permissions="rw",
     )
-
-
-def _each_once(nodes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(nodes))

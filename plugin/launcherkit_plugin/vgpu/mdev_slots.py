@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Device, Problem
-from launcherkit_plugin.vgpu.cards import VgpuCard, cards
+from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards
 
 Purpose: TypeAlias = Literal["pods", "layout"]
 """What one was made for: a pod that had been given its slot, and then it goes when the pod has gone (G3); or a layout
@@ -59,6 +59,12 @@ def slot_of(uuid: str, parent: str, type_id: str) -> Slot | None:
         return None
     slots = (Slot(parent, type_id, number, purpose) for number in range(MOST) for purpose in PURPOSES)
     return next((slot for slot in slots if _derived(slot) == uuid), None)
+
+
+def made_for(instance: Instance) -> Purpose | None:
+    """What an mdev of ours was made for; None for VFs, and for those of others."""
+    slot = slot_of(instance.device, instance.parent, instance.type_id)
+    return None if slot is None else slot.purpose
 
 
 def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> Slot | None:

@@ -20,7 +20,7 @@ from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import Step, next_round, take, wishes
 from launcherkit_plugin.vgpu.lifecycle import Stopped, kept_devices
 from launcherkit_plugin.vgpu.mdev import MdevKind
-from launcherkit_plugin.vgpu.mdev_slots import slot_of
+from launcherkit_plugin.vgpu.mdev_slots import made_for
 from launcherkit_plugin.vgpu.pool import (
     FIRST_PAUSE_SECONDS,
     LATE_SECONDS,
@@ -94,14 +94,9 @@ class LayoutKeeper:
 def _may_go(instance: Instance, held: Collection[str]) -> str | None:
     if instance.device in held:
         return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
-    if not instance.named or not (instance.vf or _is_for_layout(instance)):
+    if not instance.named or not (instance.vf or made_for(instance) == "layout"):
         return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
     return None
-
-
-def _is_for_layout(instance: Instance) -> bool:
-    slot = slot_of(instance.device, instance.parent, instance.type_id)
-    return slot is not None and slot.purpose == "layout"
 
 
 def vgpus_of(

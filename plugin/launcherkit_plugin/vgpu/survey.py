@@ -13,7 +13,7 @@ from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, kinds_of
 from launcherkit_plugin.vgpu.layout import free_on
-from launcherkit_plugin.vgpu.mdev_slots import slot_of
+from launcherkit_plugin.vgpu.mdev_slots import made_for
 
 
 class VgpuUse(NamedTuple):
@@ -48,12 +48,6 @@ def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: Open
     if opened.unseen:
         return f"{what} may be in use: {opened.unseen}"
     return None
-
-
-def made_for(instance: Instance) -> str | None:
-    """What an mdev of ours was made for; None for VFs, and for those of others."""
-    slot = slot_of(instance.device, instance.parent, instance.type_id)
-    return None if slot is None else slot.purpose
 
 
 class CardType(NamedTuple):
