@@ -17,18 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import launcherkit_plugin.host.drivers
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
-from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.worker import Standby, Worker
 from launcherkit_plugin.model.config import Config, ContainerUse, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
@@ -40,6 +40,15 @@ from tests.support.kernel import VFIO, FakeKernel
 NOBODY = Usage("pod-resources", {})
 BUILT = "0000:01:00.0"
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # a directory of our own
+
+
+class Machine(NamedTuple):
+    """What is measured on."""
+
+    root: str
+    make_worker: Callable[[Sequence[int]], Worker]
+    write: Callable[[str, str], None]
+    """By hand."""
 
 
 class SlowKernel(FakeKernel):
@@ -60,16 +69,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--driver-seconds", type=float, default=0.1)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="launcherkit-bench-", dir=IN_MEMORY) as folder:
-        root = "/"
-        write: Callable[[str, str], None] = write_file
+    with (
+        tempfile.TemporaryDirectory(prefix="launcherkit-bench-", dir=IN_MEMORY) as folder,
+        closing(Standby()) as standby,
+    ):
+        machine = Machine("/", standby.worker, write_file)
         if args.address is None:
-            root, write = built_host(Path(folder) / "host", args.driver_seconds)
-        asyncio.run(measure(root, args.address or BUILT, f"{folder}/ledger", write, args.rounds))
+            machine = built_host(Path(folder) / "host", args.driver_seconds)
+        asyncio.run(measure(machine, args.address or BUILT, f"{folder}/ledger", args.rounds))
 
 
-def built_host(folder: Path, seconds: float) -> tuple[str, Callable[[str, str], None]]:
-    """A card of two functions; and what writes to its files."""
+def built_host(folder: Path, seconds: float) -> Machine:
+    """A card of two functions."""
     tree = HostTree(folder)
     kernel = SlowKernel(tree, {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}})
     kernel.seconds = seconds
@@ -84,8 +95,7 @@ def built_host(folder: Path, seconds: float) -> tuple[str, Callable[[str, str], 
         path = folder / "proc" / name
         path.parent.mkdir(parents=True)
         path.symlink_to("pid:[4026531836]") if not content else path.write_text(content)
-    launcherkit_plugin.host.drivers.Sysfs = partial(Sysfs, make_worker=kernel.hand)  # type: ignore[assignment,misc]
-    return str(folder), kernel.write
+    return Machine(str(folder), kernel.hand, kernel.write)
 
 
 def write_file(path: str, text: str) -> None:
@@ -94,7 +104,7 @@ def write_file(path: str, text: str) -> None:
         file.write(text)
 
 
-async def measure(root: str, address: str, ledger: str, write: Callable[[str, str], None], rounds: int) -> None:
+async def measure(machine: Machine, address: str, ledger: str, rounds: int) -> None:
     """Both ways in turn, so that the machine's load is the same."""
     rule = PciRule(
         (Selector(addresses=(address,)),),
@@ -103,10 +113,11 @@ async def measure(root: str, address: str, ledger: str, write: Callable[[str, st
         uses=("vm", "container"),
         container=ContainerUse("nodes"),
     )
-    host = node_host(root)
+    host, root = node_host(machine.root), machine.root
     reporter = Reporter(lambda *_, **__: None, Metrics())
     proc = f"{root.rstrip('/')}/proc"
-    wiring = Wiring(host, root, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger)
+    make_worker = machine.make_worker
+    wiring = Wiring(host, root, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger, make_worker=make_worker)
     setup = assemble(Config(pci=(rule,)), wiring)
     facts = read_node(host, setup.wants, vgpu=False)
     for reconciler in setup.reconcilers:
@@ -116,7 +127,7 @@ async def measure(root: str, address: str, ledger: str, write: Callable[[str, st
     ours, bare = [], []
     for _ in range(rounds):
         ours.append(await turn(setup, vm, container, address))
-        bare.append(by_hand(root, facts, functions, write))
+        bare.append(by_hand(root, facts, functions, machine.write))
     ratio = statistics.median(ours) / statistics.median(bare)
     print(f"VM and back, {len(functions)} functions, median of {rounds}: Allocate {statistics.median(ours):.3f} s,")
     print(f"  bare writes {statistics.median(bare):.3f} s: {ratio:.2f}x")

@@ -8,8 +8,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
@@ -187,23 +189,33 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     context.set_forkserver_preload(["launcherkit_plugin.daemon.wiring", "launcherkit_plugin.binding.reconciler"])
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    for round_ in range(int(os.environ.get(KILLS_VARIABLE, "20"))):
+    kills, changes, between = int(os.environ.get(KILLS_VARIABLE, "20")), plugin.folder / "changes", 0
+    for round_ in range(kills):
         where = f"seed {seed}, round {round_}"
-        process = context.Process(target=change_hands_quietly, args=(ledger, card.display))
+        process = context.Process(target=change_hands_quietly, args=(ledger, card.display, str(changes)))
         process.start()
-        time.sleep(chance.uniform(0, 1.5 * longest))
+        time.sleep(chance.uniform(0, longest))
         kill(process, children_too=False)
         now = state(card)
         record = plugin.on_record()
         lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
         assert not lost, f"{where}: {now}, on record {record}"
+        between += {driver for driver, _ in now.values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
+    print(f"{kills} kills, {between} of them with the card between two drivers; {changes.stat().st_size} changes")  # noqa: T201
+    assert changes.stat().st_size > kills / 10, "the daemon was killed before it could do anything"
     asyncio.run(change_hands(ledger, card.display, times=1))
     assert state(card) == before, f"seed {seed}"
     assert plugin.on_record() == {}
 
 
-async def change_hands(ledger: str, address: str, times: int) -> None:
-    """Be a daemon whose pods end as soon as they have their card: a VM's, a container's, a VM's (K8, K10)."""
+async def change_hands(ledger: str, address: str, times: int, changed: Callable[[], object] = lambda: None) -> None:
+    """Be a daemon whose pods end as soon as they have their card: a VM's, a container's, a VM's (K8, K10).
+
+    Args:
+        ledger, address: the daemon's, and the card's.
+        times: how often.
+        changed: called after each change of drivers.
+    """
     rule = PciRule(
         (Selector(addresses=(address,)),),
         name="example.com/GPU",
@@ -211,7 +223,8 @@ async def change_hands(ledger: str, address: str, times: int) -> None:
         uses=("vm", "container"),
     )
     host = node_host("/")
-    wiring = Wiring(host, "/", Reporter(lambda *_, **__: None), Guarded(), Stopped(), ledger=ledger)
+    reporter, standby = Reporter(lambda *_, **__: None), Standby()
+    wiring = Wiring(host, "/", reporter, Guarded(), Stopped(), ledger=ledger, make_worker=standby.worker)
     setup = assemble(Config(pci=(rule,)), wiring)
     nobody = Usage("pod-resources", {})
 
@@ -226,17 +239,23 @@ async def change_hands(ledger: str, address: str, times: int) -> None:
         (vm,), (container,) = (each.resources(facts, nobody, time.monotonic()) for each in setup.providers)
         await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
+        changed()
         grant = await setup.providers[1].allocate(container, [address])
         assert (sysfs.driver(address), len(grant.nodes)) == ("bochs-drm", 1)
+        changed()
         await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
+        changed()
         await give_back()
+        changed()
+    standby.close()
 
 
-def change_hands_quietly(ledger: str, address: str) -> None:
-    """Runs in a process of its own, until it is killed."""
+def change_hands_quietly(ledger: str, address: str, changes: str) -> None:
+    """Runs in a process of its own, until it is killed. A file grows by a byte with each change."""
     be_quiet()
-    asyncio.run(change_hands(ledger, address, times=1000))
+    with open(changes, "ab", buffering=0) as file:
+        asyncio.run(change_hands(ledger, address, 1000, partial(file.write, b".")))
 
 
 def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> None:

@@ -6,13 +6,12 @@ Drivers are bound in the tree of the host, and no process has anything open.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 from launcherkit_plugin.__main__ import main
 from launcherkit_plugin.daemon import wiring
-from launcherkit_plugin.host import drivers
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.worker import Standby
 from tests.kubelet.host import HOST_DRIVER, SWITCHED_MODEL, StandInHost
 from tests.support.kernel import FakeKernel
 
@@ -20,7 +19,7 @@ from tests.support.kernel import FakeKernel
 def emulate(root: Path) -> None:
     """Let what this process writes to sysfs have its effect in a tree."""
     kernel = FakeKernel(StandInHost(root), {HOST_DRIVER: {SWITCHED_MODEL}})
-    drivers.Sysfs = partial(drivers.Sysfs, make_worker=kernel.hand)  # type: ignore[misc,assignment]
+    Standby.worker = lambda _, keep=(): kernel.hand(keep)  # type: ignore[method-assign,assignment]
     wiring.read_open_nodes = lambda *_: OpenNodes({}, "")  # type: ignore[attr-defined]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcherkit_plugin.host.files import Late
+from launcherkit_plugin.host.worker import Late
 from tests.support.hosttree import HostTree
 
 VFIO = "vfio-pci"
@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 class FakeKernel:
-    """The drivers of a host, and the `launcherkit_plugin.host.files.Worker` by which a process reaches them.
+    """The drivers of a host, and the `launcherkit_plugin.host.worker.Worker` by which a process reaches them.
 
     Args:
         tree: is changed as sysfs and ``/dev/vfio`` would be.

@@ -16,9 +16,10 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, proc_of
-from launcherkit_plugin.host.files import TimedFiles, node_host
+from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.worker import TimedFiles
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress, read_bound
 from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
+from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice, PageChoice, Reading
@@ -133,7 +134,7 @@ async def _serve(
         reporter = Reporter(log, await _metrics(options, health, door, log, opened), door.recent)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        wiring = _wiring(options, reporter, wakeups)
+        wiring = _wiring(options, reporter, wakeups, opened.enter_context(closing(Standby())))
         allocator = Allocator(Reservations(), time.monotonic)
 
         def ready(_: object = None) -> None:
@@ -213,7 +214,7 @@ def _looks(options: Options, wiring: Wiring) -> Looks:
     return Looks(wiring.guarded, partial(_scan, wiring.host, reader), bound)
 
 
-def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wiring:
+def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue, standby: Standby) -> Wiring:
     return Wiring(
         node_host(options.host),
         options.host,
@@ -223,6 +224,7 @@ def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue) -> Wirin
         options.dev_root,
         options.proc,
         options.ledger,
+        standby.worker,
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.host.worker import Worker
 
 REMOVAL_SECONDS = 2.0
 """For how long a vGPU that is being removed is watched. The next look sees it too, and a pod may need that card."""
@@ -74,6 +75,8 @@ class Wiring(NamedTuple):
     """The host's proc file system."""
     ledger: str = os.devnull
     """Folder of what was bound to what before; by default nothing is kept."""
+    make_worker: Callable[[Sequence[int]], Worker] | None = None
+    """Makes what does the steps of binding; None: a process is started each time."""
 
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, and these, open."""
@@ -239,10 +242,13 @@ def _binder(
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.host.drivers import Sysfs
 
+    sysfs = partial(Sysfs, wiring.root)
+    if wiring.make_worker is not None:
+        sysfs = partial(sysfs, make_worker=wiring.make_worker)
     work = GroupWork(
         wiring.host,
         wiring.open_ledger(),
-        sysfs=partial(Sysfs, wiring.root),
+        sysfs=sysfs,
         open_nodes=wiring.open_nodes,
         proc=wiring.proc,
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.identity import text
-from launcherkit_plugin.host.files import Late, ProcessWorker, Worker
+from launcherkit_plugin.host.worker import Late, ProcessWorker, Worker
 from launcherkit_plugin.model.errors import NoVfioDriver, StepFailed, StepHangs
 
 T = TypeVar("T")

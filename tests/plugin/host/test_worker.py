@@ -16,7 +16,8 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.files import DiskFiles, Late, ProcessWorker, TimedFiles
+from launcherkit_plugin.host.files import DiskFiles
+from launcherkit_plugin.host.worker import Late, ProcessWorker, Standby, TimedFiles, Worker
 from launcherkit_plugin.model.errors import StepFailed, StepHangs
 from tests.support.hosttree import HostTree
 
@@ -57,29 +58,35 @@ def test_a_killed_process_is_an_error_and_the_next_step_gets_another(tmp_path: P
     with closing(ProcessWorker()) as worker:
         worker.read(str(tmp_path / "file"), 30)
         assert worker._process is not None
-        worker._process.kill()
-        worker._process.wait()
-        with pytest.raises(OSError, match=r"has ended|Broken pipe"):
+        worker._process.process.kill()
+        worker._process.process.wait()
+        with pytest.raises(OSError, match=r"has ended|Broken pipe|Connection reset"):
             worker.read(str(tmp_path / "file"), 30)
         assert worker.read(str(tmp_path / "file"), 30) == b"x"
 
 
-def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["", "with closing(made()) as worker: worker.read('/proc/self/stat', 30)\n"])
+def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path, first: str) -> None:
     """So that nobody changes a device while a killed command's last step is on its way."""
     pipe, folder = tmp_path / "unbind", str(tmp_path / "ledger")
     os.mkfifo(pipe)
     code = (
-        "import select, sys\n"
+        "import socket, sys\n"
+        "from contextlib import closing\n"
         "from launcherkit.model.address import PciAddress\n"
-        "from launcherkit_plugin.host.files import ProcessWorker\n"
+        "from launcherkit_plugin.host.worker import Standby\n"
         "from launcherkit_plugin.binding.ledger import Ledger\n"
-        "wait = select.select\n"
+        "made = Standby().worker\n"
+        f"{first}"  # the process has stood by
+        "wait = socket.socket.recv\n"
         "def announced(*arguments):\n"
         "    print(flush=True)\n"  # the step is on its way
         "    return wait(*arguments)\n"
-        "select.select = announced\n"
         "with Ledger(sys.argv[1], '').locked([PciAddress.parse('0000:01:00.0')]) as locks:\n"
-        "    ProcessWorker(locks).write(sys.argv[2], '0000:01:00.0', 600)\n"
+        "    worker = made(locks)\n"
+        "    worker.read('/proc/self/stat', 30)\n"
+        "    socket.socket.recv = announced\n"
+        "    worker.write(sys.argv[2], '0000:01:00.0', 600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, folder, str(pipe)], stdout=subprocess.PIPE) as command:
         assert command.stdout is not None
@@ -91,6 +98,43 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path) -> None:
         reader.read()
     with Ledger(folder, "").locked([GPU], seconds=60):
         pass
+
+
+def pid_of(worker: Worker) -> int:
+    return int(worker.read("/proc/self/stat", 30).split()[0])
+
+
+def test_a_process_stands_by_for_the_next_step_and_keeps_nothing_meanwhile(tmp_path: Path) -> None:
+    ledger, standby = Ledger(str(tmp_path), ""), Standby()
+    seen = []
+    with closing(standby):
+        for _ in range(3):
+            with ledger.locked([GPU], seconds=0) as locks, closing(standby.worker(locks)) as worker:
+                seen.append(pid_of(worker))
+                assert "0000:01:00.0.lock" in {Path(os.readlink(each)).name for each in open_in(seen[-1])}
+            assert "0000:01:00.0.lock" not in {Path(os.readlink(each)).name for each in open_in(seen[-1])}
+        assert len(set(seen)) == 1
+        with closing(standby.worker()) as one, closing(standby.worker()) as other:
+            assert pid_of(one) == seen[0] != pid_of(other)
+    assert not Path(f"/proc/{seen[0]}").exists()
+
+
+def open_in(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_a_process_that_was_killed_or_left_behind_does_not_stand_by(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "unbind")
+    with closing(Standby()) as standby:
+        with closing(standby.worker()) as worker:
+            first = pid_of(worker)
+            with pytest.raises(Late):
+                worker.write(str(tmp_path / "unbind"), "x", 0.1)
+        with closing(standby.worker()) as worker:
+            second = pid_of(worker)
+        os.kill(second, signal.SIGKILL)
+        with closing(standby.worker()) as worker:
+            assert pid_of(worker) not in (first, second)
 
 
 def test_a_step_says_what_it_was_and_what_the_kernel_said(tmp_path: Path) -> None:
