@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import Collector, NotOnHost
@@ -119,48 +119,36 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
     """
     errors = Collector()
     for member in plan.change:
-        detail = host.details.get(member.address)
         who = describe(member) if member.address in plan.asked else f"{describe(member)}, in IOMMU group {plan.number},"
-        if detail is not None and (detail.virtfns or detail.sriov_numvfs):
-            errors.add(
-                BindRefused(
-                    f"{who} has {detail.sriov_numvfs} VFs, which would be gone with its driver",
-                    f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}"
-                    "/sriov_numvfs",
-                    device=str(member.address),
-                    group=plan.number,
-                )
-            )
-        if is_chipset(member) and not force:
-            errors.add(
-                BindRefused(
-                    f"{who} is part of this host's chipset, on driver {member.driver}",
-                    "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of "
-                    "their own, by another PCIe slot or ACS. --force binds it like any other.",
-                    device=str(member.address),
-                    group=plan.number,
-                )
-            )
-        for use in uses.get(member.address, ()):
-            if use.by_guests:
-                errors.add(
-                    BindRefused(
-                        f"{who} can't be taken from its driver: {use.text}",
-                        "Remove those first.",
-                        device=str(member.address),
-                        group=plan.number,
-                    )
-                )
-            elif not force:
-                errors.add(
-                    BindRefused(
-                        f"{who} is in use by this host: {use.text}",
-                        "Stop using it on the host first. --force takes it all the same.",
-                        device=str(member.address),
-                        group=plan.number,
-                    )
-                )
+        for what, remedy in _in_the_way(member, host, uses.get(member.address, ()), force=force):
+            errors.add(BindRefused(f"{who} {what}", remedy, device=str(member.address), group=plan.number))
     errors.raise_if_any()
+
+
+def _in_the_way(
+    member: PciFunction, host: HostFacts, uses: Sequence[HostUse], *, force: bool
+) -> Iterator[tuple[str, str]]:
+    """Why one must stay with its driver, and what to do."""
+    detail = host.details.get(member.address)
+    if detail is not None and (detail.virtfns or detail.sriov_numvfs):
+        yield (
+            f"has {detail.sriov_numvfs} VFs, which would be gone with its driver",
+            f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}/sriov_numvfs",
+        )
+    if is_chipset(member) and not force:
+        remedy = (
+            "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of their own, by "
+            "another PCIe slot or ACS. --force binds it like any other."
+        )
+        yield f"is part of this host's chipset, on driver {member.driver}", remedy
+    for use in uses:
+        if use.by_guests:
+            yield f"can't be taken from its driver: {use.text}", "Remove those first."
+        elif not force:
+            yield (
+                f"is in use by this host: {use.text}",
+                "Stop using it on the host first. --force takes it all the same.",
+            )
 
 
 def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:

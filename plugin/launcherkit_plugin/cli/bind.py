@@ -11,15 +11,8 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
 from launcherkit_plugin.binding.in_use import read_uses
-from launcherkit_plugin.cli.binding import (
-    add_change_arguments,
-    binder_of,
-    prepare,
-    read_addresses,
-    wiring_of,
-    write_changes,
-)
-from launcherkit_plugin.cli.options import add_option, add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
+from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
 
@@ -38,12 +31,9 @@ exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
     text = "a VFIO driver: nvgrace_gpu_vfio_pci and others support more of their devices"
     add_option(parser, env, "--driver", "NAME", text, VFIO_PCI, type=_vfio_driver)
-    add_change_arguments(parser, env)
-    add_place_arguments(parser, env)
-    add_output_argument(parser, env)
+    add_function_arguments(parser, env)
 
 
 def _vfio_driver(name: str) -> str:
@@ -59,10 +49,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: something is in the way; of the groups that it concerns nothing is changed.
     """
-    wiring = wiring_of(args)
-    binder = binder_of(wiring, args, env)
-    addresses = read_addresses(args.addresses)
-    prepare(binder, env, dry_run=args.dry_run)
+    wiring, binder, addresses = begin(args, env)
     plans = _plans(addresses, wiring, binder, force=args.force)
     if args.dry_run:
         write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output, env)

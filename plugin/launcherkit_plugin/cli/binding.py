@@ -19,7 +19,14 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
-from launcherkit_plugin.cli.options import add_option, add_switch, pod_resources_of, proc_of
+from launcherkit_plugin.cli.options import (
+    add_option,
+    add_output_argument,
+    add_place_arguments,
+    add_switch,
+    pod_resources_of,
+    proc_of,
+)
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.dra.claim_record import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
@@ -39,8 +46,9 @@ _NOBODY = Usage("checkpoint", {})
 """On a machine that has no kubelet no pod holds anything."""
 
 
-def add_change_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    """Declare what commands have that change something."""
+def add_function_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare what bind and unbind have: functions, how, where, and the form of the output."""
+    parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
     group = parser.add_argument_group("how")
     group.add_argument("--dry-run", action="store_true", help="check everything, but change nothing")
     text = "how long the kernel may take for one step"
@@ -52,6 +60,8 @@ def add_change_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
         "go on even if it can't be determined who holds a device, or if the host itself uses it; a device is never "
         "taken from a known holder",
     )
+    add_place_arguments(parser, env)
+    add_output_argument(parser, env)
 
 
 def _seconds(text: str) -> float:
@@ -69,13 +79,6 @@ def wiring_of(args: argparse.Namespace) -> Wiring:
     """
     host = Host.from_sysfs(args.host)
     return Wiring(host, args.host, Reporter(), Guarded(), Stopped(), proc=proc_of(args), ledger=args.ledger)
-
-
-def binder_of(wiring: Wiring, args: argparse.Namespace, env: Mapping[str, str]) -> Binder:
-    """What binds and gives back, by the arguments of `add_change_arguments`."""
-    usage = partial(usage_of, args, env, wiring.reporter)
-    holders = Holders(wiring.host, usage, wiring.open_nodes, unknown_is_free=args.force)
-    return Binder(Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders)
 
 
 def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporter | None = None) -> Usage:
@@ -117,15 +120,29 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
     return list(dict.fromkeys(found))
 
 
-def prepare(binder: Binder, env: Mapping[str, str], *, dry_run: bool) -> None:
+def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Binder, list[PciAddress]]:
+    """What bind and unbind work with, and the functions that are named.
+
+    Raises:
+        LauncherkitError: see `wiring_of`, `read_addresses` and `_prepare`.
+    """
+    wiring = wiring_of(args)
+    usage = partial(usage_of, args, env, wiring.reporter)
+    holders = Holders(wiring.host, usage, wiring.open_nodes, unknown_is_free=args.force)
+    binder = Binder(Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders)
+    addresses = read_addresses(args.addresses)
+    if not args.dry_run:
+        _prepare(binder, env)
+    return wiring, binder, addresses
+
+
+def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
     """See that something may be changed, and bring to an end what an earlier command could not.
 
     Raises:
         StepFailed: it may not.
         LauncherkitError: the ledger can't be read.
     """
-    if dry_run:
-        return
     if not binder.sysfs.may_write():
         probe = os.path.join(binder.sysfs.root, "sys/bus/pci/drivers_probe")
         raise StepFailed(

@@ -14,15 +14,7 @@ from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.cli.binding import (
-    add_change_arguments,
-    binder_of,
-    prepare,
-    read_addresses,
-    wiring_of,
-    write_changes,
-)
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
 from launcherkit_plugin.model.errors import NotBoundByUs
 
 DESCRIPTION = """\
@@ -39,10 +31,7 @@ exit codes: 0 done, or nothing to do; 65 bound by something else; 69 held, or ho
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
-    add_change_arguments(parser, env)
-    add_place_arguments(parser, env)
-    add_output_argument(parser, env)
+    add_function_arguments(parser, env)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -51,10 +40,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: something is in the way; of the records that it concerns nothing, or not all, is given back.
     """
-    wiring = wiring_of(args)
-    binder = binder_of(wiring, args, env)
-    addresses = read_addresses(args.addresses)
-    prepare(binder, env, dry_run=args.dry_run)
+    wiring, binder, addresses = begin(args, env)
     facts = wiring.host.facts(addresses)
     records = _records(addresses, facts, binder, env)
     errors = Collector()

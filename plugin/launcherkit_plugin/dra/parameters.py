@@ -128,28 +128,21 @@ _KEYS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
 
 def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig, claim: str) -> None:
     """A claim may say which vGPU it wants and by which nodes, and narrow its siblings (T1)."""
-    where = f"ResourceClaim {claim}, {config.path}"
-    remedy = "Remove it from the claim, or let the DeviceClass say it."
+    wider: dict[str, str] = {}
     if asked.rom is not None:
-        raise DeviceConfigRefused(
-            f"{where}.rom: only a DeviceClass can say this",
-            remedy,
-            file=f"ResourceClaim {claim}",
-            key=f"{config.path}.rom",
-        )
+        wider["rom"] = "only a DeviceClass can say this"
     if before.siblings is not None and asked.siblings not in (None, *SIBLINGS_WITHIN[before.siblings]):
-        words = f"{asked.siblings!r} is not within what the DeviceClass says, {before.siblings!r}"
-        raise DeviceConfigRefused(
-            f"{where}.siblings: {words}", remedy, file=f"ResourceClaim {claim}", key=f"{config.path}.siblings"
-        )
+        wider["siblings"] = f"{asked.siblings!r} is not within what the DeviceClass says, {before.siblings!r}"
     for key, old, new in (("nodes", before.nodes, asked.nodes), ("vgpuType", before.vgpu_type, asked.vgpu_type)):
         if old is not None and new not in (None, old):
-            raise DeviceConfigRefused(
-                f"{where}.{key}: {new!r} is not what the DeviceClass says, {old!r}",
-                remedy,
-                file=f"ResourceClaim {claim}",
-                key=f"{config.path}.{key}",
-            )
+            wider[key] = f"{new!r} is not what the DeviceClass says, {old!r}"
+    for key, why in wider.items():
+        raise DeviceConfigRefused(
+            f"ResourceClaim {claim}, {config.path}.{key}: {why}",
+            "Remove it from the claim, or let the DeviceClass say it.",
+            file=f"ResourceClaim {claim}",
+            key=f"{config.path}.{key}",
+        )
 
 
 def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -> NoReturn:
