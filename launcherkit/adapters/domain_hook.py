@@ -52,7 +52,7 @@ class DomainHook(Servicer):
             raise refusal(
                 UnknownDomainType(
                     f"the domain's type is {asked.domain_type[:60]!r}, and only 'libvirt' is known",
-                    "Let the plugin's condition pick VMs of libvirt alone.",
+                    "Restrict the plugin's condition to VMs of libvirt.",
                     key="domain_type",
                 )
             )

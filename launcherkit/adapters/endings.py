@@ -22,7 +22,7 @@ class Ending(IntEnum):
 IN_WORDS = {
     Ending.SHUT_DOWN: "the guest has shut down",
     Ending.CRASHED: "the guest or its QEMU has crashed",
-    Ending.DESTROYED: "the guest was destroyed by somebody else",
+    Ending.DESTROYED: "the guest was destroyed by someone else",
     Ending.FAILED: "the guest has ended, and libvirt does not know how",
     Ending.STOPPED_BY_FORCE: "the guest did not shut down in time and was destroyed",
 }

@@ -133,8 +133,8 @@ def _source() -> NodeSource:
     for found in entry_points(group=ENTRY_POINTS):
         return cast("NodeSource", found.load())
     raise PluginNotInstalled(
-        "launcherkit-plugin is not installed here, and how devices are named, grouped and chosen is its code",
-        "Install it beside launcherkit: pip install launcherkit-plugin",
+        "launcherkit-plugin is not installed here, and its code names, groups and chooses devices",
+        "Install it next to launcherkit: pip install launcherkit-plugin",
         key="launcherkit-plugin",
     )
 

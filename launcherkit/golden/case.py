@@ -32,7 +32,7 @@ def _sentence(text: str) -> str:
 def _quoted(value: object) -> object:
     """YAML makes a boolean of yes, and of 1:4 a number; which text it was can't be told afterwards."""
     if value is not None and not isinstance(value, str | list | dict):
-        raise ValueError("put it in quotes: YAML takes it for something else than text")
+        raise ValueError("put it in quotes: YAML doesn't read it as text")
     return value
 
 

@@ -133,7 +133,7 @@ def _not_aligned(address: PciAddress, why: str) -> NotAligned:
 def no_initiators(address: PciAddress, why: str) -> NoInitiators:
     return NoInitiators(
         f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {why}",
-        "Give the domain what is lacking, take the address out of the GPU's hostdev, or set genericInitiators: no.",
+        "Add what the domain lacks, take the address out of the GPU's hostdev, or set genericInitiators: no.",
         device=str(address),
     )
 

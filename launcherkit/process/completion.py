@@ -30,7 +30,7 @@ def completion_script(program: Program, shell: str, env: Mapping[str, str], page
         import shtab
     except ModuleNotFoundError as missing:
         raise CompletionNotInstalled(
-            f"the module {missing.name} is not installed, and completion is made with it",
+            f"the module {missing.name} is not installed, and completion needs it",
             f"Install {program.name} with its extra: pip install '{program.name}[completion]'. "
             "The script that it prints needs nothing.",
             key=shell,

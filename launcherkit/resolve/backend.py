@@ -94,7 +94,7 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedB
     return MixedBackends(
         f"IOMMU group {group} would be opened both ways: {by_iommufd} through iommufd, {by_group} through the group",
         "The kernel refuses the second one as busy. Give all hostdevs of the group the same <driver iommufd='yes'/> or "
-        "'no'; one that says nothing goes as the domain's <iommufd enabled> has it.",
+        "'no'; a hostdev without one follows the domain's <iommufd enabled>.",
         group=group,
     )
 

@@ -248,7 +248,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
             yield NodeMissing(
                 f"the device node {node} is missing",
                 "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
-                "Where the VM runs elsewhere: --no-node-check.",
+                "If the VM runs elsewhere: --no-node-check.",
                 file=node,
             )
 

@@ -83,7 +83,8 @@ async def _frame(stream: Stream[AskedT, Answered], limit: int, grow: Callable[[i
         raise refusal(
             MessageTooLarge(
                 f"the request has {length} bytes, the limit is {limit}",
-                "Send less: a domain may have 8 MiB, with the VMI beside it; what a kubelet asks has kilobytes.",
+                "Send less: a domain may have 8 MiB, and the VMI comes in addition; requests of a kubelet are some "
+                "kilobytes.",
             )
         )
     data = bytearray()

@@ -75,7 +75,7 @@ async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesRespo
 def _unreadable(socket: str, why: str) -> PodResourcesUnreadable:
     return PodResourcesUnreadable(
         f"{socket}: {why}",
-        "The kubelet serves PodResources there since 1.20, for root alone: run this as root, or give the socket's path "
+        "The kubelet serves PodResources there since 1.20, only for root: run this as root, or give the socket's path "
         "with --kubelet-socket.",
         file=socket,
     )

@@ -37,7 +37,7 @@ def read_env_file(path: str, extra_prefixes: tuple[str, ...] = ()) -> EnvFile:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadEnvFile, SeveralErrors: a line is no assignment, or names a variable of devices twice.
+        BadEnvFile, SeveralErrors: a line is not an assignment, or names a variable of devices twice.
     """
     text = read_file(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     if "\0" in text:

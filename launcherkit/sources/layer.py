@@ -44,7 +44,7 @@ def policy_of(layer: Layer) -> Policy:
     return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
 
 
-ALIAS_PREFIX_RULE = "libvirt keeps aliases that begin with ua- and have letters, digits, - and _ alone."
+ALIAS_PREFIX_RULE = "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it."
 
 
 def is_alias_prefix(text: str) -> bool:

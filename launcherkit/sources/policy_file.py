@@ -162,7 +162,7 @@ class WrittenPolicy(_Written):
 
 
 _REMEDY = "`launcherkit explain policy` lists all keys."
-_ANNOTATION_REMEDY = f"Mend the annotation {ANNOTATION}; it takes {' and '.join(TENANT_KEYS)}."
+_ANNOTATION_REMEDY = f"Correct the annotation {ANNOTATION}; it takes {' and '.join(TENANT_KEYS)}."
 _OPERATORS_REMEDY = (
     f"Remove it from the annotation, which takes {' and '.join(TENANT_KEYS)}; or ask the operator to set it."
 )

@@ -14,7 +14,7 @@ from launcherkit.sources.numa import distances_of
 from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.snapshot import FORMAT
 
-_REMEDY = "Make the snapshot again with `launcherkit snapshot -o FILE`, or mend that place."
+_REMEDY = "Make the snapshot again with `launcherkit snapshot -o FILE`, or correct that place."
 _NOWHERE = PciAddress(0, 0, 0, 0)
 _HEX4 = hex_of(4)
 _HEX6 = hex_of(6)

@@ -15,7 +15,7 @@ from launcherkit.sources.identity import base_name, group_number
 from launcherkit.sources.problems import Problems, read_text
 from launcherkit.sources.tree import Directory, MemoryTree
 
-_REMEDY = "Record the machine again with `umockdev-record --all`, or mend that line."
+_REMEDY = "Record the machine again with `umockdev-record --all`, or correct that line."
 _MAX_LINES = _MAX_SLASHES = 1_000_000
 """A server with 47 functions has 1,263 lines and 695 slashes. Each part of a path may become a directory of its own."""
 _MAX_PATH = 4096  # as the kernel

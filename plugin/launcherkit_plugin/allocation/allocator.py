@@ -203,7 +203,8 @@ def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
             if other is not None and other != holder:
                 raise DeviceTaken(
                     f"{device} can't be prepared for {holder}: {other} has it",
-                    "It is free once that has ended. If the scheduler allocated it twice, see whether two drivers, or "
+                    "It is free once its holder has ended. If the scheduler allocated it twice, see whether two "
+                    "drivers, or "
                     "a device plugin and a driver, publish one card.",
                     device=device,
                 )

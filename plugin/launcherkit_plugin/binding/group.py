@@ -147,7 +147,7 @@ def _in_the_way(
         elif not force:
             yield (
                 f"is in use by this host: {use.text}",
-                "Stop using it on the host first. --force takes it all the same.",
+                "Stop using it on the host first. --force takes it anyway.",
             )
 
 

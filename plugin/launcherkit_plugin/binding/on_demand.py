@@ -179,8 +179,8 @@ class OnDemandBinding:
         if done is None or done.error is None:
             return BindingTooSlow(
                 f"{resource}: binding {who} to {VFIO_PCI} has taken longer than {seconds:.0f} s",
-                "The driver is slow to let go of it: see `dmesg` on the node. It is given back once that has ended; "
-                "bindSeconds in the configuration allows for more.",
+                "The driver is slow to release it: see `dmesg` on the node. It is given back once that has ended; "
+                "a larger bindSeconds in the configuration allows more time.",
                 device=who,
                 resource=resource,
             )
@@ -225,8 +225,9 @@ class OnDemandBinding:
             if done is None:
                 raise GivingBackTooSlow(
                     f"{resource}: giving {who} back to its driver has taken longer than {seconds:.0f} s",
-                    "The driver is slow to take it: see `dmesg` on the node. The next pod finds it with its driver; "
-                    "bindSeconds in the configuration allows for more.",
+                    "The driver is slow to take it over: see `dmesg` on the node. The next pod finds it with its "
+                    "driver; "
+                    "a larger bindSeconds in the configuration allows more time.",
                     device=who,
                     resource=resource,
                 )

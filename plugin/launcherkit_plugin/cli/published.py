@@ -80,7 +80,7 @@ def _candidate(data: Json) -> NodeCandidate:
         if not isinstance(data.get("record"), str):
             why = data.get("problem") or "there is no record"
             raise BadNodeRecord(
-                f"{name} has published nothing that could be rehearsed on: {why}",
+                f"{name} has published no record to rehearse on: {why}",
                 "See the log of its device plugin; give a snapshot of the node with --nodes.",
                 file=name,
             )

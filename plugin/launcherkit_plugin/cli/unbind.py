@@ -76,7 +76,7 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, 
             path = f"/sys/bus/pci/devices/{address}"
             errors.add(
                 NotBoundByUs(
-                    f"{describe(function)} was bound to {function.driver} by somebody else, and its former driver "
+                    f"{describe(function)} was bound to {function.driver} by something else, and its previous driver "
                     "is not on record",
                     "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "
                     f"By hand:\necho > {path}/driver_override\necho {address} > {path}/driver/unbind\n"

@@ -115,8 +115,8 @@ class ClusterSocket:
             raise ClaimUnreadable(
                 f"the ResourceClaim {namespace}/{name} can't be read: {why}",
                 "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
-                "connected, reach the API server, and be allowed to get resourceclaims, as the component `dra` allows "
-                "it.",
+                "connected, reach the API server, and be allowed to get resourceclaims, which the component `dra` "
+                "allows.",
                 file=f"ResourceClaim {namespace}/{name}",
             ) from None
 
@@ -128,7 +128,7 @@ class ClusterSocket:
             raise TokenNotReviewed(
                 f"the token can't be reviewed: {why}",
                 "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
-                "create tokenreviews and subjectaccessreviews, as the component `page` allows it.",
+                "create tokenreviews and subjectaccessreviews, which the component `page` allows.",
             ) from None
         return Review(said["allowed"], said["why"])
 

@@ -68,7 +68,7 @@ class PageDoor:
             wanted = "off"
         if wanted == "token" and (self._served is None or not self._cluster.listens):
             flag, remedy = ("--cluster-socket", _NO_CLUSTER) if self._served else ("--metrics-address", _NO_METRICS)
-            raise PageNotServed(f"the page is to be for who has a good token, and {flag} isn't given", remedy, key=flag)
+            raise PageNotServed(f"the page is to require a token, and {flag} isn't given", remedy, key=flag)
         if wanted == self._open:
             return
         self._open = wanted

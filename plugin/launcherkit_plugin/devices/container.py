@@ -225,8 +225,10 @@ class ContainerProvider:
         rule = self._rules[resource.name]
         if rule.sharing is not None and rule.sharing.one_a_request and len(ids) > 1:
             raise SharedRequestTooLarge(
-                f"{resource.name}: a container requests {len(ids)} of it, and its cards are shared: one is the most",
-                "Request one: more don't give a container more of a card. Or leave out failRequestsGreaterThanOne in "
+                f"{resource.name}: a container requests {len(ids)} of it, and its cards are shared: at most one is "
+                "allowed",
+                "Request one: more of them don't give a container a larger share. Or leave out "
+                "failRequestsGreaterThanOne in "
                 "the configuration.",
                 resource=resource.name,
             )

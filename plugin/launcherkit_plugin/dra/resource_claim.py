@@ -68,7 +68,9 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
     """
     metadata = _object(document.get("metadata"), "metadata", ref)
     if metadata.get("uid") != ref.uid:
-        raise _bad(ref, f"its UID is {shown(metadata.get('uid'))}, not {ref.uid!r}: it was made again under this name")
+        raise _bad(
+            ref, f"its UID is {shown(metadata.get('uid'))}, not {ref.uid!r}: it was created again under this name"
+        )
     status = _object(document.get("status") or {}, "status", ref)
     if not status.get("allocation"):
         raise _bad(ref, "it isn't allocated: there is no status.allocation")

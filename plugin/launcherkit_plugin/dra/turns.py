@@ -143,7 +143,7 @@ class Turns:
 
     def _late(self, ref: ClaimRef, work: _Work) -> PrepareLate:
         return PrepareLate(
-            f"ResourceClaim {ref}: no end within {self._seconds:g} s: {work.at}",
+            f"ResourceClaim {ref}: not finished within {self._seconds:g} s: {work.at}",
             "It goes on, and the kubelet asks again by itself. If it doesn't end, see the log of the plugin, and "
             "`dmesg` on the node for a driver that is stuck.",
             file=f"ResourceClaim {ref}",

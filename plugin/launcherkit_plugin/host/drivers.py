@@ -153,7 +153,7 @@ class Sysfs:
             raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
         except Late as late:
             raise StepHangs(
-                f"{what} has not come back within {self._seconds:g} s; process {late.pid} still waits for the driver",
+                f"{what} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
                 "/dev/nvidia*`); the step then goes through, and the next call of this command cleans up. If nothing "
                 "uses it, the kernel's log says more.",

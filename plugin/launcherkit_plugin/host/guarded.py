@@ -186,4 +186,4 @@ class Guarded:
     @staticmethod
     def _text(work: _Work[object] | _Work[Result]) -> str:
         took = asyncio.get_running_loop().time() - work.began
-        return f"{work.late or work.what()} has not come back for {took:.0f} s"
+        return f"{work.late or work.what()} has not returned for {took:.0f} s"

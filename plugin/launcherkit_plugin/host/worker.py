@@ -55,7 +55,7 @@ _ANSWER_BYTES = 16384
 
 
 class Late(Exception):
-    """It has not come back in time. ``pid`` is the process that is left waiting."""
+    """It has not returned in time. ``pid`` is the process that is left waiting."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(pid)

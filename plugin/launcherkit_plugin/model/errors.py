@@ -143,7 +143,7 @@ class StepFailed(Unavailable):
 
 
 class StepHangs(Unavailable):
-    """A step of binding does not come back, or another process is at it (K8)."""
+    """A step of binding does not return, or another process is at it (K8)."""
 
     code = "LK728"
 
@@ -242,7 +242,7 @@ class CdiNotWritten(Unavailable):
 
 
 class WorkHangs(Unavailable):
-    """Work on a card or group does not come back from the kernel, and nothing else is begun there (K9)."""
+    """Work on a card or group does not return from the kernel, and nothing else is begun there (K9)."""
 
     code = "LK750"
 

@@ -183,7 +183,8 @@ class NodeHook(Servicer):
             if len(devices) < number:
                 raise VmLacksDevices(
                     f"{vm} asks for {number} of {resource}, and its pod {had.pod} has {len(devices)}",
-                    "Start the VM again, so that it gets a new pod; the kubelet's log says what became of this one's.",
+                    "Start the VM again, so that it gets a new pod; the kubelet's log says what happened to this one's "
+                    "devices.",
                     resource=resource,
                 )
             # virt-handler may hang up in the middle; what has been begun comes to its end, under the allocator's lock.

@@ -46,7 +46,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "mate-in-use": Advice("Nothing: it can be had again when that pod has ended.", "LK714"),
     "other-use": Advice("Nothing: it can be had again when its other use has ended.", "LK843"),
     "other-type": Advice("Nothing: it can be had when the vGPUs of the other type are gone."),
-    "no-room": Advice("Nothing: it can be had when vGPUs of that card are gone."),
+    "no-room": Advice("Nothing: it is available again when vGPUs of that card are gone."),
     "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
     "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
 }

@@ -94,7 +94,7 @@ class NodePage:
         self._drawn: _Drawing | None = None
         self._rested = 0.0
         self._hanging: Process | None = None
-        """A process that has not come back from sysfs."""
+        """A process that has not returned from sysfs."""
         self._forgetting: asyncio.TimerHandle | None = None
         recent.told = lambda: self._loop.call_soon_threadsafe(self._change)
 

@@ -108,8 +108,9 @@ class CandidateNode:
             text += "".join(f": {each.problem.text}" for each in unhealthy[:1] if each.problem and not told)
         return NotOffered(
             text,
-            "Free or mend what is named, or run the VM on another node. Names are by the pci.ids of this machine: "
-            "where those of the node differ, give the configuration of its device plugin with --config.",
+            "Free or repair the devices that are named, or run the VM on another node. Names come from this machine's "
+            "pci.ids: "
+            "if the node's differ, give the configuration of its device plugin with --config.",
             resource=name,
         )
 

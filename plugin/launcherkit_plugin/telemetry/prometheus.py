@@ -72,7 +72,7 @@ class PrometheusMetrics(Metrics):
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
         self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
         self._hanging = gauge(
-            "hanging_operations", "Work on a card, group or file of the host that has not come back in time."
+            "hanging_operations", "Work on a card, group or file of the host that has not returned in time."
         )
         self._late = counter("late_operations", "Work on the host that did not come back in time.")
 

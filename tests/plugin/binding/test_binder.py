@@ -178,7 +178,7 @@ def test_where_one_member_vanishes_none_is_bound(machine: Machine) -> None:
 
 def test_a_driver_that_does_not_let_go_is_reported_and_the_rest_goes_back(machine: Machine) -> None:
     machine.kernel.busy.add(AUDIO)
-    with pytest.raises(StepHangs, match=r"snd_hda_intel/unbind has not come back within 30 s; process 4711"):
+    with pytest.raises(StepHangs, match=r"snd_hda_intel/unbind has not returned within 30 s; process 4711"):
         machine.bind()
     assert machine.state()[0] == machine.before[0]
     record = machine.ledger.find(CARD)

@@ -153,7 +153,7 @@ def test_an_isa_bridge_keeps_its_driver_unless_force_is_said_and_without_one_it_
 def test_a_member_with_a_vfio_driver_of_any_kind_stays_as_it_is(node: Node, driver: str) -> None:
     node.tree.function("0000:03:00.0", driver=driver, group=7)
     assert f"stays with {driver}" in node.run("bind", "0000:03:00.0")
-    with pytest.raises(NotBoundByUs, match=f"was bound to {driver} by somebody else"):
+    with pytest.raises(NotBoundByUs, match=f"was bound to {driver} by something else"):
         node.run("unbind", "0000:03:00.0")
 
 
@@ -421,7 +421,7 @@ def test_without_write_access_to_sysfs_it_fails_at_once(node: Node) -> None:
 
 def test_what_was_left_half_done_is_brought_to_an_end_by_the_next_command(node: Node) -> None:
     node.kernel.busy.add(AUDIO)
-    with pytest.raises(LauncherkitError, match="has not come back"):
+    with pytest.raises(LauncherkitError, match="has not returned"):
         node.run("bind", GPU)
     assert "restoring, had snd_hda_intel, by command" in node.run("status", GPU)
     node.kernel.let_go(AUDIO)

@@ -304,7 +304,7 @@ def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_b
         assert f"LK751: {raised.value.message}".replace(" 0 s", " 30 s") == provoked("binding", "LK751")[0]
         await node._turn()
         assert node.problem is not None
-        assert "has not come back" in node.problem.text
+        assert "has not returned" in node.problem.text
         gate.set()
         while node.guarded.is_busy("IOMMU group 44"):
             await asyncio.sleep(0.01)

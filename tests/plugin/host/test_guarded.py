@@ -98,12 +98,12 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
             stuck.wait(60)
             return "late"
 
-        with pytest.raises(WorkHangs, match="card: removing it has not come back for"):
+        with pytest.raises(WorkHangs, match="card: removing it has not returned for"):
             await guarded.run("card", "removing it", work, 0.01)
         for _ in range(3):
             with pytest.raises(WorkHangs):
                 await guarded.run("card", "again", work, 60)
-        assert (guarded.hanging("card") or "").startswith("removing it has not come back")
+        assert (guarded.hanging("card") or "").startswith("removing it has not returned")
         assert (begun, threads(), recorded.late, recorded.back) == ([1], ["guarded: card"], [("removing it", 1)], [])
         stuck.set()
         while guarded.is_busy("card"):
@@ -132,7 +132,7 @@ def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
         guarded = Guarded()
         first = guarded.begin("card", "binding", lambda: stuck.wait(60), 60)
         assert first is not None
-        with pytest.raises(WorkHangs, match="card: binding has not come back"):
+        with pytest.raises(WorkHangs, match="card: binding has not returned"):
             await guarded.run("card", "allocating", lambda: None, 60, turn=0.01)
         assert guarded.hanging("card") is None, "it has its time still"
         stuck.set()

@@ -157,7 +157,7 @@ def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
     tree.driver("nvidia")
     os.mkfifo(tmp_path / "sys/bus/pci/drivers/nvidia/unbind")
     sysfs = Sysfs(str(tmp_path), 0.1)
-    with pytest.raises(StepHangs, match=r"unbind has not come back within 0.1 s; process \d+ still"), sysfs.holding(()):
+    with pytest.raises(StepHangs, match=r"unbind has not returned within 0.1 s; process \d+ still"), sysfs.holding(()):
         sysfs.unbind(GPU, "nvidia")
 
 

@@ -150,11 +150,11 @@ def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
             await node.allocate(resource, others)
             assert not waiting.done()
             node.guarded.give_up(sick)  # its time is over
-            with pytest.raises(WorkHangs, match=f"{sick}: making vGPUs on {sick} has not come back"):
+            with pytest.raises(WorkHangs, match=f"{sick}: making vGPUs on {sick} has not returned"):
                 await node.allocate(resource, asked)
             node.turn()
             ill = [each.problem for each in node.offers[resource].resource.devices.values() if not each.healthy]
-            assert any(problem is not None and "has not come back" in problem.text for problem in ill)
+            assert any(problem is not None and "has not returned" in problem.text for problem in ill)
         await waiting
         await until_well(node)
         node.turn()
