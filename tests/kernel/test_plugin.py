@@ -33,6 +33,12 @@ class Node(NamedTuple):
     kubelet: Kubelet
     plugin: Plugin
 
+    def end(self, pod: str) -> None:
+        """A pod ends that the plugin has seen. One that it hasn't could still be starting, and keeps what it got."""
+        asked = self.kubelet.asked_for_pods
+        self.kubelet.wait(lambda: self.kubelet.asked_for_pods > asked + 1, "the plugin asking who has what")
+        self.kubelet.delete(pod)
+
 
 Serving: TypeAlias = Callable[..., AbstractContextManager[Node]]
 
@@ -49,7 +55,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
             options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}
-            known = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 5}
+            known = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 2}
             plugin = Plugin(known, tmp_path, *places)
             plugin.start()
             try:
@@ -122,7 +128,7 @@ def test_a_card_that_is_bound_on_demand_changes_hands(serving: Serving, card: sy
         assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
         nodes = [device.host_path for device in holding.answer.devices]
         assert nodes == ["/dev/vfio/vfio", f"/dev/vfio/{sysfs.group(card.display)}"]
-        node.kubelet.delete("pod")
+        node.end("pod")
         sysfs.until(lambda: sysfs.driver(card.display) == "bochs-drm", "the display's driver")
         sysfs.until(lambda: sysfs.driver(card.audio) == "snd_hda_intel", "the sound driver")
         node.kubelet.wait_for(GPU, {card.display: True})
@@ -152,7 +158,7 @@ def test_a_card_goes_from_a_container_to_a_vm_and_back_and_to_kata(
             assert nodes == [f"/dev/dri/{path.name}" for path in display.glob("card*")]
             os.close(os.open(nodes[0], os.O_RDWR))
             assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
-            node.kubelet.delete("container")
+            node.end("container")
             use = ("vm", "kata")[number]
             holding = admit(use)
             assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
@@ -166,7 +172,7 @@ def test_a_card_goes_from_a_container_to_a_vm_and_back_and_to_kata(
                     {},
                     f"{names['kata']}={card.display}",
                 )
-            node.kubelet.delete(use)
+            node.end(use)
         admit("container")
         assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
 
@@ -196,7 +202,7 @@ def test_a_card_goes_from_a_container_to_a_vm_with_a_vgpu_and_back_and_whole_to_
                 os.close(os.open(path, os.O_RDWR))
             wait(vm=False, vgpu=False)
             assert (sysfs.driver(parent.address), parent.made()) == (DRIVER, set())
-            node.kubelet.delete("container")
+            node.end("container")
 
         in_container()
         wait(vgpu=True)
@@ -205,14 +211,14 @@ def test_a_card_goes_from_a_container_to_a_vm_with_a_vgpu_and_back_and_whole_to_
         assert (sysfs.driver(parent.address), parent.made()) == (DRIVER, set(holding.ids))
         listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
         assert list(listing.values()).count(VGPU) == 1, listing
-        node.kubelet.delete("vm")
+        node.end("vm")
         sysfs.until(lambda: not parent.made(), "the vGPU removed")
 
         in_container()
         wait(vm=True)
         node.kubelet.admit("vm", [("compute", GPU, 1)])
         assert sysfs.driver(parent.address) == "vfio-pci"
-        node.kubelet.delete("vm")
+        node.end("vm")
         in_container()
 
 
