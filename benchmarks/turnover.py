@@ -1,6 +1,7 @@
 """A card from a container to a VM and back, through Allocate, against the bare writes to sysfs that this takes.
 
-With --address on a real kernel, as root: a card whose functions have drivers of the host and are used by nobody.
+With --address on a real kernel, as root: a card whose functions have drivers of the host and are used by nobody. The
+machine of `./dev kernel shell` has one, once `modprobe -a bochs snd_hda_intel` has loaded its drivers.
 Without it on a built host whose kernel takes --driver-seconds for each function that is bound or unbound; there the
 writes are made in this process.
 

@@ -215,6 +215,8 @@ class _Process:
             answer = self._socket.recv(_ANSWER_BYTES)
         except TimeoutError as late:
             raise Late(self.process.pid) from late
+        except ConnectionError as problem:
+            raise _Gone(problem.errno, problem.strerror) from problem
         if not answer:
             raise _Gone("the process that should do it has ended")
         number, _, content = answer.partition(b",")

@@ -15,7 +15,7 @@ from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quanti
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
+from launcherkit_plugin.model.config import CardUse, Config, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -195,13 +195,14 @@ def test_slots_of_one_type_that_all_fit_need_no_counter(tree: HostTree) -> None:
     assert {device.counters for device in found.values()} == {()}
 
 
-def test_the_whole_card_takes_all_of_it() -> None:
+@pytest.mark.parametrize("use", ["vm", "container"])
+def test_the_whole_card_takes_all_of_it(use: CardUse) -> None:
     card = "0000:01:00.0"
     slots = {f"0-{number}": Device(f"0-{number}", card=card, most=4, vgpu_types=("T",)) for number in range(4)}
     whole = {card: Device(card, functions=(PciAddress.parse(card),))}
     resources = [
         Resource("a/V", "V", slots, made_at_start=True, dra=True),
-        Resource("a/C", "C", whole, dra=True),
+        Resource("a/C", "C", whole, dra=True, use=use),
     ]
     found = inventory(resources, NO_FACTS)
     amounts = {device.id: [use.amount for use in device.counters] for device in found}
