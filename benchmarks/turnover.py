@@ -2,8 +2,8 @@
 
 With --address on a real kernel, as root: a card whose functions have drivers of the host and are used by nobody. The
 machine of `./dev kernel shell` has one, once `modprobe -a bochs snd_hda_intel` has loaded its drivers.
-Without it on a built host whose kernel takes --driver-seconds for each function that is bound or unbound; there the
-writes are made in this process.
+Without it on a built host whose kernel takes --driver-seconds for each function that is bound or unbound; there each
+step of the daemon asks its process for something else, and then has its effect.
 
     python benchmarks/turnover.py [--address 0000:01:00.0] [--rounds 10] [--driver-seconds 0.1]
 """
@@ -63,6 +63,24 @@ class SlowKernel(FakeKernel):
         super().write(path, text, seconds)
 
 
+class Asking(NamedTuple):
+    """A `Worker` of a built host, which takes as long as the daemon's own."""
+
+    kernel: FakeKernel
+    process: Worker
+
+    def read(self, path: str, seconds: float) -> bytes:
+        self.process.read(os.devnull, seconds)
+        return self.kernel.read(path, seconds)
+
+    def write(self, path: str, text: str, seconds: float) -> None:
+        self.process.read(os.devnull, seconds)
+        self.kernel.write(path, text, seconds)
+
+    def close(self) -> None:
+        self.process.close()
+
+
 def main() -> None:
     """Take turns, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,11 +94,11 @@ def main() -> None:
     ):
         machine = Machine("/", standby.worker, write_file)
         if args.address is None:
-            machine = built_host(Path(folder) / "host", args.driver_seconds)
+            machine = built_host(Path(folder) / "host", args.driver_seconds, standby)
         asyncio.run(measure(machine, args.address or BUILT, f"{folder}/ledger", args.rounds))
 
 
-def built_host(folder: Path, seconds: float) -> Machine:
+def built_host(folder: Path, seconds: float, standby: Standby) -> Machine:
     """A card of two functions."""
     tree = HostTree(folder)
     kernel = SlowKernel(tree, {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}})
@@ -96,7 +114,7 @@ def built_host(folder: Path, seconds: float) -> Machine:
         path = folder / "proc" / name
         path.parent.mkdir(parents=True)
         path.symlink_to("pid:[4026531836]") if not content else path.write_text(content)
-    return Machine(str(folder), kernel.hand, kernel.write)
+    return Machine(str(folder), lambda keep: Asking(kernel, standby.worker(keep)), kernel.write)
 
 
 def write_file(path: str, text: str) -> None:
