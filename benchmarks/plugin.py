@@ -173,7 +173,7 @@ def memory(root: Path, folder: Path) -> None:
     told = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
     with (
         server.running(folder) as kubeconfig,
-        ClusterProcess(path, "node-1", kubeconfig) as speaking,
+        ClusterProcess(path, "node-1", kubeconfig, python=sys.executable) as speaking,  # no fork of one with more
         _kubelet(folder / "cluster") as kubelet,
         _running("plugin", root, kubelet, *told) as process,
     ):
