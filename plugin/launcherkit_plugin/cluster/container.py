@@ -176,18 +176,16 @@ def persist(
     backoff = Backoff(first, longest)
     while True:
         began = clock()
-        problem: ApiProblem | None = None
         try:
-            well = work() is True
-        except ApiProblem as raised:
-            well, problem = clock() - began > longest, raised
-        if well:
-            backoff.succeeded(work)
-            reporter.well(work)
-        if problem is not None:
+            if work() is True:
+                backoff.succeeded(work)
+                reporter.well(work)
+                continue
+        except ApiProblem as problem:
+            if clock() - began > longest:
+                backoff.succeeded(work)
+                reporter.well(work)
             reporter.once(work, "warning", fails.format(problem), status=problem.status)
-        elif well:
-            continue
         wait(backoff.failed(work, clock()))
 
 
