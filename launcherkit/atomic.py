@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Writes a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _reason(path: str) -> str:
 
 
 def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
-    """Put ``data`` at ``path`` by way of a file beside it, so that a reader sees the old file or the new one.
+    """Write ``data`` to ``path`` through a temporary file beside it: a reader sees the old file or the new one.
 
-    What can't be replaced, such as ``/dev/stdout`` or a pipe, is written to as it is.
+    What can't be replaced, such as ``/dev/stdout`` or a pipe, is written to directly.
 
     Raises:
         UnwritableFile: names the file and the reason.
@@ -53,7 +53,7 @@ def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
 
 
 def _replace(path: str, data: bytes, mode: int) -> None:
-    import tempfile  # with what that imports, 3 ms that a daemon which writes nothing doesn't need
+    import tempfile  # with its own imports 3 ms, which a daemon that writes nothing doesn't need
 
     handle, beside = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:100]}.", dir=os.path.dirname(path))
     try:

@@ -20,15 +20,15 @@ class Ink:
         return self._mark("2", text)
 
     def good(self, text: str) -> str:
-        """Green: what goes to the guest, what is added."""
+        """Green: functions that go to the guest, added lines."""
         return self._mark("32", text)
 
     def bad(self, text: str) -> str:
-        """Red: what is in the way, what is taken out."""
+        """Red: obstacles, removed lines."""
         return self._mark("31", text)
 
     def odd(self, text: str) -> str:
-        """Yellow: what stays, and notes."""
+        """Yellow: functions that stay, and notes."""
         return self._mark("33", text)
 
     def _mark(self, code: str, text: str) -> str:
@@ -50,7 +50,7 @@ def unmarked(text: str) -> str:
 
 
 def paint_diff(diff: str, ink: Ink) -> str:
-    """A unified diff with what is added and taken out marked."""
+    """A unified diff with added and removed lines marked."""
     return "".join(_paint_line(line, ink) for line in diff.splitlines(keepends=True))
 
 

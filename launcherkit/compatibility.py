@@ -1,4 +1,4 @@
-"""What is known of libvirt, QEMU, Linux, KubeVirt and others by version: compatibility.toml beside this module."""
+"""Known features and bugs of libvirt, QEMU, Linux, KubeVirt and others by version, from compatibility.toml."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Tried:
     version: str
     what: str
     tiers: tuple[str, ...]
-    """Of the tests that run with it every time; empty: it was run by hand."""
+    """The tiers of tests that always run with it; empty: it was run by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What there is from a version on."""
+    """A feature that exists from a version on."""
 
     program: str
     since: Version
@@ -34,26 +34,26 @@ class Need:
     source: str
     """``documents``, ``schema`` or ``tried``."""
     name: str
-    """By which doctor asks for it; empty where it doesn't."""
+    """The name by which doctor looks it up; empty if it doesn't."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What doesn't work with some versions."""
+    """A bug in some versions."""
 
     name: str
     program: str
     since: Version
     before: Version | None
-    """The first version that has it mended; None where none is known."""
+    """The first version with a fix; None if none is known."""
     where: str
-    """For whom: empty, ``pci`` or ``sev-snp``."""
+    """Which domains are affected: empty for all, ``pci`` or ``sev-snp``."""
     what: str
     remedy: str
     source: str
 
     def has(self, version: Version) -> bool:
-        """Whether it is a version with this fault."""
+        """Whether a version has this bug."""
         return self.since <= version and (self.before is None or version < self.before)
 
 
@@ -66,7 +66,7 @@ class Compatibility:
     broken: tuple[Broken, ...]
 
     def since(self, name: str) -> Version:
-        """The version from which something named is there."""
+        """The version from which a named feature exists."""
         return next(need.since for need in self.needs if need.name == name)
 
 
@@ -106,5 +106,5 @@ def version(text: str) -> Version:
 
 
 def dotted(found: Version) -> str:
-    """The other way round."""
+    """The reverse."""
     return ".".join(map(str, found))

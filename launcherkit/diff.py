@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = None) -> bytes:
-    """A unified diff with three lines of context; empty where nothing differs.
+    """A unified diff with three lines of context; empty if nothing differs.
 
     Args:
-        before: the one document.
-        after: the other.
-        name: what the header calls it.
-        renamed: what it calls the other; ``name`` without.
+        before: the first document.
+        after: the second.
+        name: the first one's name in the header.
+        renamed: the second one's name; ``name`` if not given.
     """
     lines = difflib.unified_diff(
         _lines(before), _lines(after), fromfile=name, tofile=f"{name} (translated)" if renamed is None else renamed
@@ -22,7 +22,7 @@ def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = N
 
 
 def did_you_mean(text: str, known: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean siblings?``, for the end of a sentence; nothing where no known word is near.
+    """``; did you mean siblings?``, for the end of a sentence; nothing if no known word is near.
 
     Args:
         text: what was written.
@@ -34,7 +34,7 @@ def did_you_mean(text: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def _lines(document: bytes) -> list[str]:
-    """Lines as ``diff`` and ``patch`` know them: at line feeds alone."""
+    """Lines as ``diff`` and ``patch`` define them: only line feeds separate them."""
     *lines, last = document.decode("utf-8", "surrogateescape").split("\n")
     ended = [line + "\n" for line in lines]
     return [*ended, last + "\n\\ No newline at end of file\n"] if last else ended

@@ -1,4 +1,4 @@
-"""The child processes of `launcherkit run`, its own and, as PID 1, those that others have left to it."""
+"""The child processes of `launcherkit run`: its own and, as PID 1, orphaned ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ENDS_WITH_PARENT = os.path.join(os.path.dirname(__file__), "ends_with_parent.py
 
 
 class Children:
-    """Starts processes and buries all that end, at once and whatever the main thread waits for.
+    """Starts processes and reaps all that end, at once and whatever the main thread waits for.
 
-    libvirt takes a QEMU for alive until it is buried, and we bury it when we are PID 1: a main thread that waits for
-    libvirt to stop a guest can't do both. Nothing else in this process may wait for a child.
+    libvirt considers a QEMU alive until it is reaped, and PID 1 reaps it: a main thread that waits for libvirt to stop
+    a guest can't do both. Nothing else in this process may wait for a child.
     """
 
     def __init__(self) -> None:
@@ -51,25 +51,25 @@ class Children:
         return pid
 
     def ended(self) -> list[str]:
-        """Those of ours that have ended since the last time, each with how."""
+        """The started processes that have ended since the last call, each with its status."""
         with self._lock:
             ended, self._ended = self._ended, []
         return ended
 
     def is_running(self, pid: int) -> bool:
-        """Whether a process of ours runs still."""
+        """Whether a started process is still running."""
         with self._lock:
             return pid in self._running
 
     def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a process of ours; one that has ended is left alone."""
+        """Send a signal to a started process; one that has ended is left alone."""
         with self._lock:
             if pid in self._running:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
 
     def close(self) -> None:
-        """Bury no more."""
+        """Stop reaping."""
         self._closed.set()
         self._thread.join()
 

@@ -1,6 +1,6 @@
 """The domain hook of a KubeVirt plugin (VEP 190), in the folder ``/var/run/kubevirt-plugin/<plugin>``.
 
-The domain comes through libvirt's complete schema here, so nothing that we wrote before is stripped.
+The domain passes through libvirt's complete schema here, so nothing that an earlier call wrote is stripped.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.refusal import refusal
 
 SOCKET = "launcherkit.sock"
-"""A name that stays: the Plugin resource has the socket's path in it."""
+"""A fixed name: the Plugin resource contains the socket's path."""
 
 
 def domain_hook(folder: str, plugin: str, settings: HookSettings) -> Endpoint:
-    """The service, on ``<folder>/<plugin>/launcherkit.sock``; the plugin's folder is made where it is missing.
+    """The service, on ``<folder>/<plugin>/launcherkit.sock``; the plugin's folder is created if it is missing.
 
     Raises:
-        BadHookName: the plugin's name is none.
-        SocketNotMade: its folder is a link, which KubeVirt doesn't follow, or can't be made.
+        BadHookName: the plugin's name is not valid.
+        SocketNotMade: its folder is a link, which KubeVirt doesn't follow, or can't be created.
     """
     own = os.path.join(folder, check_name(plugin, "--domain-hook"))
     path = os.path.join(own, SOCKET)

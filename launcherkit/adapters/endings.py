@@ -1,4 +1,4 @@
-"""How a guest ended, as libvirt tells it."""
+"""How a guest ended, according to libvirt."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
-    """The VMI and the domain; or a text to print; or nothing where the arguments are wrong."""
+    """The VMI and the domain; or a text to print; or nothing if the arguments are wrong."""
     if any(argument in ("-h", "--help") for argument in arguments):
         return HELP
     if list(arguments) == ["--version"]:

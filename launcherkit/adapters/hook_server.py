@@ -1,4 +1,4 @@
-"""Serves hooks on unix sockets until it is told to end, then lets the calls under way finish."""
+"""Serves hooks on unix sockets until it is told to stop, then finishes the calls under way."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DRAIN_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A socket's path, the services on it, and what they are called in the log."""
+    """A socket's path, the services on it, and their name in the log."""
 
     path: str
-    services: Sequence[Any]  # generated bases, which have a ``__mapping__`` alone in common
+    services: Sequence[Any]  # generated bases, which have only a ``__mapping__`` in common
     title: str
 
 
 async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping[str, str]) -> None:
-    """Serve until ``stop`` is set, or SIGTERM or SIGINT arrive; a second signal doesn't wait for calls any more.
+    """Serve until ``stop`` is set, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
 
     Raises:
         SocketInUse, SocketNotMade: nothing is served then.
@@ -56,7 +56,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
 
 
 async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio.Event, env: Mapping[str, str]) -> None:
-    """Wait for calls, send what they answered, and close."""
+    """Wait for calls, send their answers, and close."""
     draining = asyncio.ensure_future(calls.drain(DRAIN_SECONDS))
     hurried = asyncio.ensure_future(hurry.wait())
     await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)

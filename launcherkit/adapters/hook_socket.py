@@ -14,7 +14,7 @@ def check_name(name: str, what: str) -> str:
     """A name of one path component, for the socket's file or folder.
 
     Raises:
-        BadHookName: it holds what a container's or a plugin's name can't.
+        BadHookName: it isn't valid as the name of a container or a plugin.
     """
     plain = name.replace("-", "").replace(".", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum() and len(name) <= 253):
@@ -28,7 +28,7 @@ def check_name(name: str, what: str) -> str:
 
 @contextmanager
 def bound_socket(path: str) -> Iterator[socket.socket]:
-    """A socket at a path, not listening yet: the launcher that finds it tries again until it does.
+    """A socket at a path, not listening yet: a launcher that finds it tries again until it listens.
 
     Raises:
         SocketInUse: another process answers there.
@@ -47,7 +47,7 @@ def _in_use(path: str) -> SocketInUse:
 
 
 def not_made(path: str, why: str) -> SocketNotMade:
-    """The error where a socket can't be made."""
+    """The error for a socket that can't be created."""
     return SocketNotMade(
         f"{path}: the socket can't be created: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",

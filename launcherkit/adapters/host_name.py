@@ -1,7 +1,7 @@
 """Whether this machine's host name resolves: libvirt asks for it when it starts its first guest, and waits.
 
-Measured with libvirt 9.0: where the name servers don't answer, as long as the resolver takes, 10 seconds with one name
-server and 21 with search domains too. A name with a dot, and localhost, is not asked for.
+Measured with libvirt 9.0: if the name servers don't answer, it waits as long as the resolver does, 10 seconds with one
+name server and 21 with search domains too. A name with a dot, and localhost, isn't resolved.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def tell_if_slow(
     resolve: Callable[[str], object] = lambda name: socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME),
     patience: float = PATIENCE,
 ) -> threading.Thread | None:
-    """Resolve a host name beside everything else, and tell once if that takes long; it ends when that is known.
+    """Resolve a host name in the background, and report once if that takes long; the thread ends when it is known.
 
-    A name that is known not to resolve costs libvirt nothing, and nothing is told.
+    A name that is known not to resolve costs libvirt nothing, and isn't reported.
 
     Args:
         name: the host's.
-        tell: is told a sentence, from another thread.
+        tell: called with a sentence, from another thread.
         resolve: takes as long as libvirt would; OSError is an answer.
         patience: seconds.
     """

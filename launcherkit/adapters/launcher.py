@@ -1,7 +1,7 @@
 """The life of one guest: `launcherkit run`, the entrypoint of a launcher pod.
 
-It looks at the guest's state again and again rather than waiting for events: a look that works is what the liveness
-file tells of, and nothing is missed when libvirt was away.
+It polls the guest's state rather than waiting for events: each successful poll updates the liveness file, and nothing
+is missed if libvirt was away.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from launcherkit.pipeline import Translation
 
 _LOOK = 0.5
 _LIVENESS = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-_PRESS = 5.0  # a guest that is booting misses the power button
+_PRESS = 5.0  # a booting guest ignores the power button
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the operator has decided."""
+    """The operator's settings."""
 
     uri: str
     owner: str
     grace: float
-    """Seconds that a guest has to shut down."""
+    """Seconds that a guest may take to shut down."""
     wait: float
-    """Seconds that libvirt has to answer, at the start and when it has gone."""
+    """Seconds that libvirt may take to answer, at the start and after its connection was lost."""
     console: bool
     liveness: str | None
-    """A file that is touched while all is well."""
+    """A file that is touched while everything works."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a launcher needs of the world."""
+    """What a launcher needs from outside."""
 
     connect: Callable[[str], Connection]
     daemons: Daemons
@@ -58,16 +58,16 @@ class World:
 
 
 class StopAsked(Exception):
-    """A stop was asked for before the guest ran."""
+    """A stop was requested before the guest ran."""
 
 
 def run_guest(settings: Settings, world: World, make: Callable[[], Translation]) -> Ending:
-    """Run a guest from its definition to its end; whatever happens, no guest of ours stays.
+    """Run a guest from its definition to its end; whatever happens, no guest of this run stays.
 
     Args:
         settings: the operator's.
         world: connections, processes, signals.
-        make: translates; called before anything is started, so that what is wrong with an input is told at once.
+        make: translates; called before anything is started, so that an invalid input is reported at once.
 
     Raises:
         LauncherkitError: it could not be run, or libvirt went away for longer than ``settings.wait``.
@@ -187,12 +187,12 @@ class _Launcher:
                     return Ending.STOPPED_BY_FORCE
                 if not pressed or clock() - pressed >= _PRESS:
                     pressed = clock()
-                    with suppress(Refusal):  # it may be ending, or have no way to be told
+                    with suppress(Refusal):  # it may be ending, or may not support it
                         guest.shutdown()
             wakeups.wait(_LOOK)
 
     def _found_again(self, refusal: Refusal) -> Guest | None:
-        """The guest after libvirt was away, None where it is gone; the guest itself needs no libvirt to go on."""
+        """The guest after libvirt was away, None if it is gone; the guest itself runs on without libvirt."""
         if refusal.no_domain:
             self._guest = None
             return None
@@ -209,7 +209,7 @@ class _Launcher:
         return self._guest
 
     def _reach(self, *, patient: bool) -> Connection:
-        """Connect, starting libvirt if that is for us to do. Patient: a stop that was asked for must wait."""
+        """Connect, starting libvirt if that is this process's task. A stop that was requested must wait for it."""
         world = self._world
         if self._connection is not None:
             self._connection.close()

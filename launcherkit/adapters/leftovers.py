@@ -1,7 +1,8 @@
-"""What an earlier `launcherkit run` has left behind after kill -9, and how not to take another's guest for it.
+"""Guests that an earlier `launcherkit run` left behind after kill -9, and how to tell them from others' guests.
 
-A guest carries its owner's name in its metadata. While its launcher lives, that holds a name in the kernel which goes
-with the process however it ends. So a guest of our owner whose name nobody holds has lost its launcher.
+A guest carries its owner's name in its metadata. While its launcher lives, that process holds a name in the kernel,
+which is released when the process ends, however it ends. So a guest of this owner whose name isn't held has lost its
+launcher.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from launcherkit.errors import DomainInTheWay
 
 
 class OwnedGuest(Protocol):
-    """What is needed of `libvirt_connection.Guest`."""
+    """The part of `libvirt_connection.Guest` that is needed."""
 
     def name(self) -> str: ...
     def owner(self) -> str | None: ...
@@ -28,9 +29,9 @@ class OwnedGuest(Protocol):
 
 
 def hold(owner: str, name: str) -> socket.socket | None:
-    """Hold the name of a guest for as long as the socket is open; None where somebody else does.
+    """Hold the name of a guest for as long as the socket is open; None if another process holds it.
 
-    It is an abstract Unix socket, so it is one of this network namespace, which is one of the pod.
+    It is an abstract Unix socket, so it belongs to this network namespace, which is the pod's.
     """
     digest = hashlib.sha256(f"{owner}\0{name}".encode()).hexdigest()
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -64,11 +65,11 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
     Args:
         guests: all that libvirt has.
         owner: whose.
-        own_name: the guest whose name we hold ourselves.
-        tell: is told of each.
+        own_name: the guest whose name this process holds.
+        tell: called for each.
 
     Raises:
-        DomainInTheWay: there is a guest with our guest's name and another owner, or none.
+        DomainInTheWay: a guest with this guest's name has another owner, or none.
         Refusal: libvirt would not.
     """
     for guest in guests:

@@ -1,4 +1,4 @@
-"""What libvirt and QEMU say when they refuse, with the device that it is about and a remedy where we know one."""
+"""Error messages of libvirt and QEMU, with the device that they are about and, if known, a remedy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A message that we know."""
+    """A known message."""
 
     pattern: re.Pattern[str]
     remedy: str
     error: type[LauncherkitError] | None = None
-    """What it is, where that is neither of the usual two."""
+    """The class of error, if it is neither of the usual two."""
 
 
 def _known(pattern: str, remedy: str, error: type[LauncherkitError] | None = None) -> Known:
@@ -106,7 +106,7 @@ KNOWN = (
         "See what it says of the element; `virt-xml-validate FILE domain` says it too.",
     ),
 )
-"""The first that matches is the one."""
+"""The first that matches applies."""
 
 _BDF = re.compile(r"(?<![0-9a-f:])[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7](?![0-9a-f])", re.IGNORECASE)
 _GROUP = re.compile(r"group (\d+)|/dev/vfio/(\d+)")
@@ -139,7 +139,7 @@ def not_started(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
 
 
 def went_away(refusal: Refusal) -> LauncherkitError:
-    """The error for a libvirt that doesn't answer any more, or fails where nothing should."""
+    """The error for a libvirt that doesn't answer any more, or fails unexpectedly."""
     return LibvirtNotThere(
         f"libvirt failed: {refusal.message}",
         "See libvirt's log; start it again and run the command once more.",

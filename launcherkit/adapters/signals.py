@@ -1,4 +1,4 @@
-"""Waiting that a signal ends: a stop that is asked for, or the end of a child."""
+"""Waiting that a signal ends: a request to stop, or the end of a child."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Wakeups:
     """Takes over the signals of the main thread while it is entered.
 
-    A process that is PID 1 ignores every signal that it has no handler for, SIGTERM too.
+    A process that is PID 1 ignores every signal for which it has no handler, including SIGTERM.
     """
 
     def __init__(self) -> None:
         self.stops = 0
-        """How often a stop was asked for."""
+        """How often a stop was requested."""
         self._read, self._write = socket.socketpair()
         self._former: dict[int, Any] = {}
         self._former_fd = -1
@@ -41,7 +41,7 @@ class Wakeups:
         self._write.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until a signal comes; one that came since the last wait ends it at once."""
+        """Wait for that long, or until a signal comes; one that came since the last wait ends it at once."""
         select.select([self._read], [], [], seconds)
         with suppress(BlockingIOError):
             while self._read.recv(512):
@@ -52,4 +52,4 @@ class Wakeups:
 
 
 def _woken(*_: object) -> None:
-    """The wait is over; who waits looks what has happened."""
+    """The wait is over; the waiting code checks what has happened."""

@@ -1,4 +1,4 @@
-"""``launcherkit define``: the pipeline, and its document to libvirt."""
+"""``launcherkit define``: the pipeline, and its document defined in libvirt."""
 
 from __future__ import annotations
 

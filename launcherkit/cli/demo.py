@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _example() -> Inputs:
-    """The bundled inputs, as `launcherkit translate` reads them; no variable of this process has a say."""
+    """The bundled inputs, as `launcherkit translate` reads them; variables of this process are ignored."""
     return Inputs(
         domain_xml=_data("domain.xml"),
         domain_name="domain.xml",
@@ -106,10 +106,10 @@ def _section(title: str, ink: Ink) -> str:
 
 
 def _write_files(directory: str) -> str:
-    """Write the example's files; one that is there and differs is not touched.
+    """Write the example's files; an existing one with other content is not touched.
 
     Raises:
-        UnwritableFile: names the file and why; nothing has been written where one is in the way.
+        UnwritableFile: names the file and why; nothing is written if one is in the way.
     """
     try:
         os.makedirs(directory, exist_ok=True)

@@ -52,7 +52,7 @@ examples:
 exit codes: 0 nothing failed, 1 something failed (with --strict: or there is a warning); others as usual"""
 
 _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
-"""Stands in for the domain where there is none yet: what is allocated can be checked all the same."""
+"""Stands in for the domain if there is none yet: the allocated devices can be checked nonetheless."""
 
 _WARNED_OF = {
     "not-asked": "Check that this is the VMI of this pod; if it is, it must ask for them in spec.domain.devices.",
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """Whom it is about, and what is known of it."""
+    """The subject of the checks, and what is known of it."""
 
     name: str
     patient: Patient
@@ -84,7 +84,7 @@ class _About:
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Check, print, and say by the exit code whether anything failed.
+    """Check, print, and return whether anything failed as the exit code.
 
     Raises:
         LauncherkitError: an input can't be read; what is wrong with the host or the allocation is a finding.
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _told_once(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Both together; what the translation failed by is not told again where a check tells it in the same words."""
+    """Both together; an error of the translation is left out if a check reports it in the same words."""
     told = {each.seen for each in checked if each.status == "fail"}
     kept = [each for each in found if each.seen not in told]
     if len(kept) < len(found) and not kept:
@@ -138,13 +138,13 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
 
 
 def _tagged(image: str) -> Version | None:
-    """The version in the tag of an image; None where there is none, as with a digest alone."""
+    """The version in the tag of an image; None without one, as with only a digest."""
     found = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
     return tuple(map(int, found[1].split("."))) if found else None
 
 
 def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:
-    """All that the host tells; one without sysfs is a finding, not the end."""
+    """All facts of the host; a host without sysfs is a finding, not the end."""
     try:
         host = open_host(root)
         return host.scan()._replace(recorded=host.recorded), ()
@@ -155,7 +155,7 @@ def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:
 def _of_vm(
     inputs: Inputs, facts: HostFacts, environment: Environment
 ) -> tuple[str, Subject, list[Finding], Translation | None]:
-    """Translate, without the check of the nodes, which has findings of its own; or tell why it can't be done."""
+    """Translate, without the check of the nodes, which has its own findings; or report why it fails."""
     policy = inputs.policy._replace(node_check="never")
     domain = read_facts(read_document(inputs.domain_xml, inputs.domain_name).root, inputs.domain_name)
     has_variables = bool(environment.variables) or inputs.dra.present()
@@ -183,7 +183,7 @@ def _of_vm(
 
 
 def _claimed(inputs: Inputs) -> Iterator[HostAddress]:
-    """What DRA claims gave, as far as it can be read (E5)."""
+    """The devices of DRA claims, as far as they can be read (E5)."""
     for request in inputs.vmi.requests if inputs.vmi is not None else ():
         if request.claim is not None:
             with suppress(LauncherkitError):

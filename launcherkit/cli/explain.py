@@ -1,4 +1,4 @@
-"""``launcherkit explain``: a translation in words, or the page of an error."""
+"""``launcherkit explain``: a translation as text, or the page of an error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Print an explanation or a page; where the translation fails, what is known, and then its errors as ever."""
+    """Print an explanation or a page; if the translation fails, what is known, and then its errors as usual."""
     ink = ink_for(sys.stdout.isatty(), env)
     if args.list:
         write_text("".join(f"{code}\t{title}\n" for code, title in titles().items()), env)
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _picture(translation: Translation, evidence: Evidence, ink: Ink, env: Mapping[str, str]) -> str:
-    """What of the host the VM touches, and the guest; nothing where it gets nothing."""
+    """The part of the host that the VM touches, and the guest; nothing if it gets nothing."""
     tree = read_tree(read_document(translation.domain_xml).root)
     guest = guest_of(evidence.name, translation.plan, tree)
     if not any(guest.functions()):
@@ -128,7 +128,7 @@ def _host(evidence: Evidence) -> HostTopology:
 
 
 class RememberingHost:
-    """A host that keeps what it told, so that the words and the plan are about the same facts."""
+    """A host that keeps its answers, so that the text and the plan are based on the same facts."""
 
     def __init__(self, host: HostSource) -> None:
         self._host = host
@@ -141,11 +141,11 @@ class RememberingHost:
 
 
 def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:
-    """What there is to tell beside the plan; what is unavailable is left out, because it has been reported as an error.
+    """Further facts for the explanation; unavailable ones are left out, because they have been reported as errors.
 
     Args:
         inputs: of the translation.
-        host: the one that the translation used; asked itself where the translation didn't get so far.
+        host: the one that the translation used; asked directly if the translation didn't get that far.
         tables: where ``pci.ids`` may be.
     """
     environment = Environment(inputs.env, inputs.policy.extra_prefixes)
@@ -185,7 +185,7 @@ def _facts(host: RememberingHost, allocations: Mapping[str, Allocation], hostdev
 def _touched(
     facts: HostFacts, allocations: Mapping[str, Allocation], hostdevs: Iterable[HostAddress]
 ) -> list[PciAddress]:
-    """What names are wanted for: what is listed or in the domain, and the other functions of the same slots."""
+    """The functions that need names: those listed or in the domain, and the others of the same slots."""
     addresses = [*(entry for allocation in allocations.values() for entry in allocation.entries), *hostdevs]
     slots = {address.slot for address in addresses if isinstance(address, PciAddress)}
     return [address for address in facts.functions if address.slot in slots]

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _let_go_of_log() -> None:
-    """Where the log's reader has gone before us, what could not be written must not become Python's exit code 120."""
+    """If the log's reader has gone first, unwritten output must not become Python's exit code 120."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
@@ -112,7 +112,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
 
 
 def _endpoints(args: argparse.Namespace, settings: HookSettings, stop: asyncio.Event) -> list[Endpoint]:
-    """The sidecar's socket, if asked for or there is a folder for it, and the domain hook's, if asked for."""
+    """The sidecar's socket, if requested or if its folder exists, and the domain hook's, if requested."""
     from launcherkit.adapters.domain_hook import domain_hook
     from launcherkit.adapters.sidecar import sidecar
 

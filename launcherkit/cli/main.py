@@ -25,7 +25,7 @@ COMMANDS = {
 
 DESCRIPTION = """\
 The last mile between the kubelet's device allocation and libvirt: reads what a device plugin allocated, finds out from
-sysfs what it is and which functions belong with it, and puts the right hostdevs into the domain."""
+sysfs what it is and which functions belong to it, and puts the right hostdevs into the domain."""
 
 EPILOG = """\
 examples:
@@ -39,7 +39,7 @@ examples:
 
 Options can be set by variables: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE, and so on.
 exit codes: 0 done, 1 a golden case differs, the doctor found something or a VM starts nowhere, 2 usage, 65 bad input,
-69 a service is not there, 70 a bug, 78 configuration"""
+69 a service doesn't answer, 70 a bug, 78 configuration"""
 
 
 PROGRAM = Program("launcherkit", __version__, "launcherkit.cli", DESCRIPTION, EPILOG, COMMANDS)

@@ -10,7 +10,7 @@ from launcherkit.sources.files import read_file
 
 _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
 PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAGE), "docs"))
-"""Where pages may be: first as a wheel has them, then as a checkout has them."""
+"""Where pages may be: first as in a wheel, then as in a checkout."""
 _ERRORS, _REFERENCE = "errors", "reference"
 
 
@@ -32,19 +32,19 @@ def _names(folder: str) -> list[str]:
 
 
 def code_of(text: str) -> str:
-    """The code that somebody means by ``LK204``, ``lk204`` or ``204``; there may be none such."""
+    """The code meant by ``LK204``, ``lk204`` or ``204``, whether it exists or not."""
     text = text.strip().upper()
     return f"LK{text}" if text.isdecimal() else text
 
 
 def titles() -> dict[str, str]:
-    """Each code and each topic that has a page, with what it says, in order."""
+    """Each code and each topic that has a page, with its title, in order."""
     heads = {name: read_file(page_of(name)).partition(b"\n")[0].decode() for name in (*all_codes(), *all_topics())}
     return {name: head.removeprefix("# ").removeprefix(f"{name}: ") for name, head in heads.items()}
 
 
 def page_of(name: str) -> str:
-    """The path of the page of a code or topic; where there is none, the path at which an installed package has it."""
+    """The path of the page of a code or topic; without a page, the path where an installed package would have it."""
     folder = _ERRORS if name.startswith("LK") else _REFERENCE
     paths = [os.path.join(place, folder, f"{name}.md") for place in PLACES]
     return next((path for path in paths if os.path.isfile(path)), paths[0])

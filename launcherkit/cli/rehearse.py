@@ -25,7 +25,7 @@ from launcherkit.sources.settings import resolve_policy
 from launcherkit.sources.vmi import parse_json, read_vmi
 
 DESCRIPTION = """\
-Say, before anybody schedules it, on which nodes a VM would start and what its guest would find there: for each node
+Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
 the devices that it would get, with their siblings, or the codes of what is in the way. Nodes are given as files of
 `launcherkit snapshot`, or read from a cluster whose device plugins publish them. Devices are named, grouped and
 preferred by the device plugin's own code, which must be installed: `pip install launcherkit-plugin`."""
@@ -37,13 +37,13 @@ examples:
   launcherkit rehearse vm.yaml --nodes snapshots/ --config plugin.yaml --json
   launcherkit rehearse vm.yaml --nodes n1.json --node n1 --xml    the domain document
   launcherkit rehearse vm.yaml --cluster                          the nodes of a cluster, with what pods have of them
-exit codes: 0 it starts on one node at least, 1 on none; others as usual"""
+exit codes: 0 it starts on at least one node, 1 on none; others as usual"""
 
 ENTRY_POINTS = "launcherkit.nodes"
 """The group of entry points by which the device plugin is found."""
 
 
-def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:  # no variable is one
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:  # its flags have no variables
     """Declare the command's arguments."""
     parser.add_argument(
         "vm", metavar="VM", help="the VirtualMachine or VirtualMachineInstance, as JSON, or as YAML in a file *.yaml"
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Rehearse and print: 0 where it starts on one node at least, else 1.
+    """Rehearse and print: 0 if it starts on at least one node, else 1.
 
     Raises:
         LauncherkitError: an input can't be read or is wrong; what keeps the VM from a node is printed.
@@ -127,7 +127,7 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
 
 
 def _source() -> NodeSource:
-    """The device plugin, which nothing here imports: it has told the interpreter where it answers."""
+    """The device plugin, which nothing here imports: it is found through its entry point."""
     from importlib.metadata import entry_points
 
     for found in entry_points(group=ENTRY_POINTS):

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Run the guest and tell how it ended."""
+    """Run the guest and report how it ended."""
     if not has_one_domain(args):
         tell("error", "launcherkit run: no domain, or two", env)
         tell("help", NO_DOMAIN, env)

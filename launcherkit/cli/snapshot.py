@@ -11,8 +11,8 @@ from launcherkit.process.edge import write_stdout
 from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
-Record what this host's sysfs says about its PCI functions, IOMMU groups, mediated devices and VFIO device
-nodes. Everything launcherkit decides by is in it, so the file can stand for the host: give it to
+Record this host's PCI functions, IOMMU groups, mediated devices and VFIO device nodes, as sysfs has them.
+The file contains everything on which launcherkit's decisions depend, so it can stand in for the host: give it to
 `launcherkit translate --host FILE` or `launcherkit explain --host FILE` on any other machine.
 
 It only reads, needs no privileges, and leaves out host name and serial numbers unless --all is given.
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Read the host and write the snapshot, or compare two hosts: 1 where they differ.
+    """Read the host and write the snapshot, or compare two hosts: 1 if they differ.
 
     Raises:
         LauncherkitError: as `open_host` and `write_atomically` do.
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         found = changes(old, new)
         write_text(draw_changes(found, new, PATHS, ink_for(sys.stdout.isatty(), env), drawing_columns(env)), env)
         return 1 if found else 0
-    # This host's own links lead nowhere else; a root that was mounted or unpacked may be somebody else's.
+    # Links of this host stay on it; a root that was mounted or unpacked may come from someone else.
     confined = os.path.realpath(args.root) != "/"
     facts = open_host(args.root, confined=confined).scan()
     machine = None

@@ -1,4 +1,4 @@
-"""``launcherkit topology``: what is where on a host, and what a guest could have."""
+"""``launcherkit topology``: where devices are on a host, and which a guest could have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ examples:
   launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
 
 _STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
-"""Stands in for the domain where only a VMI or an environment is given."""
+"""Stands in for the domain if only a VMI or an environment is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Read the host and draw it; where a VM can't have what it asks for, its errors follow the picture.
+    """Read the host and draw it; if a VM can't have its devices, its errors follow the picture.
 
     Raises:
         LauncherkitError: as `open_host` and `translate` do.
@@ -125,7 +125,7 @@ def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
 
 
 def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
-    """In the form that is asked for; the others aren't imported."""
+    """In the requested form; the others aren't imported."""
     if args.json:
         from launcherkit.topology.document import dump
 

@@ -1,4 +1,4 @@
-"""Can a DRA driver work on this node? Where none is registered nothing fails: what it would lack is told."""
+"""Can a DRA driver work on this node? If none is registered nothing fails: what it would lack is a warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSTALL = "Install the component `dra` of deploy/plugin."
 
 
 def check_dra_node(patient: Patient) -> Iterator[Finding]:
-    """Kubelet, CDI and driver of a node; a VM asks for none of them by itself."""
+    """Kubelet, CDI and driver of a node; a VM by itself needs none of them."""
     if patient.subject.of_vm:
         return
     node = patient.gathered.node if patient.gathered is not None else None
@@ -29,7 +29,7 @@ def check_dra_node(patient: Patient) -> Iterator[Finding]:
 
 
 def _judged(check: str, node: KubeletNode, good: bool, seen: str, remedy: str) -> Finding:
-    """What a driver lacks fails where there is one."""
+    """A missing requirement fails only if a driver is registered."""
     if good:
         return Finding(check, "", "ok", seen)
     if node.has_driver(DRIVER):

@@ -1,4 +1,4 @@
-"""All that the checks look at, as values."""
+"""All facts that the checks examine, as values."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from launcherkit.model.window import AddressSpace
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the machine's files say beside its PCI functions; None or empty where they don't tell."""
+    """Facts from the machine's files other than its PCI functions; None or empty if unknown."""
 
     container: bool
     """This is a container, not the host itself."""
     command_line: tuple[str, ...] | None
-    """The kernel's, word by word."""
+    """The kernel's command line, word by word."""
     firmware_tables: frozenset[str] | None
-    """Names of the ACPI tables; None where the directory is hidden, as container runtimes do it, or not there."""
+    """Names of the ACPI tables; None if the directory is hidden, as container runtimes do, or missing."""
     iommus: tuple[str, ...]
     """``/sys/class/iommu``: ``dmar0``, ``ivhd0``, ``smmu3.0x...``."""
     modules: frozenset[str] | None
-    """Those of VFIO that are loaded or built in, with underscores; None where there is no ``/sys/module``."""
+    """VFIO's modules that are loaded or built in, with underscores; None without ``/sys/module``."""
     unsafe_noiommu: bool
-    """VFIO was told to do without an IOMMU."""
+    """VFIO was told to work without an IOMMU."""
     address_bits: int | None
     """Physical address bits of the CPU."""
 
@@ -70,21 +70,21 @@ class Resizable:
 
 @dataclass(frozen=True, slots=True)
 class KubeletNode:
-    """What a node of Kubernetes has for a DRA driver."""
+    """What a Kubernetes node has for a DRA driver."""
 
     kubelet: Version | None
     containerd: Version | None
-    """None too where another runtime is there."""
+    """Also None with another runtime."""
     cdi_enabled: bool | None
-    """What containerd's configuration says; None where it says nothing."""
+    """The setting in containerd's configuration; None if it isn't set."""
     registry: bool
     """The folder where the kubelet looks for drivers."""
     drivers: frozenset[str]
-    """The names of those that have a socket there, with the UID of their pod where they say it."""
+    """The names of drivers that have a socket there, with the UID of their pod if the socket has it."""
     cluster_sockets: int
-    """Sockets of daemons for the process that speaks to the cluster, in the folders of the node's pods."""
+    """Sockets of daemons for the process that talks to the cluster, in the folders of the node's pods."""
     cdi_writable: bool
-    """CDI files can be made: their file system, or that where their folder would be, is not read-only."""
+    """CDI files can be created: their file system, or that of their future folder, is not read-only."""
 
     def has_driver(self, driver: str) -> bool:
         """Whether one of that name has a socket."""
@@ -93,7 +93,7 @@ class KubeletNode:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What only a look at the machine itself tells; a snapshot has nothing of it."""
+    """Facts that only the machine itself has; a snapshot has none of them."""
 
     machine: Machine
     process: Process | None
@@ -103,56 +103,56 @@ class Gathered:
     qemu: Version | None
     kernel: Version | None = None
     node: KubeletNode | None = None
-    """None where no kubelet has a folder."""
+    """None if no kubelet has a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom the checks are about: one VM's devices, or what the host sets aside for VMs."""
+    """The subject of the checks: one VM's devices, or what the host sets aside for VMs."""
 
     of_vm: bool
     attached: tuple[HostAddress, ...]
-    """What goes to the guest, or may: everything bound to VFIO."""
+    """The functions that go to the guest or, on a host, all that are bound to VFIO."""
     groups: tuple[TouchedGroup, ...]
-    """Theirs."""
+    """Their IOMMU groups."""
     managed: frozenset[HostAddress]
-    """What libvirt binds itself."""
+    """Functions that libvirt binds itself."""
     wants_iommufd: bool
-    """Hostdevs of it go through iommufd."""
+    """Some of its hostdevs go through iommufd."""
     has_variables: bool
-    """Variables of a device plugin are here: then this is where the VM will run (V2)."""
+    """Variables of a device plugin are set: then the VM will run here (V2)."""
     nodes_matter: bool = True
-    """False where the policy says that device nodes need not be there (V2)."""
+    """False if by the policy device nodes need not exist (V2)."""
     idle: tuple[PciAddress, ...] = ()
     """GPUs that the host keeps for itself."""
     nodes: tuple[str, ...] | None = None
-    """What QEMU opens, where a translation tells."""
+    """The nodes that QEMU opens, if a translation says so."""
     domain_iommufd: bool = False
-    """The domain itself says ``<iommufd enabled='yes'/>``."""
+    """The domain itself has ``<iommufd enabled='yes'/>``."""
     wants_initiators: bool = False
-    """Hostdevs of it have cells of the guest (P7)."""
+    """Some of its hostdevs have cells of the guest (P7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """Everything together."""
+    """All facts together."""
 
     host: HostFacts
     subject: Subject
     gathered: Gathered | None
-    """None where the host is a snapshot, a recording or none."""
+    """None if the host is a snapshot, a recording or none."""
     guest: GuestFacts | None = None
-    """None where there is no domain."""
+    """None without a domain."""
     topology: PciTopology | None = None
-    """How the guest's PCI is built; None where there is no domain."""
+    """The guest's PCI topology; None without a domain."""
     kubevirt: Version | None = None
-    """That of the launcher, as the VMI's status tells it."""
+    """The launcher's version, from the VMI's status."""
     space: AddressSpace | None = None
-    """What the domain that will be started says of the guest's address space."""
+    """The guest's address space in the domain that will be started."""
 
     @property
     def runs_here(self) -> bool:
-        """Whether the VM would run where this does: not in a sidecar, which has no VFIO nodes (Q2)."""
+        """Whether the VM would run here: not in a sidecar, which has no VFIO nodes (Q2)."""
         if self.gathered is None:
             return False
         return not self.gathered.machine.container or self.subject.has_variables or bool(self.host.nodes)
@@ -163,7 +163,7 @@ SIDECAR = "no /dev/vfio in this container, as in a hook sidecar; ask in the one 
 
 
 def not_here(patient: Patient) -> str | None:
-    """Why a check of the place where the VM runs can't be made, if it can't."""
+    """Why checks of the place where the VM runs can't be made, if so."""
     if patient.gathered is None:
         return SNAPSHOT
     return None if patient.runs_here else SIDECAR

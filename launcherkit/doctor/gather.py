@@ -1,7 +1,7 @@
-"""Reads what the checks need and host facts don't hold: the only module of this room that touches the world.
+"""Reads what the checks need beyond the host facts: the only module of this package with I/O.
 
-It reads files and runs ``libvirtd --version`` and the like; it opens no device node and changes nothing. What is
-missing or unreadable is left out: odd hosts are what the doctor is called to.
+It reads files and runs ``libvirtd --version`` and the like; it opens no device node and changes nothing. Missing or
+unreadable facts are left out: the doctor has to work on odd hosts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _KUBELET, _CDI = "var/lib/kubelet", "var/run/cdi"
 _CONTAINERD = "etc/containerd/config.toml"
 _IPC_LOCK, _SYS_RESOURCE = 14, 24  # linux/capability.h
 _SECONDS = 10
-"""How long a program may take to say its version."""
+"""How long a program may take to print its version."""
 
 
 def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
-    """Look at a machine.
+    """Read the facts of a machine.
 
     Args:
-        root: above its ``sys/``, ``dev/`` and ``proc/``; versions are asked for where it is ``/`` alone.
+        root: above its ``sys/``, ``dev/`` and ``proc/``; versions are queried only if it is ``/``.
         host: its facts, for the nodes and functions that there are.
         env: this process's, to tell a container and to find programs.
     """
@@ -62,7 +62,7 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
     if tree.names("sys/module"):
         modules = frozenset(name for name in _MODULES if tree.exists(f"sys/module/{name}"))
         if tree.exists("sys/bus/pci/drivers/vfio-pci"):
-            modules |= {"vfio", "vfio_pci"}  # built in, they need not have a directory of their own
+            modules |= {"vfio", "vfio_pci"}  # built-in modules need not have a directory
     bits = re.search(rb"address sizes\s*:\s*(\d{1,2}) bits physical", tree.read("proc/cpuinfo", LARGE) or b"")
     return Machine(
         container="KUBERNETES_SERVICE_HOST" in env
@@ -79,13 +79,13 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
 
 
 def read_kernel(tree: Tree) -> Version | None:
-    """The version of Linux, without what the distribution adds to it."""
+    """The version of Linux, without the distribution's suffix."""
     found = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
     return tuple(map(int, found[1].split(b"."))) if found else None
 
 
 def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:
-    """What is here for a DRA driver; programs are asked for their versions where ``env`` is given."""
+    """The facts for a DRA driver; programs are asked for their versions if ``env`` is given."""
     if not tree.exists(_KUBELET):
         return None
     enabled = re.search(rb"^\s*enable_cdi\s*=\s*(true|false)", tree.read(_CONTAINERD, LARGE) or b"", re.MULTILINE)
@@ -104,7 +104,7 @@ def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNo
 
 
 def _can_be_written(root: str, folder: str) -> bool:
-    """Whether a folder, or the nearest one above it that there is, is on a file system that can be written to."""
+    """Whether a folder, or its nearest existing parent, is on a file system that can be written to."""
     path = os.path.join(root, folder)
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
@@ -115,7 +115,7 @@ def _can_be_written(root: str, folder: str) -> bool:
 
 
 def read_process(tree: Tree) -> Process | None:
-    """The limits and capabilities of the libvirt daemon that runs, else of this process."""
+    """The limits and capabilities of a running libvirt daemon, else of this process."""
     daemons = sorted(
         (_DAEMONS.index(name), int(entry), name)
         for entry in tree.names("proc")
@@ -159,7 +159,7 @@ def read_node_access(root: str, nodes: Iterable[str]) -> dict[str, Node]:
 
 
 def read_resizable(tree: Tree, host: HostFacts) -> dict[PciAddress, tuple[Resizable, ...]]:
-    """The resizable BARs of what is bound to a driver of VFIO; a device that sleeps is not woken for it."""
+    """The resizable BARs of functions bound to a VFIO driver; a sleeping device is not woken for it."""
     found = {}
     for address, detail in host.details.items():
         function = host.functions[address]
@@ -180,7 +180,7 @@ def read_resizable(tree: Tree, host: HostFacts) -> dict[PciAddress, tuple[Resiza
 
 
 def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | None:
-    """What the first of some programs that is there says to ``--version``; None where none is, or none says."""
+    """The output of the first existing program for ``--version``; None if none exists or answers."""
     places = [*env.get("PATH", os.defpath).split(os.pathsep), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec"]
     for program in programs:
         path = shutil.which(program, path=os.pathsep.join(filter(None, places)))

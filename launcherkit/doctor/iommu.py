@@ -10,7 +10,7 @@ from launcherkit.render.columns import counted
 from launcherkit.resolve.vfio import bound_to_vfio
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
-"""Intel's, AMD's, Arm's, virtio's and RISC-V's description of an IOMMU."""
+"""The ACPI tables in which Intel, AMD, Arm, virtio and RISC-V describe an IOMMU."""
 
 _OFF = frozenset({"iommu=off", "intel_iommu=off", "amd_iommu=off"})
 _BACKENDS = frozenset({"vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd"})

@@ -55,14 +55,14 @@ def check_nodes(patient: Patient) -> Iterator[Finding]:
 
 
 def _why_not(patient: Patient) -> str | None:
-    """Why nodes aren't looked at; a snapshot does tell which there are."""
+    """Why nodes aren't checked; a snapshot does say which exist."""
     if not patient.subject.nodes_matter:
         return "the policy says that nodes need not be here"
     return None if patient.gathered is None else not_here(patient)
 
 
 def _base(nodes: frozenset[str]) -> Finding:
-    """Where nothing is attached: can anything be?"""
+    """If nothing is attached: can anything be?"""
     there = [node for node in (CONTAINER_NODE, IOMMUFD_NODE) if node in nodes]
     if there:
         return Finding("vfio-nodes", "", "ok", f"{', '.join(there)}; no device is set aside for VMs yet")
@@ -70,7 +70,7 @@ def _base(nodes: frozenset[str]) -> Finding:
 
 
 def _other_set(patient: Patient, iommufd: bool) -> str:
-    """Half of the other set: what a plugin and a VM that disagree leave behind."""
+    """Half of the other set: the result if a plugin and a VM disagree."""
     nodes = patient.host.nodes or frozenset()
     if iommufd:
         return "; the groups' nodes are there" if CONTAINER_NODE in nodes else ""
@@ -102,7 +102,7 @@ def _permissions(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Finding]:
         elif known[node].usable:
             yield Finding(name, node, "ok", _mode(known[node]))
         else:
-            # On a host libvirt's daemon is root and hands the node to QEMU; in a pod nobody does.
+            # On a host libvirt's daemon is root and gives the node to QEMU; in a pod nothing does.
             pod = patient.gathered.machine.container
             yield Finding(
                 name,
@@ -115,7 +115,7 @@ def _permissions(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _some(nodes: Sequence[str]) -> str:
-    """Their names, cut short where a whole host is looked at."""
+    """Their names, abbreviated for a whole host."""
     more = len(nodes) - _SHOWN
     return ", ".join(nodes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""Whom the checks are about."""
+"""The subject of the checks: a VM's devices, or what the host sets aside for VMs."""
 
 from __future__ import annotations
 

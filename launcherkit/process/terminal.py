@@ -12,12 +12,12 @@ from launcherkit.process.edge import write_stdout
 _WIDE = 120
 _USUAL = 80
 _STEP = 4
-"""How far what goes on in the next line is to the right, where it has no column to stand in."""
+"""The indentation of a continuation line that has no column to align with."""
 _RAILS = "│├└┌"
 
 
 def write_text(text: str, env: Mapping[str, str]) -> None:
-    """Write text for people to standard output; on a terminal its long lines are wrapped, elsewhere it is whole.
+    """Write text for people to standard output; on a terminal its long lines are wrapped, elsewhere they are not.
 
     Raises:
         BrokenPipeError, UnwritableFile: as `write_stdout` does.
@@ -26,7 +26,7 @@ def write_text(text: str, env: Mapping[str, str]) -> None:
 
 
 def fitted(text: str, across: int | None) -> str:
-    """Text with every line that is longer wrapped between words, below the last column that leaves it some room.
+    """Text with longer lines wrapped between words, aligned with the last column that leaves enough room.
 
     Args:
         text: lines, with colours or without. The lines of a tree are left as they are.
@@ -38,14 +38,14 @@ def fitted(text: str, across: int | None) -> str:
 
 
 def terminal_columns(env: Mapping[str, str]) -> int | None:
-    """Columns of the terminal that standard output is, by ``COLUMNS`` first; None where it is none."""
+    """Columns of the terminal that standard output is, by ``COLUMNS`` first; None if it isn't a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return _said(env) or _asked() or None
 
 
 def drawing_columns(env: Mapping[str, str]) -> int:
-    """The columns for what has to be broken somewhere, in a pipe too."""
+    """The columns for text that must be wrapped even in a pipe."""
     return _said(env) or terminal_columns(env) or _WIDE
 
 
@@ -83,7 +83,7 @@ def _words(line: str) -> Iterator[str]:
 
 
 def _hang(plain: str, across: int) -> int:
-    """Where the last column begins that is in the left half."""
+    """Where the last column that begins in the left half begins."""
     indent = len(plain) - len(plain.lstrip())
     starts = [
         at + 2 for at in range(indent, across // 2) if plain[at : at + 2] == "  " and plain[at + 2 : at + 3].strip()

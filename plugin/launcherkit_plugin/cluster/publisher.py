@@ -1,9 +1,9 @@
 """Keeps a driver's ResourceSlices on this node as the daemon wants them (D12).
 
-One thread watches them and another writes. What is there is listed anew for each round of writing, so a watch that is
-late makes it look once more and never write twice. Slices vanish without our doing: a kubelet that starts deletes those
-of its node, and those of a driver whose connection it has lost for 30 s. While no daemon is connected nothing is
-written: nobody knows what is there to be given.
+One thread watches them and another writes. The existing slices are listed again for each round of writing, so a late
+watch event causes one more listing and never a second write. Slices also vanish by themselves: a starting kubelet
+deletes those of its node, and those of a driver whose connection it has lost for 30 s. While no daemon is connected
+nothing is written: it is unknown which devices exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_PAUSE = 30.0
 """While the server is away. A cluster without a node's slices places no pod there."""
 _ROUND_SECONDS = 1.0
 _MOVED_ON = {404, 409}
-"""Somebody else was faster: a slice has changed, or is gone, since it was listed."""
+"""Another writer was faster: a slice has changed, or is gone, since it was listed."""
 
 
 def wanted_slices(value: object) -> tuple[str, list[Json]]:
@@ -41,7 +41,7 @@ def wanted_slices(value: object) -> tuple[str, list[Json]]:
 
 
 def owner_of(server: Api, node: str) -> Json:
-    """The Node, with which what is its own goes. It may be another one of that name than the last time.
+    """The Node, which owns its slices. It may be another Node of that name than the last time.
 
     Raises:
         ApiProblem: the server doesn't answer, or there is no such Node.
@@ -60,7 +60,7 @@ class SlicePublisher:
         server: where they are.
         node: the node's name.
         driver: the driver's.
-        reporter: is told what was written, and why not.
+        reporter: receives what was written, and why something was not.
     """
 
     def __init__(self, server: Api, node: str, driver: str, reporter: Reporter) -> None:
@@ -72,20 +72,20 @@ class SlicePublisher:
         self._some = threading.Condition()
         self._wanted: Specs | None = None
         self._settled: Specs | None = None
-        """What was wanted when all was last as it should be."""
+        """What was wanted when everything was last up to date."""
         self._look = False
         self._pauses = Backoff(_ROUND_SECONDS, LONGEST_PAUSE)
         self._calm_from = 0.0
 
     def want(self, specs: Specs | None) -> None:
-        """What is wanted from now on; None where nobody knows any more."""
+        """What is wanted from now on; None if that isn't known any more."""
         with self._some:
             self._wanted = specs
             self._look = True
             self._some.notify_all()
 
     def watch(self) -> None:
-        """Look again whenever a slice changes.
+        """List again whenever a slice changes.
 
         Raises:
             ApiProblem: they can't be watched.
@@ -96,7 +96,7 @@ class SlicePublisher:
                 self._some.notify_all()
 
     def write(self) -> NoReturn:
-        """Write for ever, at most one round a second."""
+        """Write forever, at most one round per second."""
         while True:
             with self._some:
                 self._some.wait_for(lambda: self._look and self._wanted is not None)
@@ -113,7 +113,7 @@ class SlicePublisher:
             now: seconds on a monotonic clock.
 
         Returns:
-            Seconds until the next round; sooner where something else is wanted, but for the first of them.
+            Seconds until the next round; sooner if something else is wanted, except for the first second.
         """
         with self._some:
             wanted, self._look = self._wanted, False

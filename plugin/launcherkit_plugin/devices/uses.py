@@ -1,4 +1,4 @@
-"""What the resources of a card are called for each of its uses: VMs, Kata and containers (K10)."""
+"""Names of the resources of a card for each of its uses: VMs, Kata and containers (K10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def name_for(name: str, rule: PciRule, use: CardUse) -> str:
 
     Args:
         name: of the rule, or of the model.
-        rule: it may have a name of its own for each use.
+        rule: it may have a separate name for each use.
         use: one of the rule's.
     """
     found = rule.names.get(use)
@@ -27,7 +27,7 @@ def name_for(name: str, rule: PciRule, use: CardUse) -> str:
 
 
 def written_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule]]:
-    """The names that people gave, each with its rule."""
+    """The configured names, each with its rule."""
     return [
         (name_for(rule.name or "", rule, use), rule)
         for rule in rules

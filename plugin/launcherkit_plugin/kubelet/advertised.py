@@ -1,6 +1,7 @@
-"""Keeps resources served and registered, whatever becomes of the kubelet and of the sockets (K4).
+"""Keeps resources served and registered, whatever happens to the kubelet and the sockets (K4).
 
-Nothing is deduced from events: each look compares what is there with what should be. An event makes it come sooner.
+Nothing is deduced from events: each check compares the actual state with the intended one. An event makes it come
+sooner.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
-"""Between two looks without an event. A look is two calls of lstat."""
+"""Between two checks without an event. A check is two calls of lstat."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 """Between tries that fail."""
@@ -59,11 +60,11 @@ class Advertised:
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet knows it, as far as we know."""
+        """Whether the kubelet has it registered, as far as is known."""
         return self._known_to is not None
 
     def update(self, resource: Resource) -> None:
-        """What it is from now on; the kubelet hears of it at once where it sees a difference."""
+        """Set its devices; the kubelet is sent them at once if they differ."""
         if resource != self._resource:
             self._resource = resource
             self._server.update(resource)
@@ -83,14 +84,14 @@ class Advertised:
                 self._failing = False
                 self._backoff.succeeded(None)
                 self._reporter.well(self._server.name)
-            except Exception as problem:  # trouble of one resource doesn't concern the others
+            except Exception as problem:  # a failure of one resource doesn't affect the others
                 self._failing = True
                 pause = self._backoff.failed(None, self._clock())
                 self._reporter.trouble(self._server.name, problem, self._server.name, resource=self._server.name)
             await self._rest(pause, seen)
 
     async def end(self, *, gone: bool) -> None:
-        """Stop serving. Where the resource is ``gone``, and won't be back, an empty list of devices is sent first."""
+        """Stop serving. If the resource is ``gone`` for good, an empty list of devices is sent first."""
         if gone:
             self._server.update(self._resource._replace(devices={}))
         self._reporter.well(self._server.name)
@@ -147,15 +148,15 @@ class Advertised:
 
 
 class Advertiser:
-    """All resources: each has a task of its own.
+    """All resources, each with its own task.
 
     Args:
         folder: of the device plugins' sockets.
-        answers: what the kubelet asks for is answered by.
-        reporter: takes what is wrong, and registrations.
+        answers: answers the kubelet's calls.
+        reporter: receives problems and registrations.
         clock: seconds, monotonic.
         dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
-        changed: called with the names of the resources that the kubelet doesn't know of, when that may have changed.
+        changed: called with the names of the resources that aren't registered, when that may have changed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Labels of the node for Node Feature Discovery, by a file that its worker reads.
+"""Labels of the node for Node Feature Discovery, in a file that its worker reads.
 
-One label for each fact, so that a pod's node affinity can ask for it: ``launcherkit.io/iommu=true``. The counts by
-resource have namespaces of their own, for a resource's name may be as long as a label's.
+One label for each fact, so that a pod's node affinity can select it: ``launcherkit.io/iommu=true``. The counts by
+resource have separate namespaces, because a resource's name may be as long as a label's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _nodes(nodes: frozenset[str]) -> str:
 
 
 class FeatureFile:
-    """The file in the worker's folder, replaced by rename and only where it changes: the worker watches it.
+    """The file in the worker's folder, replaced by rename and only if it changes: the worker watches it.
 
     Args:
         folder: `FOLDER`; if it is missing, Node Feature Discovery isn't installed, and nothing is written.
@@ -68,7 +68,7 @@ class FeatureFile:
         self._written: dict[str, str] | None = None
 
     def write(self, labels: Mapping[str, str]) -> bool:
-        """Write the labels. True where the file has changed.
+        """Write the labels. True if the file has changed.
 
         Raises:
             UnwritableFile: names the file and the reason.

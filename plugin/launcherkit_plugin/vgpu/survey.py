@@ -1,4 +1,4 @@
-"""The vGPUs of a node and who has them, as tables and as JSON."""
+"""The vGPUs of a node and their holders, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from launcherkit_plugin.vgpu.mdev_slots import made_for
 
 
 class VgpuUse(NamedTuple):
-    """Who has a vGPU."""
+    """The holders of a vGPU."""
 
     users: tuple[str, ...]
     """Pods and processes."""
     known: bool
-    """Whether there can be no others."""
+    """Whether these are known to be all."""
 
 
 def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> VgpuUse:
-    """Who has a vGPU, according to the kubelet, and the processes that have it open."""
+    """The holders of a vGPU according to the kubelet, and the processes that have it open."""
     holders = [
         str(holder)
         for devices in usage.kept.values()
@@ -38,7 +38,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
 
 
 def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> str | None:
-    """Why a vGPU can't go, or None."""
+    """Why a vGPU can't be removed, or None."""
     users, _ = use_of(instance, host, usage, opened)
     what = f"{instance.what} on {instance.parent}, {instance.device},"
     if users:

@@ -1,7 +1,7 @@
-"""The webhook's HTTPS server. Only the cluster's API server has reason to speak to it.
+"""The webhook's HTTPS server. Only the cluster's API server has reason to connect to it.
 
-The standard library's: a request is small, comes over TLS, and a thread answers each connection. Who sends nothing is
-left after some seconds, and so is who sends more than an API server does.
+It is the standard library's: requests are small and come over TLS, and a thread answers each connection. A client that
+sends nothing is disconnected after some seconds, and so is one that sends more than an API server does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Certificate:
     Args:
         certificate: PEM, the server's own first.
         key: PEM.
-        log: is told when changed files can't be used.
+        log: called when changed files can't be used.
 
     Raises:
         BadCertificate: they can't be read, or don't belong together.
@@ -75,7 +75,7 @@ class Certificate:
 
 
 class Answers(NamedTuple):
-    """What requests are answered by."""
+    """How requests are answered."""
 
     injections: Mapping[str, Injection]
     parameters: Path
@@ -85,10 +85,10 @@ class Answers(NamedTuple):
 
 @contextmanager
 def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[int]:
-    """Serve in threads while the block runs; gives the port, which was chosen where 0 was asked for.
+    """Serve in threads while the block runs; yields the port, which the kernel chose if it was 0.
 
     Raises:
-        NoWebhookPort: it can't be had.
+        NoWebhookPort: the port can't be bound.
     """
 
     class Handler(_Handler):
@@ -115,7 +115,7 @@ def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[i
 
 
 class _Server(ThreadingHTTPServer):
-    """On every address, of IPv6 too where there is that."""
+    """On every address, including IPv6 if the host has it."""
 
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     request_queue_size = 64
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
         super().server_bind()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # as the base class has it
-        """Reports a bug; a client that left or spoke no TLS is its own fault."""
+        """Report a bug; a client that left or doesn't speak TLS isn't one."""
         problem = sys.exception()
         if not isinstance(problem, OSError):
             self.log("error", f"a bug: {problem!r}", client=client_address)
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def setup(self) -> None:
-        # In this connection's own thread, so that a client that is slow to shake hands keeps nobody waiting.
+        # In this connection's own thread, so that a client with a slow handshake blocks no other.
         self.request.settimeout(_SECONDS)
         self.request = self.context().wrap_socket(self.request, server_side=True)
         super().setup()
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.OK, told, "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # what it sends besides isn't read
+        self.close_connection = True  # anything else that it sends isn't read
         self.by.log("warning", f"refused: {why}", client=self.client_address[0])
         self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
 
@@ -191,4 +191,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "launcherkit"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing of a request that was answered."""
+        """Answered requests aren't logged."""
