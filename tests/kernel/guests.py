@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from launcherkit.cli.main import run
-from tests.kernel.rehearsed import promised, rehearsed, slots_of
+from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.sources.host import Host
+from tests.kernel.rehearsed import agreeing, check_found, rehearsed
 from tests.kernel.sysfs import until
 from tests.libvirt.pod import Pod
 
@@ -25,6 +27,7 @@ class Guests:
         self.pod = pod
         self.kernel = kernel
         self._folder = folder
+        self._rehearsals: dict[str, NodeOutcome] = {}
 
     def document(self, name: str, does: str, *, head: str = "", devices: str = "") -> Path:
         """The domain of a guest without devices, or with these hostdevs; what `does` may be is in guest.c."""
@@ -55,35 +58,47 @@ class Guests:
         does: str = "pci off",
         head: str = "",
         devices: str = "",
+        nodes: str = "auto",
+        unrehearsed: str = "",
     ) -> None:
         """Translate, define and start, by the one command that does it; see `document`.
+
+        It is rehearsed first, on a snapshot of this machine, and comes to what the rehearsal says.
+
+        Args:
+            nodes: which device nodes the device plugin of the rehearsal hands out.
+            unrehearsed: why a rehearsal can't know what is going to happen.
 
         Raises:
             LauncherkitError: as the command does.
         """
-        domain = str(self.document(name, does, head=head, devices=devices))
+        domain = self.document(name, does, head=head, devices=devices)
         self.serial(name).unlink(missing_ok=True)
-        assert run(["define", "--domain", domain, "--connect", self.pod.uri, "--start", *flags], env) == 0
+        command = ["define", "--domain", str(domain), "--connect", self.pod.uri, "--start", *flags]
+        self._rehearsals.pop(name, None)
+        if unrehearsed:
+            assert run(command, env) == 0
+            return
+        rehearsal = self.rehearsed(env, domain, nodes)
+        with agreeing(rehearsal):
+            assert run(command, env) == 0
+        self._rehearsals[name] = rehearsal
 
-    def listing(self, env: Mapping[str, str], *flags: str, name: str = "vm") -> Listing:
+    def rehearsed(self, env: Mapping[str, str], domain: Path, nodes: str = "auto") -> NodeOutcome:
+        return rehearsed(env, domain.read_bytes(), Host.from_sysfs("/"), self._folder, nodes=nodes)
+
+    def listing(self, env: Mapping[str, str], *flags: str, name: str = "vm", unrehearsed: str = "") -> Listing:
         """What a guest with these devices finds on its PCI bus."""
-        self.start(env, *flags, name=name)
+        self.start(env, *flags, name=name, unrehearsed=unrehearsed)
         return self.listed(name)
 
-    def listing_as_rehearsed(self, env: Mapping[str, str]) -> Listing:
-        """The same, after a rehearsal on a snapshot of this machine, which has promised that and nothing else."""
-        rehearsal = rehearsed(env, self.document("vm", "pci off"), self._folder)
-        assert rehearsal.starts, rehearsal.errors
-        found, wanted = self.listing(env), promised(rehearsal)
-        slots = slots_of(found)
-        assert wanted
-        assert {shape: slots[shape] for shape in wanted} == wanted
-        return found
-
     def listed(self, name: str = "vm") -> Listing:
-        """What a guest that was started has found; it has ended by then."""
+        """What a guest that was started has found, which is what was promised; it has ended by then."""
         until(lambda: name not in self.pod.libvirt("list", "--name").split(), f"the end of {name}")
-        return read_listing(self.serial(name).read_text())
+        listing = read_listing(self.serial(name).read_text())
+        if name in self._rehearsals:
+            check_found(self._rehearsals[name], listing)
+        return listing
 
     def clear(self) -> None:
         """No guest stays."""

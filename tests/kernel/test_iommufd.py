@@ -55,7 +55,7 @@ def test_qemu_opens_the_character_devices_alone(cdevs_alone: sysfs.Card, guests:
 
 
 def test_a_domain_that_asks_for_iommufd_gets_it_though_there_are_both(card: sysfs.Card, guests: Guests) -> None:
-    guests.start({"PCI_RESOURCE_X": card.display}, does="wait", head="<iommufd enabled='yes'/>")
+    guests.start({"PCI_RESOURCE_X": card.display}, does="wait", head="<iommufd enabled='yes'/>", nodes="both")
     assert opened(card), sysfs.open_nodes()
 
 
@@ -77,7 +77,7 @@ def test_a_group_is_not_opened_both_ways(card: sysfs.Card, guests: Guests) -> No
         "<source>", "<driver iommufd='no'/><source>"
     )
     with pytest.raises(MixedBackends, match=f"group {sysfs.group(card.display)} "):
-        guests.start({}, devices=devices)
+        guests.start({}, devices=devices, unrehearsed="the devices are the document's, and were not allocated here")
     document: Path = guests.document("vm", "wait", devices=devices)
     with pytest.raises(AssertionError, match="Device or resource busy"):
         guests.pod.libvirt("create", str(document))

@@ -11,11 +11,15 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.sources.host import Host
+from launcherkit.sources.template import find_template
 from tests.kernel import sysfs
 from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
-from tests.kernel.guests import read_listing, slots_with
+from tests.kernel.guests import Listing, read_listing, slots_with
+from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.kubelet.plugin import Plugin
 from tests.libvirt.pod import Pod, pod
 from tests.support import kubelet as kubelet_module
@@ -32,6 +36,13 @@ class Node(NamedTuple):
 
     kubelet: Kubelet
     plugin: Plugin
+    config: Mapping[str, object]
+    """The plugin's."""
+
+    def rehearsed(self, resource: str, folder: Path) -> NodeOutcome:
+        """A rehearsal of a VM with a device, on a snapshot of the machine as it is before anybody has asked for one."""
+        domain = find_template("q35").render({"name": "vm"})
+        return rehearsed_with(self.config, [resource], domain, Host.from_sysfs("/").scan(), folder)
 
     def end(self, pod: str) -> None:
         """A pod ends that the plugin has seen. One that it hasn't could still be starting, and keeps what it got."""
@@ -55,11 +66,11 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
             options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}
-            known = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 2}
-            plugin = Plugin(known, tmp_path, *places)
+            config = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 2}
+            plugin = Plugin(config, tmp_path, *places)
             plugin.start()
             try:
-                yield Node(kubelet, plugin)
+                yield Node(kubelet, plugin, config)
             finally:
                 plugin.end()
 
@@ -72,10 +83,18 @@ def empty_pod() -> Iterator[Pod]:
         yield made
 
 
-def run_guest(place: Pod, holding: Holding, kernel: Path, folder: Path) -> str:
-    """Be a container with what the kubelet was answered; gives the guest's console."""
+def run_guest(place: Pod, holding: Holding, rehearsal: NodeOutcome, kernel: Path, folder: Path) -> Listing:
+    """Be a container with what the kubelet was answered; gives what its guest finds. All is as the rehearsal said.
+
+    Only which group a vGPU has that isn't made yet nobody knows, nor so its node.
+    """
     nodes = [device.container_path for device in holding.answer.devices]
-    return guest_in_container(place, holding.answer.envs, nodes, kernel, folder)
+    assert rehearsal.given is not None, rehearsal.errors
+    assert rehearsal.given.env == dict(holding.answer.envs)
+    assert rehearsal.given.facts.nodes == frozenset(nodes if rehearsal.given.devices[0].functions else nodes[:1])
+    listing = read_listing(guest_in_container(place, holding.answer.envs, nodes, kernel, folder))
+    check_found(rehearsal, listing)
+    return listing
 
 
 def test_what_allocate_hands_over_is_all_that_a_guest_needs(
@@ -87,11 +106,12 @@ def test_what_allocate_hands_over_is_all_that_a_guest_needs(
     with serving(bind=True) as node:
         node.kubelet.wait_for(GPU, everything)
         assert {sysfs.driver(address) for address in card} == {"vfio-pci"}
+        rehearsal = node.rehearsed(GPU, tmp_path)
         (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
         group = sysfs.group(holding.ids[0])
         assert [device.host_path for device in holding.answer.devices] == ["/dev/vfio/vfio", f"/dev/vfio/{group}"]
         assert dict(holding.answer.envs) == {"PCI_RESOURCE_EXAMPLE_COM_GPU": holding.ids[0]}
-        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        listing = run_guest(empty_pod, holding, rehearsal, kernel, tmp_path)
         assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
 
 
@@ -104,11 +124,12 @@ def test_what_allocate_hands_over_of_iommufd_is_all_that_a_guest_needs(
         bound(*card)
     with serving(nodes="cdev") as node:
         node.kubelet.wait_for(GPU, {card.display: True for card in cards})
+        rehearsal = node.rehearsed(GPU, tmp_path)
         (holding,) = node.kubelet.admit("pod", [("compute", GPU, 1)])
         (card,) = (card for card in cards if card.display in holding.ids)
         nodes = [device.host_path for device in holding.answer.devices]
         assert nodes == ["/dev/vfio/vfio", "/dev/iommu", *map(sysfs.cdev, card)]
-        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        listing = run_guest(empty_pod, holding, rehearsal, kernel, tmp_path)
         assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
 
 
@@ -160,12 +181,13 @@ def test_a_card_goes_from_a_container_to_a_vm_and_back_and_to_kata(
             assert [sysfs.driver(address) for address in card] == ["bochs-drm", "snd_hda_intel"]
             node.end("container")
             use = ("vm", "kata")[number]
+            rehearsal = node.rehearsed(GPU, tmp_path)
             holding = admit(use)
             assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
             wanted = ["/dev/vfio/vfio", f"/dev/vfio/{sysfs.group(card.display)}"]
             assert [device.host_path for device in holding.answer.devices] == wanted
             if use == "vm":
-                listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+                listing = run_guest(empty_pod, holding, rehearsal, kernel, tmp_path)
                 assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
             else:
                 assert (dict(holding.answer.envs), holding.answer.cdi_devices[0].name) == (
@@ -206,10 +228,11 @@ def test_a_card_goes_from_a_container_to_a_vm_with_a_vgpu_and_back_and_whole_to_
 
         in_container()
         wait(vgpu=True)
+        rehearsal = node.rehearsed(vgpus, tmp_path)
         (holding,) = node.kubelet.admit("vm", [("compute", vgpus, 1)])
         wait(vm=False, container=False)
         assert (sysfs.driver(parent.address), parent.made()) == (DRIVER, set(holding.ids))
-        listing = read_listing(run_guest(empty_pod, holding, kernel, tmp_path))
+        listing = run_guest(empty_pod, holding, rehearsal, kernel, tmp_path)
         assert list(listing.values()).count(VGPU) == 1, listing
         node.end("vm")
         sysfs.until(lambda: not parent.made(), "the vGPU removed")

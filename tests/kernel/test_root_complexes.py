@@ -6,7 +6,7 @@ What it says is held against the document that libvirt was given, and that again
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +15,14 @@ from lxml import etree
 
 from launcherkit.cli.main import run
 from launcherkit.domain.tree import read_tree
+from launcherkit.rehearse.document import guest_functions
+from launcherkit.rehearse.rehearsal import NodeOutcome
 from tests.kernel import sysfs
 from tests.kernel.devices import TESTDEV
 from tests.kernel.guests import Guests
 from tests.kernel.machine import SHARE
 from tests.kernel.packages import cache_folder, fetch
+from tests.kernel.rehearsed import agreeing
 from tests.kernel.tree.seen import KERNEL_LINE, Found, Planned, Spot, differences, first_file_system, node_of, read_seen
 from tests.kernel.tree.seen import spot_of as spot
 from tests.kernel.tree.stand_ins import placed
@@ -73,12 +76,16 @@ def all_cards(bound: Callable[..., None]) -> list[Card]:
     return found
 
 
-def document(folder: Path, serial: Path) -> Path:
-    """The domain of a guest with Linux: two cells, each bound to a node of the machine."""
+def document(folder: Path, serial: Path, large: int) -> Path:
+    """The domain of a guest with Linux: two cells, each bound to a node of the machine.
+
+    Args:
+        large: which device of the variable has the large BAR.
+    """
     cache = cache_folder(os.environ)
     initrd = folder / "initrd"
     initrd.write_bytes(first_file_system(Path(find_program("busybox") or "busybox")))
-    override = OVERRIDE.format(alias="ua-hostdevice-x-3")
+    override = OVERRIDE.format(alias=f"ua-hostdevice-x-{large}")
     path = folder / "linux.xml"
     path.write_text(f"""
 <domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
@@ -105,15 +112,30 @@ def document(folder: Path, serial: Path) -> Path:
     return path
 
 
-def started(guests: Guests, env: Mapping[str, str], folder: Path) -> tuple[bytes, dict[Spot, Found]]:
-    """The document that libvirt was given, and what its guest says."""
+class Started(NamedTuple):
+    """A guest, from its rehearsal on."""
+
+    rehearsal: NodeOutcome
+    domain_xml: bytes
+    """The document that libvirt was given."""
+    seen: dict[Spot, Found]
+    """What the guest says."""
+
+
+def started(guests: Guests, cards: Sequence[Card], folder: Path) -> Started:
+    """Start a guest with these cards, in the order in which the rehearsal's device plugin lists them."""
     serial = SHARE / "linux.serial"  # where it can be read from outside too
     serial.unlink(missing_ok=True)
-    path, translated = document(folder, serial), folder / "translated.xml"
+    primaries = [card.primary for card in cards]
+    large = primaries.index(max(cards, key=lambda card: card.bar).primary)
+    path, translated = document(folder, serial, large), folder / "translated.xml"
+    env = {"PCI_RESOURCE_X": ",".join(primaries)}
+    rehearsal = guests.rehearsed(env, path)
     assert run(["translate", "--domain", str(path), "--output", str(translated)], env) == 0
-    assert run(["define", "--domain", str(path), "--connect", guests.pod.uri, "--start"], env) == 0
+    with agreeing(rehearsal):
+        assert run(["define", "--domain", str(path), "--connect", guests.pod.uri, "--start"], env) == 0
     sysfs.until(lambda: "guest: off" in serial.read_text(errors="replace"), "the end of the guest", SECONDS)
-    return translated.read_bytes(), read_seen(serial.read_text(errors="replace"))
+    return Started(rehearsal, translated.read_bytes(), read_seen(serial.read_text(errors="replace")))
 
 
 def planned(domain_xml: bytes) -> dict[str, Planned]:
@@ -127,14 +149,25 @@ def planned(domain_xml: bytes) -> dict[str, Planned]:
     return found
 
 
+def check_promised(rehearsal: NodeOutcome, seen: Mapping[Spot, Found], bars: Sequence[int]) -> None:
+    """What the rehearsal has said of each function is what the guest finds: place, node, model; and of the window."""
+    assert rehearsal.translation is not None
+    promised = planned(rehearsal.translation.domain_xml)
+    assert differences(promised, seen) == []
+    for function in guest_functions(rehearsal):
+        found = seen[promised[function["host"]].spot]
+        assert (function["numaNode"], function["id"]) == (found.node, "{:04x}:{:04x}".format(*found.model))
+    assert rehearsal.bars >= sum(bars)
+
+
 def test_a_guest_says_the_same_as_the_plan(all_cards: list[Card], guests: Guests, tmp_path: Path) -> None:
     """Root complexes stay apart, each on its node; a card's functions share a slot; every BAR has an address."""
     assert [(card.node, card.bar // 2**20) for card in all_cards] == [(0, 16), (1, 32), (1, 64), (1, 65536)]
-    env = {"PCI_RESOURCE_X": ",".join(card.primary for card in all_cards)}
-    domain_xml, seen = started(guests, env, tmp_path)
+    rehearsal, domain_xml, seen = started(guests, sorted(all_cards), tmp_path)
     plan = planned(domain_xml)
     assert len(plan) == 2 * len(all_cards)
     assert differences(plan, seen) == []
+    check_promised(rehearsal, seen, [card.bar for card in all_cards])
     swapped = {name: each._replace(node=1 - each.node) for name, each in plan.items()}
     assert len(differences(swapped, seen)) == len(plan)
     spots = {card: plan[card.primary].spot for card in all_cards}
