@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.sources.host import Host
+from launcherkit.sources.template import find_template
 from tests.dra.kills import kill_and_see
 from tests.dra.manager import FAST
 from tests.dra.node import DRIVER, GPU, Node, running_node
@@ -17,6 +21,7 @@ from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.driver.vgpus import SMALL_NAME, VGPU, Parent
 from tests.kernel.guests import read_listing, slots_with
+from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.libvirt.pod import Pod as Container
 from tests.libvirt.pod import pod as container
 from tests.tiers import KILLS as KILLS_VARIABLE
@@ -39,19 +44,25 @@ def empty() -> Iterator[Container]:
         yield made
 
 
+def configuration(card: sysfs.Card, *, dra: bool) -> dict[str, Any]:
+    """A card of the host and vGPUs, both there once somebody has them: by claims, or by the device plugin."""
+    rule = {"name": GPU, "select": [{"addresses": [card.display]}], "bind": "on-demand", "graceSeconds": 0, "dra": dra}
+    mdevs = {"name": VGPUS, "types": [SMALL_NAME], "mode": "dynamic", "dra": dra}
+    return {"resources": [rule], "vgpu": {"mediatedDevices": [mdevs], "graceSeconds": 0}}
+
+
 @pytest.fixture
 def node(card: sysfs.Card, parents: list[Parent]) -> Iterator[Node]:
     """A driver for a graphics card with audio, which the host has, and for vGPUs that it makes."""
-    rule = {"name": GPU, "select": [{"addresses": [card.display]}], "bind": "on-demand", "graceSeconds": 0, "dra": True}
     with running_node(Path("/"), classes=CLASSES, pace=EMULATED) as node:
-        node.configure(
-            resources=[rule],
-            vgpu={
-                "mediatedDevices": [{"name": VGPUS, "types": [SMALL_NAME], "mode": "dynamic", "dra": True}],
-                "graceSeconds": 0,
-            },
-        )
+        node.configure(**configuration(card, dra=True))
         yield node
+
+
+def rehearsed_by_names(card: sysfs.Card, folder: Path) -> NodeOutcome:
+    """A rehearsal of a VM that asks for the same by name: it refuses claims, which the scheduler answers (LK862)."""
+    domain, facts = find_template("q35").render({"name": "vm"}), Host.from_sysfs("/").scan()
+    return rehearsed_with(configuration(card, dra=False), [GPU, VGPUS], domain, facts, folder)
 
 
 def drivers(card: sysfs.Card) -> list[str | None]:
@@ -62,6 +73,7 @@ def test_a_claim_of_a_card_and_a_vgpu_is_all_that_a_guest_needs(
     node: Node, card: sysfs.Card, parents: list[Parent], empty: Container, kernel: Path, tmp_path: Path
 ) -> None:
     before = drivers(card)
+    rehearsal = rehearsed_by_names(card, tmp_path)
     node.start()
     node.claim("card", requested("gpu", "gpu"))
     node.claim("slot", requested("vgpu", "vgpu"))
@@ -72,6 +84,7 @@ def test_a_claim_of_a_card_and_a_vgpu_is_all_that_a_guest_needs(
     listing = read_listing(guest_in_container(empty, given.env, given.nodes, kernel, tmp_path))
     assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, listing
     assert list(listing.values()).count(VGPU) == 1, listing
+    check_found(rehearsal, listing)
     node.delete(pod)
     assert node.left() == set()
     sysfs.until(lambda: not any(parent.made() for parent in parents), "the vGPU removed")
