@@ -21,7 +21,7 @@ from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
-from tests.support.imports import PLUGIN, TRANSLATOR, Package, room
+from tests.support.imports import PLUGIN, TRANSLATOR, Package, package_of
 from tests.support.pages import (
     COMMENTS,
     ELSEWHERE,
@@ -307,13 +307,13 @@ def test_the_page_of_the_library_has_every_name() -> None:
         ("The device plugin", PLUGIN),
     ],
 )
-def test_how_it_works_says_what_every_room_is_for_and_names_files_that_are_there(
+def test_how_it_works_says_what_every_package_is_for_and_names_files_that_are_there(
     section: str, package: Package
 ) -> None:
     page = (DOCS / "explanation" / "how-it-works.md").read_text()
     text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rooms = {room(module) for module in package.modules} - {"", "__main__"}
-    assert {name for name in rooms if f"`{name}`" not in text and f"`{name}.py`" not in text} == set()
+    packages = {package_of(module) for module in package.modules} - {"", "__main__"}
+    assert {name for name in packages if f"`{name}`" not in text and f"`{name}.py`" not in text} == set()
     files = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", text)
     assert files
     assert {file.removesuffix(".py").replace("/", ".") for file in files} <= set(package.modules)

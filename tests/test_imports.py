@@ -1,4 +1,4 @@
-"""The arrows between the rooms: what may import what. docs/explanation draws them; this keeps them.
+"""The arrows between the packages: what may import what. docs/explanation draws them; this keeps them.
 
 A test of our own rather than import-linter: the rules are one table, and the linter would bring six packages for it.
 """
@@ -15,14 +15,14 @@ import pytest
 
 from benchmarks._samples import sample
 from tests.support.hosttree import HostTree
-from tests.support.imports import ROOT, Rules, imported_by, room
+from tests.support.imports import ROOT, Rules, imported_by, package_of
 from tests.support.imports import TRANSLATOR as PACKAGE
 
 ARROWS: dict[str, set[str]] = {
     # The values, and what everybody may use besides: errors.
     "errors": set(),
     "model": set(),
-    # The translator, from left to right. The rooms between sources and pipeline know values only.
+    # The translator, from left to right. The packages between sources and pipeline know values only.
     "sources": {"model", "diff"},
     "resolve": {"model"},
     "place": {"model"},
@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "__main__": {"cli"},
 }
-"""Room (a package or module directly below launcherkit; '' is launcherkit itself) to the rooms that it may import."""
+"""Package or module directly below launcherkit ('' is launcherkit itself) to those that it may import."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
@@ -84,14 +84,14 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "shtab": {"process.completion"},
     "pytest": {"golden.pytest_cases"},  # which pytest itself loads
 }
-"""Package to the rooms and modules that may import it; what is not named here may not be imported at all."""
+"""Third party to the packages and modules that may import it; what is not named here may not be imported at all."""
 
 T4 = ROOT / "tests" / "data" / "resource" / "tesla-t4"
 
 PURE = {"model", "resolve", "place", "topology"}
 
 WORLD = {"os", "sys", "io", "pathlib", "subprocess", "socket", "time", "datetime", "random", "tempfile", "shutil"}
-"""What a room without I/O has no use for."""
+"""What a package without I/O has no use for."""
 
 NOT_ON_THE_HOOK_PATH = {
     "argparse",
@@ -122,7 +122,7 @@ ON_THE_HOOKS_WAY = {
     "resolve": "aliases allocated backend claims pci_class siblings vfio viability",
     "sources": "detail device_nodes environment host identity layer needed settings tree vmi",
 }
-"""What the exec hook imports of each room for a VM with whole GPUs. To find and open a module alone takes 0.06 ms."""
+"""What the exec hook imports of each package for a VM with whole GPUs. Finding and opening one takes 0.06 ms."""
 
 SHELLS = frozenset(f"adapters.{name}" for name in ("define", "domain_hook", "exec_hook", "launcher", "sidecar"))
 """What is run. None of them needs another."""
@@ -130,8 +130,10 @@ SHELLS = frozenset(f"adapters.{name}" for name in ("define", "domain_hook", "exe
 RULES = Rules(PACKAGE, ARROWS, everywhere=frozenset({"errors"}), shells=SHELLS)
 
 
-def test_a_room_knows_only_the_rooms_that_its_arrows_lead_to() -> None:
-    assert {room(module) for module in PACKAGE.modules} - ARROWS.keys() == set(), "new rooms: give them arrows above"
+def test_a_package_knows_only_the_packages_that_its_arrows_lead_to() -> None:
+    assert {package_of(module) for module in PACKAGE.modules} - ARROWS.keys() == set(), (
+        "new ones: give them arrows above"
+    )
     assert {module: broken for module in PACKAGE.modules if (broken := RULES.broken_by(module))} == {}
 
 
@@ -150,16 +152,18 @@ def test_a_missing_arrow_is_noticed_inside_a_function_too(module: str, line: str
 def test_a_third_party_is_imported_only_where_it_belongs() -> None:
     ours = {*sys.stdlib_module_names, "launcherkit"}
     third = [(module, name) for module in PACKAGE.modules for name in PACKAGE.packages_imported_by(module) - ours]
-    wrong = [(module, name) for module, name in third if not {room(module), module} & THIRD_PARTIES.get(name, set())]
+    wrong = [
+        (module, name) for module, name in third if not {package_of(module), module} & THIRD_PARTIES.get(name, set())
+    ]
     assert wrong == []
 
 
 def test_a_pure_room_has_no_way_to_the_world() -> None:
-    pure = [module for module in PACKAGE.modules if room(module) in PURE]
+    pure = [module for module in PACKAGE.modules if package_of(module) in PURE]
     assert {module: ways for module in pure if (ways := PACKAGE.packages_imported_by(module) & WORLD)} == {}
 
 
-def test_no_rooms_import_each_other_in_a_circle() -> None:
+def test_no_packages_import_each_other_in_a_circle() -> None:
     assert RULES.circle() is None
 
 
@@ -188,7 +192,9 @@ def test_the_exec_hook_imports_for_a_plain_vm_what_it_uses_and_no_more(tmp_path:
     assert "lxml.etree" in imported
     assert {name.partition(".")[0] for name in imported} & NOT_ON_THE_HOOK_PATH == set()
     expected = {
-        f"{room}.{module}".rstrip(".") for room, them in ON_THE_HOOKS_WAY.items() for module in ["", *them.split()]
+        f"{package}.{module}".rstrip(".")
+        for package, them in ON_THE_HOOKS_WAY.items()
+        for module in ["", *them.split()]
     }
     assert {name.removeprefix("launcherkit.") for name in imported if name.startswith("launcherkit.")} == expected
 
@@ -201,7 +207,7 @@ def test_a_value_off_the_hooks_way_is_no_named_tuple() -> None:
         if module not in on_its_way:
             on_its_way.add(module)
             todo += PACKAGE.own_targets(module).values()
-    off = [module for module in PACKAGE.modules if module not in on_its_way and room(module) not in PURE]
+    off = [module for module in PACKAGE.modules if module not in on_its_way and package_of(module) not in PURE]
     assert {module: names for module in off if (names := _named_tuples(module))} == {}
 
 

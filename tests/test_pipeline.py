@@ -1,4 +1,4 @@
-"""The pipeline from end to end: what no single room decides (Q1-Q3, X1, C4)."""
+"""The pipeline from end to end: what no single package decides (Q1-Q3, X1, C4)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_managed_of_the_policy_frees_a_card_from_its_drivers_viability() -> None
         translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"))
 
 
-def test_errors_of_several_rooms_are_told_together() -> None:
+def test_errors_of_several_packages_are_reported_together() -> None:
     """Slot taken and not viable: both, before anything is written."""
     host = FixedHost(function(GPU0, group=1), function(AUD0, AUDIO, driver="snd_hda_intel", group=1))
     document = domain(

@@ -1,1 +1,1 @@
-"""The only room with lxml: reads facts out of a domain document, writes hostdevs and controllers into it."""
+"""The only package with lxml: reads facts out of a domain document, writes hostdevs and controllers into it."""

@@ -1,4 +1,4 @@
-"""The arrows between the rooms of the device plugin, and what may be imported where."""
+"""The arrows between the packages of the device plugin, and what may be imported where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.imports import PLUGIN as PACKAGE
-from tests.support.imports import ROOT, TRANSLATOR, Rules, room
+from tests.support.imports import ROOT, TRANSLATOR, Rules, package_of
 
 _PARTS = {
     "model",
@@ -48,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
     "cli": {*_PARTS, "daemon", "nodehook", "rehearsal", "webhook", ""},
     "__main__": {"cli", ""},
 }
-"""Room to the rooms that it may import."""
+"""Package to the packages that it may import."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"kubelet", "nodehook", "dra"},
@@ -72,8 +72,8 @@ SHARED = frozenset(
 RULES = Rules(PACKAGE, ARROWS, beside=(TRANSLATOR, SHARED))
 
 
-def test_a_room_knows_only_the_rooms_that_its_arrows_lead_to() -> None:
-    assert {room(module) for module in MODULES} - ARROWS.keys() == set(), "new rooms: give them arrows above"
+def test_a_package_knows_only_the_packages_that_its_arrows_lead_to() -> None:
+    assert {package_of(module) for module in MODULES} - ARROWS.keys() == set(), "new ones: give them arrows above"
     assert {module: broken for module in MODULES if (broken := RULES.broken_by(module))} == {}
 
 
@@ -90,14 +90,14 @@ def test_a_missing_arrow_is_noticed_inside_a_function_too(module: str, line: str
     assert len(RULES.broken_by(module, ast.parse(f"def f():\n    {line}"))) == 1
 
 
-def test_no_rooms_import_each_other_in_a_circle() -> None:
+def test_no_packages_import_each_other_in_a_circle() -> None:
     assert RULES.circle() is None
 
 
 def test_a_third_party_is_imported_only_where_it_belongs() -> None:
     ours = {*sys.stdlib_module_names, "launcherkit", "launcherkit_plugin"}
     third = [(module, name) for module in MODULES for name in PACKAGE.packages_imported_by(module) - ours]
-    assert [(module, name) for module, name in third if room(module) not in THIRD_PARTIES.get(name, set())] == []
+    assert [(module, name) for module, name in third if package_of(module) not in THIRD_PARTIES.get(name, set())] == []
 
 
 def test_no_two_modules_need_each_other_to_be_imported() -> None:

@@ -1,4 +1,4 @@
-"""What modules of a package import, for the tests that keep the arrows between its rooms."""
+"""What modules of a package import, for the tests that keep the arrows between its packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Package:
-    """A package of ours. A room is a package or module directly below it; '' is the package itself."""
+    """A distribution's package. Its packages are those, and modules, directly below it; '' is the package itself."""
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
@@ -75,13 +75,13 @@ class Rules(NamedTuple):
 
     package: Package
     arrows: Mapping[str, set[str]]
-    """Room to the rooms that it may import."""
+    """Package to the packages that it may import."""
     everywhere: frozenset[str] = frozenset()
-    """Rooms that every room may import."""
+    """Packages that every package may import."""
     shells: frozenset[str] = frozenset()
-    """Modules that no other module of their room may import."""
+    """Modules that no other module of their package may import."""
     beside: tuple[Package, frozenset[str]] | None = None
-    """Another package of ours, and its rooms that this one may import."""
+    """The other distribution's package, and the packages of it that this one may import."""
 
     def broken_by(self, module: str, source: ast.AST | None = None) -> list[str]:
         """The imports of a module, or of another source in its place, that an arrow is missing for."""
@@ -91,21 +91,21 @@ class Rules(NamedTuple):
     def _is_allowed(self, module: str, name: str) -> bool:
         target = self.package.own(name)
         if target is not None:
-            if room(target) == room(module):
+            if package_of(target) == package_of(module):
                 return target == module or target not in self.shells
-            return room(target) in self.arrows[room(module)] | self.everywhere
+            return package_of(target) in self.arrows[package_of(module)] | self.everywhere
         if self.beside is None:
             return True
         other, shared = self.beside
         target = other.own(name)
-        return target is None or room(target) in shared
+        return target is None or package_of(target) in shared
 
     def circle(self) -> str | None:
-        """Rooms that import each other, in a circle."""
+        """Packages that import each other, in a circle."""
         graph: dict[str, set[str]] = {}
         for module in self.package.modules:
-            targets = {room(target) for target in self.package.own_targets(module).values()}
-            graph.setdefault(room(module), set()).update(targets - {room(module)})
+            targets = {package_of(target) for target in self.package.own_targets(module).values()}
+            graph.setdefault(package_of(module), set()).update(targets - {package_of(module)})
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
@@ -113,7 +113,7 @@ class Rules(NamedTuple):
         return None
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     return module.partition(".")[0]
 
 

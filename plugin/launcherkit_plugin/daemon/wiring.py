@@ -60,7 +60,7 @@ class Setup(NamedTuple):
 
 
 class Wiring(NamedTuple):
-    """What the daemon and the commands work with, whatever a configuration says; each room is handed a part of it."""
+    """What the daemon and the commands work with, whatever a configuration says; each package is passed part of it."""
 
     host: Host
     root: str

@@ -1,1 +1,1 @@
-"""Frozen values that the rooms of the plugin pass to each other: no I/O."""
+"""Frozen values that the packages of the plugin pass to each other: no I/O."""

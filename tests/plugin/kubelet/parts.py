@@ -121,7 +121,7 @@ class Plugin:
 
     @staticmethod
     def help(number: int) -> str:
-        """What the errors of this room advise."""
+        """What the errors of this package advise."""
         return HELP[number]
 
     def unregistered(self) -> list[str]:
