@@ -21,7 +21,7 @@ from grpclib.server import Server, Stream
 from launcherkit.rpc.methods import Servicer
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.dra.proto import dra_v1_pb2 as wire
-from launcherkit_plugin.host.watch import WakeupQueue
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.telemetry.reporter import silent
 
 KIND = "bare.example.org/claim"

@@ -50,3 +50,10 @@ def group_of(source: HostAddress, host: HostFacts) -> int | None:
         mdev = host.mdevs.get(source.uuid)
         return None if mdev is None else mdev.iommu_group
     return None
+
+
+def vfio_nodes(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
+    """The nodes by which QEMU could have a device open."""
+    detail = host.details.get(device) if isinstance(device, PciAddress) else None
+    found = (group_node(group_of(device, host)), cdev_node(detail))
+    return [node for node in found if node is not None]

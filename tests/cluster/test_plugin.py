@@ -16,7 +16,7 @@ import yaml
 
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.host.watch import WakeupQueue
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.cluster.test_manifests import CRDS, dropped
 from tests.support.cluster import Cluster, Refused
 from tests.support.clusterprocess import ClusterProcess

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.dra.api import Api
 from tests.dra.cluster import Cluster
 from tests.dra.scheduler import DeviceClass, Scheduler, requested

@@ -11,7 +11,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.siblings import may_come_along
-from launcherkit.resolve.vfio import bound_to_vfio, group_node, is_bridge
+from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.guarded import group_key
@@ -254,8 +254,7 @@ def as_bound(host: HostFacts, addresses: Collection[PciAddress], driver: str) ->
 
 def work_key(address: PciAddress, host: HostFacts) -> str:
     """The key of work on a function's group (K9)."""
-    function = host.functions.get(address)
-    return group_key(address, None if function is None else function.iommu_group)
+    return group_key(address, group_of(address, host))
 
 
 def _is_vgpu(address: PciAddress, host: HostFacts) -> bool:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity import hexadecimal
 from launcherkit.sources.tree import DiskTree
-from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
@@ -93,7 +93,7 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
             address = _address(device)
             if address in near:
                 yield f"{address} is held by {holder}"
-    for node in sorted({node for address in addresses for node in nodes_of(address, host)}):
+    for node in sorted({node for address in addresses for node in vfio_nodes(address, host)}):
         for process in nodes.holders.get(node, ()):
             yield f"{node} is open in {process}"
 

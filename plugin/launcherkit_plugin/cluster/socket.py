@@ -26,9 +26,9 @@ from launcherkit_plugin.cluster.protocol import (
     parse,
     settings,
 )
-from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster, TokenNotReviewed
 from launcherkit_plugin.model.review import Review
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
 ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]

@@ -19,10 +19,10 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Looks, with_stalled
-from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import Grant, Resource, Usage
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
 STEP_SECONDS = 0.5

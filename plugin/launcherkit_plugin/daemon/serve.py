@@ -36,13 +36,14 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress, read_bound
-from launcherkit_plugin.host.watch import Wakeup, WakeupQueue, watching
+from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice, PageChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.http import Health
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
 from launcherkit.sources.identity_memory import EVENTS
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice, PciRule
@@ -72,13 +72,6 @@ def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: NodeC
             for member in functions
         ]
     return next((node for node in wanted if node not in present), wanted[0])
-
-
-def nodes_of(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
-    """The nodes by which QEMU could have a device open."""
-    detail = host.details.get(device) if isinstance(device, PciAddress) else None
-    found = (group_node(group_of(device, host)), cdev_node(detail))
-    return [node for node in found if node is not None]
 
 
 def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] | None:

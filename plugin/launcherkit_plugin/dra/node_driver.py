@@ -27,9 +27,9 @@ from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
-from launcherkit_plugin.host.watch import Wakeup
 from launcherkit_plugin.model.config import NODE, DraConfig
 from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.wakeups import Wakeup
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 END_SECONDS = 10.0

@@ -18,9 +18,9 @@ from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, che
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
 from launcherkit_plugin.dra.turns import Says, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
-from launcherkit_plugin.host.watch import Wakeup
 from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Wanted
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
+from launcherkit_plugin.model.wakeups import Wakeup
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
 """For how long the API server may take to tell what the claim is, and to tell it again of one that is prepared."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev
-from launcherkit.resolve.vfio import CONTAINER_NODE, bound_to_vfio, is_bridge
+from launcherkit.resolve.vfio import CONTAINER_NODE, bound_to_vfio, is_bridge, vfio_nodes
 from launcherkit_plugin.binding.group import as_bound
-from launcherkit_plugin.devices.nodes import chosen_nodes, missing_node, node_sets, nodes_of
+from launcherkit_plugin.devices.nodes import chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceUnhealthy
 from launcherkit_plugin.rehearsal.offer import NodeOffer
@@ -53,7 +53,7 @@ class RecordedProvider(NamedTuple):
             )
         for device in devices:
             if not device.functions:
-                nodes = (*nodes, CONTAINER_NODE, *nodes_of(MdevAddress.parse(device.id), facts))
+                nodes = (*nodes, CONTAINER_NODE, *vfio_nodes(MdevAddress.parse(device.id), facts))
         listed = [str(function) for function in functions] if resource.lists_siblings else ids
         return Grant({resource.variable: ",".join(listed)}, tuple(dict.fromkeys(nodes)))
 

@@ -8,7 +8,7 @@ from typing import Any
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import columns, visible
-from launcherkit_plugin.devices.nodes import nodes_of
+from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, kinds_of
@@ -33,7 +33,9 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
         for device, holder in devices.items()
         if device == instance.device
     ]
-    processes = [str(process) for node in nodes_of(instance.address, host) for process in opened.holders.get(node, ())]
+    processes = [
+        str(process) for node in vfio_nodes(instance.address, host) for process in opened.holders.get(node, ())
+    ]
     return VgpuUse(tuple(dict.fromkeys([*holders, *processes])), usage.known and opened.complete)
 
 

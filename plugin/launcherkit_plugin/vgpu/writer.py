@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress
+from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.needed import read_needed
-from launcherkit_plugin.devices.nodes import nodes_of
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.cards import Instance
@@ -53,7 +53,7 @@ class Changes:
         vf = vgpu.vf
         with self.maker.files.tree() as tree:
             facts = read_needed(tree, [vf] if vf else (), () if vf else [MdevAddress(vgpu.device)])
-        self._refuse_open(vgpu, nodes_of(vgpu.address, facts))
+        self._refuse_open(vgpu, vfio_nodes(vgpu.address, facts))
         return self._do("remove", vgpu, lambda: self.maker.set_type(vf, 0) if vf else self.maker.remove(vgpu.device))
 
     def _refuse_open(self, vgpu: Instance, nodes: Sequence[str]) -> None:

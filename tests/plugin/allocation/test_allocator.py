@@ -16,9 +16,9 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
 from launcherkit_plugin.daemon.loop import WakingAllocator
-from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Resource, Usage, Wanted
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, GroupSplit, UnknownDevice
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked

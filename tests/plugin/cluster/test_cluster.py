@@ -22,8 +22,8 @@ from launcherkit_plugin.cluster.api import ApiProblem
 from launcherkit_plugin.cluster.container import persist
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
-from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess

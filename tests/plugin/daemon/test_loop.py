@@ -24,10 +24,10 @@ from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import Looks, Progress
-from launcherkit_plugin.host.watch import Wakeup, WakeupQueue
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet

@@ -18,10 +18,10 @@ from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
-from launcherkit_plugin.host.watch import Wakeup
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Usage
 from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.wakeups import Wakeup
 from tests.plugin.resources import RULE, Node
 from tests.support.hosttree import HostTree
 

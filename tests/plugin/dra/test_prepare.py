@@ -17,7 +17,6 @@ import pytest
 
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.dra.whole_files import files_failed
-from launcherkit_plugin.host.watch import Wakeup
 from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import (
     BadClaimRecord,
@@ -30,6 +29,7 @@ from launcherkit_plugin.model.errors import (
     PrepareLate,
     UnknownDevice,
 )
+from launcherkit_plugin.model.wakeups import Wakeup
 from tests.plugin.dra.desk import AGAIN, CARDS, DRIVER, REF, ClaimDesk, Killed, dra_name
 from tests.plugin.resources import RULE, rebind
 from tests.support.provoked import provoked

@@ -12,15 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.host import watch as watching_module
-from launcherkit_plugin.host.watch import (
-    Inotify,
-    Wakeup,
-    WakeupQueue,
-    open_uevents,
-    read_uevents,
-    subsystem_of,
-    watching,
-)
+from launcherkit_plugin.host.watch import Inotify, open_uevents, read_uevents, subsystem_of, watching
+from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 
 
 def changed_by(folder: Path, change: Callable[[], object]) -> frozenset[str]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.daemon.page_wiring import PageDoor
-from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.config import PageChoice
 from launcherkit_plugin.model.errors import PageNotServed, TokenNotReviewed
 from launcherkit_plugin.model.review import Review
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.page.gate import BAD_SECONDS, GOOD_SECONDS, MOST_REVIEWS, TokenGate, loopback_gate, token_in
 from launcherkit_plugin.telemetry.http import Answer, Served
 from launcherkit_plugin.telemetry.reporter import silent

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.host.watch import WakeupQueue
 from launcherkit_plugin.model.device import NO_USAGE
+from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.page.child import drawn
 from launcherkit_plugin.page.live import NodePage
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view
