@@ -105,3 +105,11 @@ def test_the_cluster_by_kind_says_where_its_files_are_and_what_is_missing(tmp_pa
         done = run(words)
         assert (done.returncode, done.stderr) == (69, "cluster: not on PATH: kind, kubectl, docker or podman\n")
     assert run("up", "standalone").returncode == 2
+
+
+def test_files_of_tests_are_in_memory_where_there_is_room_and_nobody_says_otherwise(tmp_path: Path) -> None:
+    dev = load_script(ROOT / "dev")
+    assert dev.in_memory(tmp_path, {}, room_mib=0) == {"TMPDIR": str(tmp_path)}
+    assert dev.in_memory(tmp_path, {}, room_mib=1 << 50) == {}
+    assert dev.in_memory(tmp_path, {"TMPDIR": "/var/tmp"}, room_mib=0) == {}
+    assert dev.in_memory(tmp_path / "absent", {}, room_mib=0) == {}
