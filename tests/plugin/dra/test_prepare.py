@@ -199,7 +199,7 @@ def test_a_device_that_is_listed_no_more_while_it_is_being_given_is_the_next_tur
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda claim: claim["metadata"].update(uid="u-2"), "its UID is 'u-2', not 'u-1': it was made again"),
+        (lambda claim: claim["metadata"].update(uid="u-2"), "its UID is 'u-2', not 'u-1': it was created again"),
         (lambda claim: claim["status"].pop("allocation"), "it isn't allocated: there is no status.allocation"),
         (lambda claim: claim.pop("status"), "it isn't allocated"),
         (lambda claim: _results(claim)[0].update(driver="gpu.x.io"), "none of its devices is of the driver"),
