@@ -115,7 +115,7 @@ def _write_files(directory: str) -> str:
         os.makedirs(directory, exist_ok=True)
     except OSError as problem:
         raise UnwritableFile(
-            f"{directory}: {problem.strerror}", "Name a directory that is there or can be made.", file=directory
+            f"{directory}: {problem.strerror}", "Name a directory that exists or can be created.", file=directory
         ) from problem
     for name in _FILES:
         path = os.path.join(directory, name)

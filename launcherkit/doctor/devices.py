@@ -165,4 +165,4 @@ def check_resizable(patient: Patient) -> Iterator[Finding]:
             seen = f"BAR {bar.bar} has {size(now.get(bar.bar, 0))} of {size(bar.largest)} at most"
             yield Finding("resizable-bar", str(function.address), "ok", seen)
     if not told:
-        yield Finding("resizable-bar", "", "skipped", "no attached device has one that sysfs tells of")
+        yield Finding("resizable-bar", "", "skipped", "no attached device has one that sysfs shows")

@@ -30,7 +30,7 @@ CHECKS = {
     "iommu-firmware": "the firmware describes an IOMMU: ACPI table DMAR, IVRS, IORT, VIOT or RIMT",
     "kernel-command-line": "nothing on the kernel's command line switches the IOMMU off",
     "vfio-modules": "vfio-pci and an IOMMU backend of VFIO are loaded or built in",
-    "group-viability": "the members of each IOMMU group let QEMU have it",
+    "group-viability": "the members of each IOMMU group let QEMU open it",
     "config-space": "the device answers: its config space doesn't read all ones",
     "power-state": "the device is not in D3cold",
     "reset-method": "the kernel can reset the device between two VMs",
@@ -38,14 +38,14 @@ CHECKS = {
     "resizable-bar": "how large the resizable BARs are",
     "vfio-nodes": "the device nodes are here: those of the groups, or those of iommufd, not a mix",
     "node-permissions": "this user may read and write the device nodes",
-    "memlock": "the limit of locked memory against what libvirt will ask for",
+    "memlock": "the limit of locked memory is enough for what libvirt will ask for",
     "guest-window": "the large BARs fit into the guest's 64-bit PCI window",
     "libvirt-version": "libvirt is new enough for what the domain uses",
     "qemu-version": "QEMU is new enough for what the domain uses",
-    "dra-kubelet": "the node's kubelet knows DRA, and has the folder where drivers register",
-    "dra-cdi": "the node's runtime takes devices from CDI files, and these can be written",
-    "dra-driver": "the node's DRA driver is registered, and beside what speaks to the cluster for it",
-    "known-problems": "nothing is known to be broken in the versions of KubeVirt, libvirt, QEMU and Linux",
+    "dra-kubelet": "the node's kubelet supports DRA, and has the folder where drivers register",
+    "dra-cdi": "the node's runtime reads CDI files, and these can be written",
+    "dra-driver": "the node's DRA driver is registered, with the process that talks to the cluster for it",
+    "known-problems": "the versions of KubeVirt, libvirt, QEMU and Linux have no known bugs",
 }
 """Every check by name, in the order of the report, and what it looks at."""
 

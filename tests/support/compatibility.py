@@ -28,7 +28,7 @@ def tables() -> dict[str, str]:
             each.program,
             f"{dotted(each.since)} and later"
             if each.before is None
-            else f"{dotted(each.since)}; mended in {dotted(each.before)}",
+            else f"{dotted(each.since)}; fixed in {dotted(each.before)}",
             _FOR[each.where],
             each.what,
             each.remedy,

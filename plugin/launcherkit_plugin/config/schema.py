@@ -42,7 +42,7 @@ from launcherkit_plugin.model.config import (
 
 
 class WrittenSelector(Written):
-    """Which PCI functions. All that is given must be true of a function, and of a list one entry."""
+    """Which PCI functions. A function must match every key that is given, and one entry of each list."""
 
     vendors: list[Id] = Field([], description="Vendor IDs, hex.")
     devices: list[Id] = Field([], description="Device IDs, hex.")
@@ -99,7 +99,7 @@ class WrittenResource(WrittenUse):
     select: list[WrittenSelector] = Field(min_length=1, description="Functions that any of these selects.")
     exclude: list[WrittenSelector] = Field([], description="Except these.")
     siblings: Siblings = Field(
-        "slot", description="Which siblings come with a device; must match launcherkit's policy in the pod."
+        "slot", description="Which siblings are attached with a device; must match launcherkit's policy in the pod."
     )
     environment: WrittenEnvironment = Field(default_factory=lambda: WrittenEnvironment.model_validate({}))
     bind: bool | Literal["on-demand"] = Field(
@@ -112,7 +112,7 @@ class WrittenResource(WrittenUse):
     grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
         60.0,
         alias="graceSeconds",
-        description="On demand: how long nobody must have them before they are given back.",
+        description="On demand: how long they must be unused before they are given back.",
     )
     give_back: GiveBack = Field(
         "always", alias="giveBack", description="On demand: whether they are given back to their drivers."
@@ -198,7 +198,7 @@ class WrittenVfResource(_WrittenVgpuResource):
 
 
 class WrittenLayoutEntry(Written):
-    """So many vGPUs of a type on a card."""
+    """A number of vGPUs of a type on a card."""
 
     parent: Glob = Field(description="A card: a glob of addresses, or #0 for the first by address.")
     type: Glob = Field(description="Name or ID of a vGPU type.")
@@ -225,7 +225,7 @@ class WrittenLayout(Written):
 
 
 class WrittenVgpu(WrittenLayout):
-    """All of vGPU."""
+    """The settings for vGPUs."""
 
     mediated_devices: list[WrittenMdevResource] = Field([], alias="mediatedDevices")
     virtual_functions: list[WrittenVfResource] = Field([], alias="virtualFunctions")
@@ -240,11 +240,11 @@ class WrittenCdi(Written):
     folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
     only: bool = Field(False, description="Return no device nodes: the container runtime must support CDI.")
     annotations: bool = Field(
-        False, description="Give the names in an annotation of the container too, for kubelets before 1.28."
+        False, description="Also give the names in an annotation of the container, for kubelets before 1.28."
     )
     kind: CdiKind = Field(
         "launcherkit.io/vfio",
-        description="Of the devices: one for all, or the name of the resource, which Kata asks for.",
+        description="The kind of the devices: one for all, or the name of the resource, which Kata needs.",
     )
     environment: bool = Field(True, description="Give containers the variables that list their devices.")
 
@@ -255,10 +255,10 @@ class WrittenCdi(Written):
 class WrittenDra(Written):
     """A driver of Dynamic Resource Allocation, for devices of the rules that say ``dra: true``."""
 
-    driver: DriverName = Field(DRA_DRIVER, description="The name of the driver, as DeviceClasses have it.")
-    environment: bool = Field(True, description="Give containers the variables of the device plugin too.")
-    all: bool = Field(False, description="Every rule says dra: true.")
-    evict: bool = Field(False, description="Evict pods whose device gets into trouble: taints are NoExecute.")
+    driver: DriverName = Field(DRA_DRIVER, description="The name of the driver, as in DeviceClasses.")
+    environment: bool = Field(True, description="Also give containers the variables of the device plugin.")
+    all: bool = Field(False, description="Every rule has dra: true.")
+    evict: bool = Field(False, description="Evict pods whose device becomes unhealthy: taints are NoExecute.")
 
     def value(self) -> DraConfig:
         return DraConfig(self.driver, self.environment, self.all, self.evict)
@@ -310,8 +310,8 @@ class WrittenConfig(Written):
     )
     page: PageChoice = Field(
         "auto",
-        description="Who gets the page of the node, beside the metrics: whoever asks where these are on loopback and "
-        "nobody elsewhere, who sends a token that the cluster finds good, or nobody.",
+        description="Who gets the page of the node, served with the metrics: everyone if these are on loopback and "
+        "nobody elsewhere, clients that send a token that the cluster accepts, or nobody.",
     )
 
     @model_validator(mode="after")

@@ -160,7 +160,7 @@ class LayoutEntry(NamedTuple):
 
 
 class VgpuConfig(NamedTuple):
-    """All of vGPU."""
+    """The settings for vGPUs."""
 
     mdevs: tuple[VgpuRule, ...] = ()
     vfs: tuple[VgpuRule, ...] = ()
