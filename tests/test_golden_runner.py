@@ -256,9 +256,7 @@ class TestInputs:
             pytest.param(CASE + "host: none\n", "host: ", id="a key that there is not"),
             pytest.param(CASE + "  USB_RESOURCE_X: 1:4\n", "put it in quotes", id="text that YAML takes for a number"),
             pytest.param(CASE + "policy: {siblings: all}\n", "policy.siblings", id="a policy that is wrong"),
-            pytest.param(
-                CASE + "policy: {}\nflags: [--policy, p.yaml]\n", "a flag --policy besides", id="two policies"
-            ),
+            pytest.param(CASE + "policy: {}\nflags: [--policy, p.yaml]\n", "also a flag --policy", id="two policies"),
             pytest.param(CASE + "flags: [--sibling]\n", "flags: ", id="a flag that there is not"),
             pytest.param(CASE + "flags: [--diff]\n", "--diff makes no document", id="a diff"),
             pytest.param(CASE + "flags: [--domain, '-']\n", "standard input", id="standard input"),

@@ -86,7 +86,7 @@ KNOWN = (
     ),
     _known(
         r"virtlogd-sock",
-        'Start virtlogd beside libvirt, or set stdio_handler = "file" in qemu.conf.',
+        'Start virtlogd in addition to libvirt, or set stdio_handler = "file" in qemu.conf.',
     ),
     _known(
         r"failed to parse (user|group)",

@@ -10,8 +10,8 @@ from launcherkit.process.completion import SHELLS, completion_script
 from launcherkit.process.edge import write_stdout
 
 DESCRIPTION = """\
-Print a script by which a shell completes commands, options, their values, files and error codes. It is made with shtab,
-of the extra `completion`; the script itself needs nothing."""
+Print a script by which a shell completes commands, options, their values, files and error codes. Printing it needs
+shtab, from the extra `completion`; the script itself needs nothing."""
 
 EPILOG = """\
 examples:

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     form = group.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
     form.add_argument(
-        "--tree", action="store_true", help="print the picture alone: the host's PCI tree, and the guest's beside it"
+        "--tree", action="store_true", help="print only the picture: the host's PCI tree, and the guest's next to it"
     )
     group.add_argument("--list", action="store_true", help="print every error code and topic with its title and exit")
 

@@ -71,6 +71,6 @@ def _driver(node: KubeletNode) -> Finding:
         others = f", but {', '.join(sorted(node.drivers))}" if node.drivers else ""
         return Finding(name, "", "skipped", f"no socket of {DRIVER} in plugins_registry{others}. {_INSTALL}")
     if not node.cluster_sockets:
-        seen = f"{DRIVER} has its socket, but no pod of this node has that of the cluster's container"
+        seen = f"{DRIVER} has its socket, but no pod of this node has that of the container `cluster`"
         return Finding(name, "", "warn", seen, "Add the component `cluster`: it publishes the slices and reads claims.")
-    return Finding(name, "", "ok", f"{DRIVER} has its socket, and beside it the cluster's container has one")
+    return Finding(name, "", "ok", f"{DRIVER} has its socket, and so has the container `cluster`")

@@ -103,7 +103,7 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
     if policy is not None:
         if args.policy:
             raise BadGoldenCase(
-                f"{CASE_FILE}: it has a policy, and a flag --policy besides",
+                f"{CASE_FILE}: it has a policy, and also a flag --policy",
                 "Leave out one of them.",
                 file=CASE_FILE,
                 key="policy",

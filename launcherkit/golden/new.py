@@ -68,7 +68,7 @@ def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
         ) from None
     except OSError as problem:
         raise UnwritableFile(
-            f"{folder}: {problem.strerror}", "Give a folder that can be made.", file=folder
+            f"{folder}: {problem.strerror}", "Give a folder that can be created.", file=folder
         ) from problem
     for file, data in files.items():
         write_atomically(os.path.join(folder, file), data)

@@ -49,7 +49,7 @@ def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: Host
             "companion",
             f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: "
             "the guest gets "
-            "one GPU there, not two. Use a device plugin that lists primaries alone, or translate where the "
+            "one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
             "variables are",
         )
 

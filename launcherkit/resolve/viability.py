@@ -143,7 +143,7 @@ def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
     if made:
         return (
             f"has mediated devices ({len(made)}), which would be gone with its driver. Give guests one of these; or, "
-            f"where nobody has one, remove them first: echo 1 > /sys/bus/mdev/devices/{made[0]}/remove"
+            f"if none is in use, remove them first: echo 1 > /sys/bus/mdev/devices/{made[0]}/remove"
         )
     return None
 

@@ -84,8 +84,8 @@ class WrittenUse(Written):
 
     use: Use = Field(
         "vm",
-        description="vm: launchers of VMs; kata: Kata Containers; container: containers, by the driver of the host; "
-        "any: whoever asks first, each under a name of its own.",
+        description="vm: launchers of VMs; kata: Kata Containers; container: containers, through the host's driver; "
+        "any: whichever asks first, each under its own name.",
     )
     names: WrittenNames | None = Field(None, description="With `use: any`: the names of the resources.")
     container: WrittenContainer | None = Field(None, description="How containers get the cards.")
@@ -102,7 +102,7 @@ class WrittenUse(Written):
     def _of_its_use(self) -> WrittenUse:
         if self.use not in ("container", "any"):
             if self.sharing is not None:
-                raise ValueError("a VM has its cards alone: sharing is for `use: container` and `use: any`")
+                raise ValueError("a VM doesn't share its cards: sharing is for `use: container` and `use: any`")
             if self.container is not None:
                 raise ValueError("container is for `use: container` and `use: any`")
         if self.use != "any" and self.names is not None:

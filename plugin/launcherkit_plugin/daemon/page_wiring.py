@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.page.live import NodePage
 
 
-_NO_METRICS = "Give --metrics-address ADDRESS: the page is beside the metrics."
+_NO_METRICS = "Give --metrics-address ADDRESS: the page is served with the metrics."
 _NO_CLUSTER = (
     "Add the component `cluster`, whose process has the cluster review tokens; or serve the metrics on loopback, where "
     "the page takes no token: `page: auto`."
@@ -87,7 +87,7 @@ class PageDoor:
         gate = TokenGate(self._cluster, time.monotonic) if wanted == "token" else loopback_gate
         self.pages.update(self._page.pages(gate))
         assert self._served is not None
-        who = "for who has a token" if wanted == "token" else "for this host alone"
+        who = "for who has a token" if wanted == "token" else "for this host only"
         self._log("info", f"the page of the node is served on http://{self._served.where}/, {who}")
 
     def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:

@@ -264,7 +264,8 @@ class PciProvider:
             nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
         if nodes is None and wishes.nodes is not None:
             raise DeviceConfigRefused(
-                f"{resource.name}: {', '.join(ids)} can't be had with nodes: {_SAID[wishes.nodes]}: they are not there",
+                f"{resource.name}: {', '.join(ids)} can't be given with nodes: {_SAID[wishes.nodes]}: they are not "
+                "there",
                 "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
                 device=", ".join(ids),
                 resource=resource.name,

@@ -157,7 +157,7 @@ def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -
 
 def _refuse(claim: str, device: Device, key: str, value: str, why: str) -> NoReturn:
     raise DeviceConfigRefused(
-        f"ResourceClaim {claim}: {device.id} can't be had with {key}: {value}: {why}",
+        f"ResourceClaim {claim}: {device.id} can't be given with {key}: {value}: {why}",
         "Change the parameters in the claim or its DeviceClass, or let a CEL selector choose devices that fit.",
         device=device.id,
         file=f"ResourceClaim {claim}",

@@ -147,7 +147,7 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
         )
     yield from _more(len(bad) - MOST_UNHEALTHY)
     if busy:
-        words = f"{counted(len(busy), 'device')} can't be had now, for others are in use"
+        words = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
         yield f'<details><summary><span class="label">{words}</span></summary><ul>'
         yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MOST_BUSY])
         yield "</ul>"

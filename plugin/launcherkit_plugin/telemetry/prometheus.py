@@ -68,13 +68,13 @@ class PrometheusMetrics(Metrics):
             buckets=_CLAIM_SECONDS,
         )
         self._bindings = counter("bindings", "Groups bound to VFIO or given back, by outcome.", by_action)
-        self._vgpu_changes = counter("vgpu_changes", "vGPUs made or removed, by outcome.", by_action)
+        self._vgpu_changes = counter("vgpu_changes", "vGPUs created or removed, by outcome.", by_action)
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
         self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
         self._hanging = gauge(
             "hanging_operations", "Work on a card, group or file of the host that has not returned in time."
         )
-        self._late = counter("late_operations", "Work on the host that did not come back in time.")
+        self._late = counter("late_operations", "Work on the host that did not return in time.")
 
     def allocated(self, resource: str, seconds: float, outcome: ActionOutcome) -> None:
         self._allocations.labels(resource, outcome).inc()

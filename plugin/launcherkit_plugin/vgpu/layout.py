@@ -272,7 +272,7 @@ def apply_layout(
     if left:
         raise NoVgpuRoom(
             f"the layout can't be reached: {'; '.join(left)}",
-            "The cards have no room for it beside each other: see the driver's rules for mixing types.",
+            "The cards can't hold these vGPUs together: see the driver's rules for mixing types.",
             key="layout",
         )
 

@@ -135,7 +135,7 @@ class Maker:
                 device=parent,
             )
         return VgpuNotMade(
-            f"{parent}: mdev {uuid} of type {type_id} can't be made: {_why(problem)}",
+            f"{parent}: mdev {uuid} of type {type_id} can't be created: {_why(problem)}",
             "See `dmesg` on the node for what the vGPU driver says. In a container, /sys must be mounted writable.",
             device=uuid,
         )
@@ -195,8 +195,8 @@ class Maker:
         if after is not None and type_number not in dict(after.creatable):
             offered = ", ".join(f"{key} {name}" for key, name in after.creatable) or "none"
             return NoVgpuRoom(
-                f"{address} can't have vGPU type {type_number}: {_why(problem)}; what it could have: {offered}",
-                "The card places vGPUs beside each other only as its vGPU mode allows: free those in the way, "
+                f"{address} can't have vGPU type {type_number}: {_why(problem)}; possible types: {offered}",
+                "The card combines vGPUs only as its vGPU mode allows: free those in the way, "
                 "or ask for one of the types that are left.",
                 device=str(address),
             )

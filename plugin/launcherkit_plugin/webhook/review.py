@@ -128,7 +128,7 @@ def answer(request: bytes, injection: Injection, parameters: ParameterValues | N
         if review["apiVersion"] != "admission.k8s.io/v1" or review["kind"] != "AdmissionReview":
             raise BadReview("not an AdmissionReview of admission.k8s.io/v1")
         if asked["kind"]["kind"] != "Pod" or asked["operation"] != "CREATE":
-            raise BadReview("not about a pod that is to be made")
+            raise BadReview("not about the creation of a pod")
         told = {"uid": uid, **_decided(pod, injection, parameters)}
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as problem:
         raise BadReview("not an AdmissionReview with a pod") from problem

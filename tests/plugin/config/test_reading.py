@@ -323,7 +323,7 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ),
         (
             "resources: [{sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
-            "resources.0: a VM has its cards alone: sharing is for `use: container` and `use: any`",
+            "resources.0: a VM doesn't share its cards: sharing is for `use: container` and `use: any`",
         ),
         (
             "resources: [{use: container, sharing: {replicas: 1}, select: [{vendors: [10de]}]}]",

@@ -172,7 +172,7 @@ def test_a_container_gets_the_nodes_that_are_wanted(desk: ClaimDesk) -> None:
 
 
 def test_nodes_that_are_not_there_are_refused(desk: ClaimDesk) -> None:
-    with pytest.raises(DeviceConfigRefused, match="can't be had with nodes: iommufd"):
+    with pytest.raises(DeviceConfigRefused, match="can't be given with nodes: iommufd"):
         prepared(desk, nodes="iommufd")
 
 

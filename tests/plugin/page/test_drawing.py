@@ -83,7 +83,7 @@ def test_what_is_unhealthy_comes_with_its_reason_since_when_and_what_to_do() -> 
 def test_what_others_use_is_no_trouble() -> None:
     text = said(view(None, "mate-in-use", "no-room"))
     assert "Nothing is Unhealthy." in text
-    assert "2 devices can't be had now, for others are in use" in text
+    assert "2 devices can't be allocated now, because others are in use" in text
     assert "LK" not in text
 
 
