@@ -55,9 +55,10 @@ def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -
     found: dict[str, Footprint] = {}
     for resource in resources:
         for key, device in resource.devices.items():
-            cards = {device.card} if device.card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
+            card = device.card or _card_of(key, host)  # one of a type that no rule permits any more has none here
+            cards = {card} if card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
             before = found.get(key, _NOTHING)
-            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), device.card != "")
+            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "")
             if resource.replicas:
                 found.setdefault(without_replica(key), found[key])
     return found
@@ -196,9 +197,11 @@ def _footprint_of(key: str, host: HostFacts) -> Footprint:
     return Footprint(groups, frozenset({key}))
 
 
-def _card_of(uuid: str, host: HostFacts) -> str:
-    """What an mdev is made on: of a VF the physical function (`launcherkit_plugin.vgpu.cards`)."""
-    name = host.mdevs[uuid].parent
+def _card_of(key: str, host: HostFacts) -> str:
+    """What an mdev is made on: of a VF the physical function (`launcherkit_plugin.vgpu.cards`); empty for others."""
+    if key not in host.mdevs:
+        return ""
+    name = host.mdevs[key].parent
     parent = host.mdev_parents.get(name)
     function = None if parent is None or parent.address is None else host.functions.get(parent.address)
     return name if function is None or function.physfn is None else str(function.physfn)

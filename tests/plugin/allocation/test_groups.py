@@ -209,6 +209,8 @@ def test_a_vgpu_keeps_its_card_from_containers_by_whatever_name_and_whoever_gave
     host = facts(function(CARD), function(vf, physfn=CARD), mdevs=[mdev(UUID, parent=vf)], parents=[parent])
     assert list(unhealthy([CONTAINERS], usage({"kubevirt": {UUID: "default/vm"}}), host=host)) == ["GPU-1"]
     assert unhealthy([CONTAINERS], usage({}), host=host) == {}
+    gone = resource("vgpu", Device(UUID))
+    assert list(unhealthy([CONTAINERS, gone], usage({"vgpu": {UUID: "default/vm"}}), host=host)) == ["GPU-1"]
 
 
 def test_replicas_of_a_card_keep_its_vgpus_from_vms_until_the_last_has_ended() -> None:
