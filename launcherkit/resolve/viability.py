@@ -136,8 +136,8 @@ def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
     if detail is not None and (detail.virtfns or detail.sriov_numvfs):
         number = detail.sriov_numvfs or len(detail.virtfns)
         return (
-            f"has VFs ({number}), which would be gone with its driver. Give guests one of these; or, where nobody has "
-            f"one, take them away first: echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs"
+            f"has VFs ({number}), which would be gone with its driver. Give guests one of these; or, if none is in "
+            f"use, remove them first: echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs"
         )
     made = [uuid for uuid, mdev in host.mdevs.items() if mdev.parent == str(address)]
     if made:
