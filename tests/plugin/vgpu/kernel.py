@@ -46,9 +46,10 @@ class Gpu:
         """By UUID, or BDF of a VF."""
 
     def room(self, kind: Kind) -> int:
-        if not self.mixed and any(other != kind for other in self.given.values()):
+        given = list(self.given.values())  # a copy: cards are changed beside each other, by threads
+        if not self.mixed and any(other != kind for other in given):
             return 0
-        return (self.mib - sum(other.mib for other in self.given.values())) // kind.mib
+        return (self.mib - sum(other.mib for other in given)) // kind.mib
 
 
 class _Read(MemoryTree):
