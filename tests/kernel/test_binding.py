@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.__main__ import run
@@ -42,6 +44,13 @@ from tests.tiers import KILLS as KILLS_VARIABLE
 pytestmark = pytest.mark.kernel
 
 KILLS = 50
+PRELOADED = (
+    "launcherkit_plugin.binding.reconciler",
+    "launcherkit_plugin.cli.bind",
+    "launcherkit_plugin.cli.unbind",
+    "launcherkit_plugin.devices.container",
+)
+"""What a daemon and commands import when they need it."""
 
 State: TypeAlias = dict[str, tuple[str | None, str | None]]
 """Address to driver and override."""
@@ -157,15 +166,12 @@ def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card
     began = time.monotonic()
     assert plugin("bind", card.display) == 0
     longest = time.monotonic() - began
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["launcherkit_plugin.cli.bind", "launcherkit_plugin.cli.unbind"])
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     for round_ in range(KILLS):
         where = f"seed {seed}, round {round_}"
         arguments = plugin.with_places([chance.choice(["bind", "unbind"]), card.display])
-        process = context.Process(target=quietly, args=(arguments,))
-        process.start()
+        process = begun(quietly, arguments)
         time.sleep(chance.uniform(0, longest))
         kill(process, children_too=chance.random() < 0.5)
         now = state(card)
@@ -185,15 +191,13 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     asyncio.run(change_hands(ledger, card.display, times=1))
     longest = time.monotonic() - began
     assert state(card) == before
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["launcherkit_plugin.daemon.wiring", "launcherkit_plugin.binding.reconciler"])
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     kills, changes, between = int(os.environ.get(KILLS_VARIABLE, "20")), plugin.folder / "changes", 0
+    changes.touch()
     for round_ in range(kills):
         where = f"seed {seed}, round {round_}"
-        process = context.Process(target=change_hands_quietly, args=(ledger, card.display, str(changes)))
-        process.start()
+        process = begun(change_hands_quietly, ledger, card.display, str(changes))
         time.sleep(chance.uniform(0, longest))
         kill(process, children_too=False)
         now = state(card)
@@ -251,9 +255,10 @@ async def change_hands(ledger: str, address: str, times: int, changed: Callable[
     standby.close()
 
 
-def change_hands_quietly(ledger: str, address: str, changes: str) -> None:
+def change_hands_quietly(ready: Connection, ledger: str, address: str, changes: str) -> None:
     """Runs in a process of its own, until it is killed. A file grows by a byte with each change."""
     be_quiet()
+    ready.send(None)
     with open(changes, "ab", buffering=0) as file:
         asyncio.run(change_hands(ledger, address, 1000, partial(file.write, b".")))
 
@@ -267,11 +272,10 @@ def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> N
     assert plugin.on_record() == {}, where
 
 
-def quietly(arguments: list[str]) -> None:
+def quietly(ready: Connection, arguments: list[str]) -> None:
     """Runs in a process of its own."""
-    from launcherkit.errors import LauncherkitError
-
     be_quiet()
+    ready.send(None)
     with suppress(LauncherkitError):
         run(arguments, {})
 
@@ -280,6 +284,19 @@ def be_quiet() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
+
+
+def begun(work: Callable[..., None], *arguments: object) -> BaseProcess:
+    """A process that has just begun its work. What it needs was imported before: that takes longer than the work."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *PRELOADED])
+    ready, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(theirs, *arguments))
+    process.start()
+    theirs.close()
+    with ready:
+        ready.recv()
+    return process
 
 
 def kill(process: BaseProcess, *, children_too: bool) -> None:
