@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.kubelet
 
 SICK = "gpus.test/SICK"
+SETTLED_SECONDS = 2.0
+"""The plugin looks at the host within that after the kubelet has written its checkpoint, most of the time."""
 
 
 def test_a_device_whose_node_goes_is_not_allocatable_until_it_is_back(serving: Serving, node: Node) -> None:
@@ -57,7 +60,8 @@ def test_a_device_that_vanishes_before_it_is_asked_for_is_refused_in_words_that_
     serving: Serving, host: StandInHost, node: Node, pods: Pods, tmp_path: Path
 ) -> None:
     stale, sound = CARDS[STALE]
-    # It looks at the host once an hour, and when a node comes or goes. A driver that changes here makes no uevent.
+    # It looks at the host once an hour, when a node comes or goes, and when the kubelet has written its checkpoint. A
+    # driver that changes here makes no uevent.
     plugin = Plugin(configuration(STALE, rescan_seconds=3600), tmp_path, *options(host, node.kubelet_dir))
     before = node.written()
     plugin.start()
@@ -71,12 +75,13 @@ def test_a_device_that_vanishes_before_it_is_asked_for_is_refused_in_words_that_
             node.wait_healthy({STALE: {stale.gpu}})
             host.node(f"vfio/{sound.group}")
             node.wait_healthy({STALE: DEVICES[STALE]})
+            time.sleep(SETTLED_SECONDS)
             rebind(host, stale.gpu, "nouveau")
             name = pods.make(f"late-{next(numbers)}", container("compute", STALE=2), scheduled=False)
             why = pods.wait_refused(name)
             if "LK713" in why:
                 return name, why
-            rebind(host, stale.gpu, "vfio-pci")  # its last look came a moment later than the kubelet's
+            rebind(host, stale.gpu, "vfio-pci")  # it has looked once more
             return ()
 
         name, why = until(refused_late, "a pod that is refused by Allocate")
