@@ -15,11 +15,14 @@ class Connections:
     def __init__(self) -> None:
         self.in_debt = 0
         self._open: dict[BoundedConnection, None] = {}
+        self._ending = False
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
     def opened(self, connection: BoundedConnection) -> bool:
         """Whether there is room, which the one makes that has been without a call for longest."""
+        if self._ending:  # it was accepted a moment before; nobody would hang up on it any more
+            return False
         if len(self._open) >= CONNECTIONS_AT_ONCE:
             idle = [each for each in self._open if not each.is_busy]
             if not idle:
@@ -39,6 +42,7 @@ class Connections:
 
     async def hang_up(self) -> None:
         """Close every one once what was written to it has left; none is waited for that doesn't read its answer."""
+        self._ending = True
         for connection in list(self._open):
             connection.close()
         await self._all_gone.wait()

@@ -108,6 +108,22 @@ def test_a_peer_may_still_write_until_it_has_read_that_the_server_has_ended(
     asyncio.run(scenario())
 
 
+def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = BoundedServer([_Info(at_once)], Calls())
+        await server.start(path=str(tmp_path / "s"))
+        await server.hang_up()
+        ours, theirs = socket.socketpair()
+        with ours:
+            await asyncio.get_running_loop().connect_accepted_socket(server._protocol_factory, theirs)
+            async with asyncio.timeout(SECONDS):
+                await server._connections.hang_up()
+            ours.settimeout(SECONDS)
+            assert await asyncio.to_thread(ours.recv, 1) == b""
+
+    asyncio.run(scenario())
+
+
 def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
