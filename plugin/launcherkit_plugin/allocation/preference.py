@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from launcherkit.model.value import NamedTuple
@@ -76,14 +76,11 @@ def prefer(
         blocked: those that an Allocate would refuse, for a pod has their group; taken in this order, when nothing else
             is left.
     """
+    chosen, free = chosen_and_free(available, must_include, size, blocked)
     if any(devices[device].card for device in available if device in devices):
-        return pack(devices, available, must_include, size, blocked)
-    chosen = list(dict.fromkeys(must_include))[:size]
-    excluded = {*chosen, *blocked}
-    free = [device for device in dict.fromkeys(available) if device not in excluded]
+        return with_last_resort(_packed(devices, available, chosen, free), size, blocked)
     if len(chosen) + len(free) <= size:
-        last_resort = [device for device in dict.fromkeys(blocked) if device not in set(must_include)]
-        return (chosen + sorted(free) + last_resort)[:size]
+        return with_last_resort(chosen + sorted(free), size, blocked)
     bundles = _bundles(devices, [*chosen, *free])
     if chosen:
         return _Search(bundles, chosen, size).best()[1]
@@ -93,6 +90,20 @@ def prefer(
     starts = sorted(kinds.values(), key=lambda bundle: (abs(len(bundle.ids) - size), bundle.ids))
     worth = max(1, min(MOST_STARTS, MOST_SCORES // (len(kinds) * max(size, 1))))
     return min(_Search(bundles, bundle.ids[:size], size).best() for bundle in starts[:worth])[1]
+
+
+def chosen_and_free(
+    available: Iterable[str], must_include: Iterable[str], size: int, blocked: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """What a preference begins with, and from what it goes on; each ID once. The arguments are those of `prefer`."""
+    chosen = list(dict.fromkeys(must_include))[:size]
+    excluded = {*chosen, *blocked}
+    return chosen, [device for device in dict.fromkeys(available) if device not in excluded]
+
+
+def with_last_resort(found: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
+    """What a preference has found, followed by what an Allocate would refuse, as far as that is needed."""
+    return list(dict.fromkeys((*found, *blocked)))[:size]
 
 
 class _Search:
@@ -175,14 +186,10 @@ def _place(device: Device | None) -> _Place:
     return _Place(None, ()) if device is None else _Place(device.numa_node, device.path[:-1])
 
 
-def pack(
-    devices: Mapping[str, Device],
-    available: Sequence[str],
-    must_include: Sequence[str],
-    size: int,
-    blocked: Sequence[str] = (),
+def _packed(
+    devices: Mapping[str, Device], available: Collection[str], chosen: Sequence[str], free: Sequence[str]
 ) -> list[str]:
-    """The ``size`` devices to take, ``must_include`` first, from as few cards as can be.
+    """The chosen vGPUs, then the free ones, so that as few cards as can be are taken from.
 
     First come cards of which something is taken, then those with vGPUs that are made, then those with the least left,
     then the lowest. Of a card first what is made, then in the order of its slots.
@@ -190,20 +197,16 @@ def pack(
     Args:
         devices: of the resource, in the order of their slots; all are vGPUs.
         available: the kubelet's free and healthy devices.
-        must_include: those of them that it has decided upon.
-        size: how many.
-        blocked: as of `prefer`.
+        chosen, free: as of `chosen_and_free`.
     """
-    chosen = list(dict.fromkeys(must_include))[:size]
     order = {name: number for number, name in enumerate(devices)}
-    have = {*chosen, *blocked}
-    free = [name for name in dict.fromkeys(available) if name in devices and name not in have]
+    known = [name for name in free if name in devices]
     taken = set(devices).difference(available).union(chosen)
     left: dict[str, list[str]] = {}
-    for name in free:
+    for name in known:
         left.setdefault(devices[name].card, []).append(name)
     used = {devices[name].card for name in taken if name in devices and (devices[name].healthy or devices[name].made)}
-    begun = {devices[name].card for name in free if devices[name].made}
+    begun = {devices[name].card for name in known if devices[name].made}
     wanted = {devices[name].card for name in chosen if name in devices}
     cards = sorted(
         left, key=lambda card: (card not in wanted, card not in used, card not in begun, len(left[card]), card)
@@ -211,6 +214,4 @@ def pack(
     found = [
         name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
     ]
-    unknown = [name for name in dict.fromkeys(available) if name not in devices and name not in have]
-    last_resort = [name for name in blocked if name not in chosen]
-    return [*chosen, *found, *unknown, *last_resort][:size]
+    return [*chosen, *found, *(name for name in free if name not in devices)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from launcherkit_plugin.allocation.preference import chosen_and_free, with_last_resort
 from launcherkit_plugin.model.device import without_replica
 
 
@@ -31,12 +32,10 @@ def spread(
         blocked: those that an Allocate would refuse; taken in this order, when nothing else is left.
         packed: fill the cards one after the other.
     """
-    chosen = list(dict.fromkeys(must_include))[:size]
-    have = {*chosen, *blocked}
+    chosen, replicas = chosen_and_free(available, must_include, size, blocked)
     free: dict[str, list[str]] = {}
-    for key in sorted(dict.fromkeys(available), key=_order, reverse=True):
-        if key not in have:
-            free.setdefault(without_replica(key), []).append(key)
+    for key in sorted(replicas, key=_order, reverse=True):
+        free.setdefault(without_replica(key), []).append(key)
     taken = Counter(map(without_replica, devices))
     taken.subtract({card: len(left) for card, left in free.items()})
     picked = Counter(map(without_replica, chosen))
@@ -48,7 +47,7 @@ def spread(
         picked[card] += 1
         if not free[card]:
             del free[card]
-    return [*chosen, *(key for key in blocked if key not in chosen)][:size]
+    return with_last_resort(chosen, size, blocked)
 
 
 def _order(key: str) -> tuple[str, int, str]:
