@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--nodes",
         metavar="FILE|DIR",
         nargs="+",
-        help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; the name of a file is "
-        "its file is",
+        help="snapshots by `launcherkit snapshot`, recordings *.umockdev, or folders of these; a node is named after "
+        "its file",
     )
     where.add_argument(
         "--cluster",

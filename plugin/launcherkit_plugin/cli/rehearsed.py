@@ -45,7 +45,7 @@ def recorded(
         if name in found:
             raise NoNodes(
                 f"{path} and {found[name]} are both the node {name}",
-                "A node is called as its file is, without the ending: rename one.",
+                "A node is named after its file, without the ending: rename one.",
                 file=path,
             )
         found[name] = path
