@@ -103,6 +103,11 @@ class HostFacts(NamedTuple):
     numa: Mapping[int, NumaNode] = {}
     events: bytes | None = None
 
+    def physical_function(self, address: PciAddress) -> PciAddress:
+        """The one that a VF is of; any other function is its own."""
+        function = self.functions.get(address)
+        return address if function is None or function.physfn is None else function.physfn
+
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of the slot that an address is in, by function number."""
         get, slot = self.functions.get, address[:3]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.vfio import group_of
 from launcherkit_plugin.model.config import CardUse
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
 from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
@@ -190,21 +191,19 @@ def _footprint_of(key: str, host: HostFacts) -> Footprint:
     if key in host.mdevs:
         return Footprint(frozenset(), frozenset({_card_of(key, host)}), is_vgpu=True)
     try:
-        function = host.functions.get(PciAddress.parse(key))
+        group = group_of(PciAddress.parse(key), host)
     except ValueError:
         return _NOTHING
-    groups = frozenset() if function is None or function.iommu_group is None else frozenset({function.iommu_group})
-    return Footprint(groups, frozenset({key}))
+    return Footprint(frozenset() if group is None else frozenset({group}), frozenset({key}))
 
 
 def _card_of(key: str, host: HostFacts) -> str:
-    """What an mdev is made on: of a VF the physical function (`launcherkit_plugin.vgpu.cards`); empty for others."""
+    """The card that an mdev is on (`launcherkit_plugin.vgpu.cards`); empty for what is no mdev."""
     if key not in host.mdevs:
         return ""
     name = host.mdevs[key].parent
     parent = host.mdev_parents.get(name)
-    function = None if parent is None or parent.address is None else host.functions.get(parent.address)
-    return name if function is None or function.physfn is None else str(function.physfn)
+    return name if parent is None or parent.address is None else str(host.physical_function(parent.address))
 
 
 def _one_pod(one: Holder, other: Holder) -> bool:

@@ -31,25 +31,20 @@ def cards(host: HostFacts) -> tuple[VgpuCard, ...]:
     vfs: dict[str, list[PciAddress]] = {}
     addresses: dict[str, PciAddress | None] = {}
     for parent in host.mdev_parents.values():
-        address = _card_of(parent.address, host)
+        address = None if parent.address is None else host.physical_function(parent.address)
         name = parent.name if address is None else str(address)
         addresses[name] = address
         parents.setdefault(name, []).append(parent)
     for vf, detail in host.details.items():
         if detail.vgpu is not None:
-            address = _card_of(vf, host)
-            addresses[str(address)] = address
-            vfs.setdefault(str(address), []).append(vf)
+            card = host.physical_function(vf)
+            addresses[str(card)] = card
+            vfs.setdefault(str(card), []).append(vf)
     found = [
         VgpuCard(name, address, tuple(sorted(parents.get(name, ()), key=_by_address)), tuple(sorted(vfs.get(name, ()))))
         for name, address in addresses.items()
     ]
     return tuple(sorted(found, key=_by_address))
-
-
-def _card_of(address: PciAddress | None, host: HostFacts) -> PciAddress | None:
-    function = None if address is None else host.functions.get(address)
-    return address if function is None or function.physfn is None else function.physfn
 
 
 def _by_address(thing: VgpuCard | MdevParent) -> tuple[bool, tuple[int, ...], str]:
@@ -113,7 +108,7 @@ def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
 
 def parent_name(vf: PciAddress, host: HostFacts) -> str:
     """The name of the card that a VF is of."""
-    return str(_card_of(vf, host))
+    return str(host.physical_function(vf))
 
 
 def is_meant(pattern: str, names: Iterable[str]) -> bool:
