@@ -70,7 +70,8 @@ ARROWS: dict[str, set[str]] = {
     },
     "__main__": {"cli"},
 }
-"""Package or module directly below launcherkit ('' is launcherkit itself) to those that it may import."""
+"""Package or module directly below launcherkit ('' is launcherkit itself) to those that it imports. An arrow that is
+missing fails a test, and so does one that nothing needs."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
@@ -135,6 +136,15 @@ def test_a_package_knows_only_the_packages_that_its_arrows_lead_to() -> None:
         "new ones: give them arrows above"
     )
     assert {module: broken for module in PACKAGE.modules if (broken := RULES.broken_by(module))} == {}
+
+
+def test_every_arrow_is_used() -> None:
+    assert RULES.unused() == {}
+
+
+def test_an_arrow_that_no_module_needs_is_noticed() -> None:
+    more = {**ARROWS, "model": ARROWS["model"] | {"sources"}}
+    assert RULES._replace(arrows=more).unused() == {"model": {"sources"}}
 
 
 @pytest.mark.parametrize(

@@ -100,17 +100,26 @@ class Rules(NamedTuple):
         target = other.own(name)
         return target is None or package_of(target) in shared
 
+    def unused(self) -> dict[str, set[str]]:
+        """The arrows that no module needs."""
+        drawn = self.drawn()
+        return {package: extra for package, allowed in self.arrows.items() if (extra := allowed - drawn[package])}
+
     def circle(self) -> str | None:
         """Packages that import each other, in a circle."""
+        try:
+            TopologicalSorter(self.drawn()).prepare()
+        except CycleError as error:
+            return " -> ".join(error.args[1])
+        return None
+
+    def drawn(self) -> dict[str, set[str]]:
+        """Package to the other packages that its modules import."""
         graph: dict[str, set[str]] = {}
         for module in self.package.modules:
             targets = {package_of(target) for target in self.package.own_targets(module).values()}
             graph.setdefault(package_of(module), set()).update(targets - {package_of(module)})
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            return " -> ".join(error.args[1])
-        return None
+        return graph
 
 
 def package_of(module: str) -> str:
