@@ -25,7 +25,7 @@ SAME = {
 def public_classes(package: Package) -> Iterator[str]:
     """The names of a package's public classes and type aliases, one for each definition; generated code has none."""
     for module in package.modules:
-        if ".proto" in module:
+        if "proto" in module.split("."):
             continue
         for node in package.source_of(module).body:
             name = _defined(node)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from launcherkit_plugin.model.errors import TokenNotReviewed
 from launcherkit_plugin.model.review import Review
-from launcherkit_plugin.telemetry.http import Answer
+from launcherkit_plugin.telemetry.http import Response
 
 REVIEW_SECONDS = 5.0
 """For the cluster's answer."""
@@ -22,7 +22,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _CHALLENGES = (("WWW-Authenticate", "Bearer"), ("WWW-Authenticate", 'Basic realm="a token as the password"'))
 
 
-async def loopback_gate(headers: Mapping[str, str]) -> Answer | None:
+async def loopback_gate(headers: Mapping[str, str]) -> Response | None:
     """Whoever speaks to this host by a name that is always its own: a name in the DNS may be made to lead here, and a
     page of that name would read what only this host is to see.
     """
@@ -30,7 +30,7 @@ async def loopback_gate(headers: Mapping[str, str]) -> Answer | None:
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() in _LOOPBACK:
         return None
-    return Answer("421 Misdirected Request", b"the page is at localhost, 127.0.0.1 and [::1] alone\n")
+    return Response("421 Misdirected Request", b"the page is at localhost, 127.0.0.1 and [::1] alone\n")
 
 
 class Reviews(Protocol):
@@ -60,20 +60,20 @@ class TokenGate:
         """By the hash of a token: what holds, until when."""
         self._asking = 0
 
-    async def __call__(self, headers: Mapping[str, str]) -> Answer | None:
+    async def __call__(self, headers: Mapping[str, str]) -> Response | None:
         """See `launcherkit_plugin.page.live.Gate`."""
         token = token_in(headers.get("authorization", ""))
         if not token:
-            return Answer("401 Unauthorized", b"a token is needed\n", headers=_CHALLENGES)
+            return Response("401 Unauthorized", b"a token is needed\n", headers=_CHALLENGES)
         try:
             review = await self._review(token)
         except TokenNotReviewed as problem:
-            return Answer("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
+            return Response("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
         if review is None:
-            return Answer("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
+            return Response("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
         if review.allowed:
             return None
-        return Answer("401 Unauthorized", f"{review.why}\n".encode(), headers=_CHALLENGES)
+        return Response("401 Unauthorized", f"{review.why}\n".encode(), headers=_CHALLENGES)
 
     async def _review(self, token: str) -> Review | None:
         """What holds of a token; None where too much is being asked already."""

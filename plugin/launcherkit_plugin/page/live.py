@@ -18,7 +18,7 @@ from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
-from launcherkit_plugin.telemetry.http import Answer, Page
+from launcherkit_plugin.telemetry.http import Page, Response
 
 COMMAND = command_of("launcherkit_plugin.page.child")
 PATIENCE = 5.0
@@ -44,7 +44,7 @@ _HEADERS = (
 class Gate(Protocol):
     """Who may see the page."""
 
-    async def __call__(self, headers: Mapping[str, str]) -> Answer | None:
+    async def __call__(self, headers: Mapping[str, str]) -> Response | None:
         """The refusal, by a request's headers; None lets it in."""
 
 
@@ -133,24 +133,26 @@ class NodePage:
     def pages(self, gate: Gate) -> dict[str, Page]:
         """The page, and the stream by which it learns of changes."""
 
-        async def page(headers: Mapping[str, str]) -> Answer:
+        async def page(headers: Mapping[str, str]) -> Response:
             return await gate(headers) or await self._page()
 
-        async def events(headers: Mapping[str, str]) -> Answer:
-            return await gate(headers) or Answer("200 OK", b"", "text/event-stream", _HEADERS, self._events())
+        async def events(headers: Mapping[str, str]) -> Response:
+            return await gate(headers) or Response("200 OK", b"", "text/event-stream", _HEADERS, self._events())
 
         return {"/": page, "/events": events}
 
-    async def _page(self) -> Answer:
+    async def _page(self) -> Response:
         try:
             drawn = await self._newest()
         except NoAnswer as problem:
-            return Answer("503 Service Unavailable", f"the page can't be drawn: {problem}\n".encode(), headers=_HEADERS)
+            return Response(
+                "503 Service Unavailable", f"the page can't be drawn: {problem}\n".encode(), headers=_HEADERS
+            )
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(KEEP_SECONDS, self._forget)
         headers = (("Content-Security-Policy", drawn.policy), *_HEADERS)
-        return Answer("200 OK", drawn.text, "text/html; charset=utf-8", headers)
+        return Response("200 OK", drawn.text, "text/html; charset=utf-8", headers)
 
     def _forget(self) -> None:
         self._drawn = None

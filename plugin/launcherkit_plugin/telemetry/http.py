@@ -25,7 +25,9 @@ _STREAMS = 16
 TEXT = "text/plain; charset=utf-8"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
+    """What an HTTP request is answered with."""
+
     status: str
     body: bytes
     content_type: str = TEXT
@@ -35,7 +37,7 @@ class Answer(NamedTuple):
     """What follows the body, until it ends."""
 
 
-Page: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Answer]]
+Page: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Response]]
 """Makes an answer, by the request's headers; their names are in lower case. One that waits bounds that itself."""
 
 
@@ -125,18 +127,18 @@ def _spelled(bound: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def answer(request: bytes, pages: Mapping[str, Page]) -> Answer:
+async def answer(request: bytes, pages: Mapping[str, Page]) -> Response:
     """What a request, up to its empty line, is answered with."""
     line, *rest = request.decode("latin-1").split("\r\n")
     match line.split(" "):
         case ["GET", target, "HTTP/1.0" | "HTTP/1.1"]:
             page = pages.get(target.partition("?")[0])
         case [_, _, "HTTP/1.0" | "HTTP/1.1"]:
-            return Answer("405 Method Not Allowed", b"only GET\n", headers=(("Allow", "GET"),))
+            return Response("405 Method Not Allowed", b"only GET\n", headers=(("Allow", "GET"),))
         case _:
-            return Answer("400 Bad Request", b"not HTTP\n")
+            return Response("400 Bad Request", b"not HTTP\n")
     if page is None:
-        return Answer("404 Not Found", f"there is {' and '.join(pages)}\n".encode())
+        return Response("404 Not Found", f"there is {' and '.join(pages)}\n".encode())
     pairs = (header.partition(":") for header in rest)
     return await page({name.lower(): value.strip() for name, _, value in pairs})
 
@@ -207,7 +209,7 @@ def _join(
     those[writer] = asyncio.current_task()
 
 
-def _in_http(given: Answer) -> bytes:
+def _in_http(given: Response) -> bytes:
     head = f"HTTP/1.1 {given.status}\r\nContent-Type: {given.content_type}\r\n"
     head += f"Content-Length: {len(given.body)}\r\n" if given.stream is None else ""
     head += "X-Content-Type-Options: nosniff\r\nConnection: close\r\n"
@@ -253,8 +255,8 @@ def probe_pages(health: Health) -> dict[str, Page]:
 
 
 def _probe(problem: Callable[[], str]) -> Page:
-    async def page(_: Mapping[str, str]) -> Answer:
+    async def page(_: Mapping[str, str]) -> Response:
         why = problem()
-        return Answer("503 Service Unavailable", f"{why}\n".encode()) if why else Answer("200 OK", b"ok\n")
+        return Response("503 Service Unavailable", f"{why}\n".encode()) if why else Response("200 OK", b"ok\n")
 
     return page

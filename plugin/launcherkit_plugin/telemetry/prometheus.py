@@ -20,13 +20,13 @@ from launcherkit.sources.files import read_file
 from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BadMetricsToken
-from launcherkit_plugin.telemetry.http import Answer, Page
+from launcherkit_plugin.telemetry.http import Page, Response
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, Metrics, VgpuChange
 
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
 """Media types of Accept that are answered, by one of the two formats of Prometheus."""
-_NOT_ACCEPTABLE = Answer("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
+_NOT_ACCEPTABLE = Response("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
 
 
 PREFIX = "launcherkit_plugin"
@@ -145,15 +145,15 @@ def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[s
     if token_file is not None:
         read_token(token_file)
 
-    async def page(headers: Mapping[str, str]) -> Answer:
+    async def page(headers: Mapping[str, str]) -> Response:
         if token_file is not None and not _has_token(headers.get("authorization", ""), token_file):
-            return Answer("401 Unauthorized", b"a token is needed\n", headers=(("WWW-Authenticate", "Bearer"),))
+            return Response("401 Unauthorized", b"a token is needed\n", headers=(("WWW-Authenticate", "Bearer"),))
         return _metrics(headers.get("accept", ""), registry)
 
     return {"/metrics": page}
 
 
-def _metrics(accept: str, registry: CollectorRegistry) -> Answer:
+def _metrics(accept: str, registry: CollectorRegistry) -> Response:
     kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     if accept and not any(kind in _READ for kind in kinds):
         return _NOT_ACCEPTABLE
@@ -161,7 +161,7 @@ def _metrics(accept: str, registry: CollectorRegistry) -> Answer:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is none
         return _NOT_ACCEPTABLE
-    return Answer("200 OK", encode(registry), content_type)
+    return Response("200 OK", encode(registry), content_type)
 
 
 def read_token(path: str) -> bytes:

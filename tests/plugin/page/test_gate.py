@@ -16,7 +16,7 @@ from launcherkit_plugin.model.errors import PageNotServed, TokenNotReviewed
 from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.page.gate import BAD_SECONDS, GOOD_SECONDS, MOST_REVIEWS, TokenGate, loopback_gate, token_in
-from launcherkit_plugin.telemetry.http import Answer, Served
+from launcherkit_plugin.telemetry.http import Response, Served
 from launcherkit_plugin.telemetry.reporter import silent
 from tests.support.provoked import provoked
 
@@ -44,7 +44,7 @@ def basic(token: str, user: str = "") -> dict[str, str]:
     return {"authorization": f"Basic {base64.b64encode(f'{user}:{token}'.encode()).decode()}"}
 
 
-def status(answer: Answer | None) -> str:
+def status(answer: Response | None) -> str:
     return "200" if answer is None else answer.status[:3]
 
 
@@ -118,7 +118,7 @@ def test_who_sends_many_tokens_keeps_neither_the_cluster_busy_nor_those_out_who_
 
 
 def test_where_nobody_reviews_tokens_nobody_is_let_in() -> None:
-    async def scenario() -> Answer | None:
+    async def scenario() -> Response | None:
         socket = ClusterSocket(silent, WakeupQueue(0.01))
         with pytest.raises(TokenNotReviewed) as caught:
             await socket.review_token("good", 1.0)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import BadMetricsToken, NoMetricsAddress
-from launcherkit_plugin.telemetry.http import Answer, Health, Page, answer, parse_address, probe_pages, serving
+from launcherkit_plugin.telemetry.http import Health, Page, Response, answer, parse_address, probe_pages, serving
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics, metrics_pages
 from tests.support.provoked import provoked
@@ -35,7 +35,7 @@ def resource(name: str, *reasons: Reason | None) -> Resource:
     return Resource(name, "PCI_RESOURCE_X", devices)
 
 
-def asked_for(request: bytes, pages: Mapping[str, Page]) -> Answer:
+def asked_for(request: bytes, pages: Mapping[str, Page]) -> Response:
     return asyncio.run(answer(request, pages))
 
 
@@ -227,7 +227,7 @@ def test_with_a_token_the_metrics_are_for_who_has_it_and_a_new_one_counts_at_onc
     file.write_text("first\n")
     pages = metrics_pages(PrometheusMetrics().registry, str(file))
 
-    def asked(*lines: str) -> Answer:
+    def asked(*lines: str) -> Response:
         return asked_for("\r\n".join(["GET /metrics HTTP/1.1", *lines, "", ""]).encode("latin-1"), pages)
 
     assert asked("Authorization: Bearer first").status == "200 OK"
@@ -305,7 +305,7 @@ def test_clients_that_say_nothing_keep_no_probe_out() -> None:
     asyncio.run(scenario())
 
 
-async def counting(headers: Mapping[str, str]) -> Answer:
+async def counting(headers: Mapping[str, str]) -> Response:
     """A stream that doesn't end."""
 
     async def parts() -> AsyncGenerator[bytes, None]:
@@ -313,7 +313,7 @@ async def counting(headers: Mapping[str, str]) -> Answer:
             yield f"{number}\n".encode()
             await asyncio.sleep(0.01)
 
-    return Answer("200 OK", b"", stream=parts())
+    return Response("200 OK", b"", stream=parts())
 
 
 def test_a_stream_comes_as_it_is_made_and_keeps_no_others_out() -> None:
