@@ -16,9 +16,8 @@ from launcherkit_plugin.config.fields import Written
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
-from launcherkit_plugin.devices.names import clashes, variable_name
+from launcherkit_plugin.devices.names import clashes, variable_name, written_names
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
-from launcherkit_plugin.devices.uses import written_names
 from launcherkit_plugin.model.config import (
     Auto,
     Config,

@@ -25,9 +25,8 @@ from launcherkit_plugin.devices.container_card import (
     what_lacks,
 )
 from launcherkit_plugin.devices.lasting import Lasting
-from launcherkit_plugin.devices.names import variable_name
+from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.selectors import primaries
-from launcherkit_plugin.devices.uses import name_for
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing

@@ -1,4 +1,4 @@
-"""What resources are called (K6), and that no two of them are called the same."""
+"""What resources are called (K6), for each use of a card (K10), and that no two of them are called the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcherkit.model.request import resource_suffix
 from launcherkit.model.value import NamedTuple
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, PciNames, find_names
-from launcherkit_plugin.model.config import Config, PciRule
+from launcherkit_plugin.model.config import CardUse, Config, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NameClash
 
@@ -29,6 +29,9 @@ LONGEST_NAME = 61
 the path of a socket has 107 at most: 32 are those of ``/var/lib/kubelet/device-plugins/``, 14 ``kubevirt-.sock``."""
 _LONGEST_DOMAIN = 244
 """Kubernetes puts ``requests.`` before the whole, and takes 253."""
+
+SHARED = ".shared"
+"""What NVIDIA's device plugin adds to the name of a resource that is shared."""
 
 _LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _ALNUM = _LOWER | {letter.upper() for letter in _LOWER}
@@ -258,3 +261,33 @@ def clashes(named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 def variable_name(name: str, prefix: str) -> str:
     """``PCI_RESOURCE_NVIDIA_COM_GA102`` (E1)."""
     return f"{prefix}_{resource_suffix(name)}"
+
+
+def name_for(name: str, rule: PciRule, use: CardUse) -> str:
+    """The name of a rule's resource for a use.
+
+    Args:
+        name: of the rule, or of the model.
+        rule: it may have a separate name for each use.
+        use: one of the rule's.
+    """
+    found = rule.names.get(use)
+    if found is None:
+        found = name if use == "vm" or len(rule.uses) == 1 else _with_end(name, f"-{use}")
+    shared = use == "container" and rule.sharing is not None and rule.sharing.rename
+    return _with_end(found, SHARED) if shared else found
+
+
+def written_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule]]:
+    """The configured names, each with its rule."""
+    return [
+        (name_for(rule.name or "", rule, use), rule)
+        for rule in rules
+        for use in rule.uses
+        if rule.name is not None or use in rule.names
+    ]
+
+
+def _with_end(name: str, end: str) -> str:
+    domain, slash, short = name.partition("/")
+    return f"{domain}{slash}{short[: LONGEST_NAME - len(end)]}{end}"

@@ -21,7 +21,7 @@ from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
 from launcherkit_plugin.devices.lasting import Lasting
-from launcherkit_plugin.devices.names import variable_name
+from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
     chosen_nodes,
@@ -33,7 +33,6 @@ from launcherkit_plugin.devices.nodes import (
     uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
-from launcherkit_plugin.devices.uses import name_for
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
