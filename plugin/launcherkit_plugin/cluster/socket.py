@@ -27,7 +27,6 @@ from launcherkit_plugin.cluster.protocol import (
     settings,
 )
 from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster, TokenNotReviewed
-from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
@@ -120,7 +119,7 @@ class ClusterSocket:
                 file=f"ResourceClaim {namespace}/{name}",
             ) from None
 
-    async def review_token(self, token: str, seconds: float) -> Review:
+    async def review_token(self, token: str, seconds: float) -> str | None:
         """See `launcherkit_plugin.page.gate.Reviews`."""
         try:
             said = await self._ask("review-token", {"token": token}, seconds)
@@ -130,7 +129,7 @@ class ClusterSocket:
                 "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
                 "create tokenreviews and subjectaccessreviews, which the component `page` allows.",
             ) from None
-        return Review(said["allowed"], said["why"])
+        return None if said["allowed"] else str(said["why"])
 
     async def _ask(self, name: str, body: Mapping[str, object], seconds: float) -> dict[str, Any]:
         """What the cluster's process answers.

@@ -29,8 +29,10 @@ ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]
 a name for it; or its device nodes are given."""
 
 CdiNames: TypeAlias = Literal["uuid", "index"]
-SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 """What the vendor's CDI files call cards."""
+
+SharingPolicy: TypeAlias = Literal["distributed", "packed"]
+"""Which cards' replicas a container should get: see `Sharing`."""
 
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether what was bound on demand is given back to its driver once nobody needs it."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from launcherkit_plugin.model.errors import TokenNotReviewed
-from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.telemetry.http import Response
 
 REVIEW_SECONDS = 5.0
@@ -36,8 +35,8 @@ async def loopback_gate(headers: Mapping[str, str]) -> Response | None:
 class Reviews(Protocol):
     """What asks the cluster."""
 
-    async def review_token(self, token: str, seconds: float) -> Review:
-        """Whether a token is good, and may get the page.
+    async def review_token(self, token: str, seconds: float) -> str | None:
+        """Why a token doesn't get the page; None where it is good and may.
 
         Raises:
             TokenNotReviewed: nobody has answered in that time.
@@ -56,8 +55,8 @@ class TokenGate:
     def __init__(self, reviews: Reviews, clock: Callable[[], float]) -> None:
         self._reviews = reviews
         self._clock = clock
-        self._known: dict[bytes, tuple[Review, float]] = {}
-        """By the hash of a token: what holds, until when."""
+        self._known: dict[bytes, tuple[Response | None, float]] = {}
+        """By the hash of a token: its refusal, or None, and until when that holds."""
         self._asking = 0
 
     async def __call__(self, headers: Mapping[str, str]) -> Response | None:
@@ -66,35 +65,31 @@ class TokenGate:
         if not token:
             return Response("401 Unauthorized", b"a token is needed\n", headers=_CHALLENGES)
         try:
-            review = await self._review(token)
+            return await self._refusal(token)
         except TokenNotReviewed as problem:
             return Response("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
-        if review is None:
-            return Response("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
-        if review.allowed:
-            return None
-        return Response("401 Unauthorized", f"{review.why}\n".encode(), headers=_CHALLENGES)
 
-    async def _review(self, token: str) -> Review | None:
-        """What holds of a token; None where too much is being asked already."""
+    async def _refusal(self, token: str) -> Response | None:
+        """The answer to a token that doesn't get the page; None where it does."""
         import hashlib  # not above: it brings OpenSSL into a daemon that may see no token
 
         key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        review, until = self._known.get(key, (None, 0.0))
-        if review is not None and self._clock() < until:
-            return review
+        known = self._known.get(key)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
         if self._asking >= MOST_REVIEWS:
-            return None
+            return Response("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
         self._asking += 1
         try:
-            review = await self._reviews.review_token(token, REVIEW_SECONDS)
+            why = await self._reviews.review_token(token, REVIEW_SECONDS)
         finally:
             self._asking -= 1
         self._known.pop(key, None)
         while len(self._known) >= MOST_TOKENS:
             self._known.pop(next(iter(self._known)))
-        self._known[key] = review, self._clock() + (GOOD_SECONDS if review.allowed else BAD_SECONDS)
-        return review
+        refusal = None if why is None else Response("401 Unauthorized", f"{why}\n".encode(), headers=_CHALLENGES)
+        self._known[key] = refusal, self._clock() + (GOOD_SECONDS if why is None else BAD_SECONDS)
+        return refusal
 
 
 def token_in(authorization: str) -> str:

@@ -19,7 +19,6 @@ from launcherkit_plugin.cluster.token_reviews import (
     refusal_of,
 )
 from launcherkit_plugin.model.errors import TokenNotReviewed
-from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.cluster.test_cluster import Daemon, beside, kubeconfig, path, server
 from tests.support.apiserver import ApiServer
@@ -93,9 +92,9 @@ def test_a_server_that_says_something_else_is_a_problem_and_nobody_is_let_in() -
         refusal_of(Reviewer({**GOOD, "user": {}}, {"allowed": True}), "t")
 
 
-def reviewed(path: Path, kubeconfig: Path, *tokens: str) -> list[Review | str]:
+def reviewed(path: Path, kubeconfig: Path, *tokens: str) -> list[str | None]:
     """What the daemon is told, through its socket and the other process."""
-    found: list[Review | str] = []
+    found: list[str | None] = []
 
     async def scenario(it: Daemon) -> None:
         for token in tokens:
@@ -114,9 +113,9 @@ def test_the_daemon_learns_over_its_socket_whose_token_gets_the_page(
     server.tokens = {"anns": {"audiences": [AUDIENCE], "user": ANN}, "bobs": {"audiences": [AUDIENCE], "user": BOB}}
     server.permitted = {("ann", PAGE_URL, "get")}
     good, other, none = reviewed(path, kubeconfig, "anns", "bobs", "nobodys")
-    assert good == Review(True, "")
-    assert other == Review(False, f"bob may not get {PAGE_URL}")
-    assert none == Review(False, f"the token is not good, has expired, or is not for the audience {AUDIENCE}")
+    assert good is None
+    assert other == f"bob may not get {PAGE_URL}"
+    assert none == f"the token is not good, has expired, or is not for the audience {AUDIENCE}"
 
 
 BOB: dict[str, Any] = {"username": "bob"}

@@ -13,7 +13,6 @@ from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.daemon.page_wiring import PageDoor
 from launcherkit_plugin.model.config import PageChoice
 from launcherkit_plugin.model.errors import PageNotServed, TokenNotReviewed
-from launcherkit_plugin.model.review import Review
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.page.gate import BAD_SECONDS, GOOD_SECONDS, MOST_REVIEWS, TokenGate, loopback_gate, token_in
 from launcherkit_plugin.telemetry.http import Response, Served
@@ -30,10 +29,10 @@ class Cluster:
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def review_token(self, token: str, seconds: float) -> Review:
+    async def review_token(self, token: str, seconds: float) -> str | None:
         self.asked += 1
         await self.answers.wait()
-        return Review(True, "") if token == self.good else Review(False, "the token is not good")
+        return None if token == self.good else "the token is not good"
 
 
 def bearer(token: str) -> dict[str, str]:
