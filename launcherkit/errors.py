@@ -1,4 +1,4 @@
-"""Everything that can go wrong, each with a code that stays, a message that names the thing, and a remedy.
+"""All errors: each has a stable code, a message that names its subject, and a remedy.
 
 Library code raises these and never exits; the process edge prints them and exits with `exit_code`.
 ``docs/errors/LKnnn.md`` is the page of a code, and ``launcherkit explain LKnnn`` prints it.
@@ -33,15 +33,15 @@ EX_CONFIG = 78
 
 
 class LauncherkitError(Exception):
-    """Base of all. ``message`` is one line; ``remedy`` says what to do, and may end in commands, a line each.
+    """The base of all errors.
 
     Args:
-        message: names the thing.
-        remedy: see above.
-        facts: what the message is about, each of them None where it is about none: ``device``, an address as text;
-            ``group``, the number of an IOMMU group; ``driver``, a kernel driver; ``variable`` of the environment;
-            ``resource``, its name; ``file``, its path or URI as it was given, or what messages call an input that has
-            neither; ``key``, where in that: a JSON path, a line, a flag; ``domain``, the name of a libvirt domain.
+        message: one line that names the subject.
+        remedy: what to do; commands may follow, one on each line.
+        facts: what the message is about, as far as it applies: ``device``, an address as text; ``group``, the number of
+            an IOMMU group; ``driver``, a kernel driver; ``variable``, one of the environment; ``resource``, its name;
+            ``file``, its path or URI as given, or what messages call an input that has neither; ``key``, a place in
+            that: a JSON path, a line, a flag; ``domain``, the name of a libvirt domain.
     """
 
     code: ClassVar[str] = ""
@@ -52,7 +52,7 @@ class LauncherkitError(Exception):
         self.message = message
         self.remedy = remedy
         self.facts = facts
-        """Those that are known, in the order in which they were given."""
+        """The facts that apply, in the order in which they were given."""
         self.device = facts.get("device")
         self.group = facts.get("group")
         self.driver = facts.get("driver")
@@ -90,19 +90,19 @@ def _leaves(cls: type[LauncherkitError]) -> Iterator[type[LauncherkitError]]:
 
 
 class Unavailable(LauncherkitError):
-    """What should be there, or should work, is not or doesn't: base of those that exit so."""
+    """Base of errors about something that is missing or doesn't work."""
 
     exit_code: ClassVar[int] = EX_UNAVAILABLE
 
 
 class Misconfigured(LauncherkitError):
-    """The machine or its configuration has to be changed first: base of those that exit so."""
+    """Base of errors after which the machine or its configuration must be changed first."""
 
     exit_code: ClassVar[int] = EX_CONFIG
 
 
 class SeveralErrors(LauncherkitError):
-    """All that is wrong with one input, found in one go."""
+    """All errors of one input, found in one pass."""
 
     def __init__(self, errors: Iterable[LauncherkitError]) -> None:
         self.errors = tuple(errors)
@@ -112,18 +112,18 @@ class SeveralErrors(LauncherkitError):
         yield from self.errors
 
     @property
-    def exit_code(self) -> int:  # type: ignore[override]  # of what it stands for
+    def exit_code(self) -> int:  # type: ignore[override]  # the first error's
         return self.errors[0].exit_code
 
 
 def on_one_line(remedy: str) -> str:
-    """A remedy with its commands behind one another, for what can't have lines; a shell can still run them."""
+    """A remedy with its commands on one line, joined so that a shell can still run them."""
     text, *commands = remedy.split("\n")
     return " ".join([text, "; ".join(commands)]) if commands else text
 
 
 def shown(value: object) -> str:
-    """A value for a message: as Python writes it, cut to 60 characters; lists and objects by their kind alone."""
+    """A value for a message: its ``repr``, cut to 60 characters; only the kind of a list or an object."""
     if value is None:
         return "nothing"
     if isinstance(value, list | tuple):
@@ -142,18 +142,18 @@ _LONGEST_ADDRESS = 36  # a UUID
 
 
 def shown_entry(text: str) -> str:
-    """What stands where an address should, for a message: as it is if it looks like one, else by its length alone.
+    """An entry that should be an address, for a message: as it is if it looks like one, else only its length.
 
-    A variable may hold something else than its name says, and messages reach those who mayn't read variables (T1).
+    A variable may hold something other than its name says, and messages reach people who may not read variables (T1).
     """
     looks_like_one = len(text) <= _LONGEST_ADDRESS and _OF_ADDRESSES.issuperset(text) and (":" in text or "-" in text)
     return repr(text) if looks_like_one else f"text of length {len(text)}"
 
 
 class Collector:
-    """Collects the errors of one document, so that all are told at once.
+    """Collects the errors of one document, so that all are reported together.
 
-    As a context manager it takes what its block raises, and what follows the block is done all the same.
+    As a context manager it collects what its block raises, and execution continues after the block.
     """
 
     def __init__(self, errors: Iterable[LauncherkitError] = ()) -> None:
@@ -161,7 +161,7 @@ class Collector:
 
     @property
     def errors(self) -> tuple[LauncherkitError, ...]:
-        """What was collected, in order."""
+        """The collected errors, in order."""
         return tuple(self._errors)
 
     def add(self, error: LauncherkitError) -> None:
@@ -180,7 +180,7 @@ class Collector:
         return True
 
     def raise_if_any(self) -> Self:
-        """Raise what was collected: one error as itself, several together."""
+        """Raise the collected errors: one as itself, several as `SeveralErrors`."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
@@ -344,7 +344,7 @@ class NoRoom(LauncherkitError):
 
 
 class NotAligned(LauncherkitError):
-    """A device can't be placed by NUMA cell, and the policy wants no other place for it (P4)."""
+    """A device can't be placed by NUMA cell, and the policy allows no other place (P4)."""
 
     code = "LK341"
 
@@ -363,7 +363,7 @@ class BadPolicy(Misconfigured):
 
 
 class BadSetting(Misconfigured):
-    """A variable ``LAUNCHERKIT_*`` holds what it can't."""
+    """A variable ``LAUNCHERKIT_*`` has an invalid value."""
 
     code = "LK402"
 
@@ -395,7 +395,7 @@ class BadRecording(LauncherkitError):
 
 
 class SocketInUse(Misconfigured):
-    """Another process serves on the socket that ours would have."""
+    """Another process already serves at the socket's path."""
 
     code = "LK611"
 
@@ -430,7 +430,7 @@ class UnknownDomainType(LauncherkitError):
 
 
 class LibvirtNotThere(Unavailable):
-    """Nobody answers at the URI, or nobody any more."""
+    """libvirt doesn't answer at the URI, or has stopped answering."""
 
     code = "LK621"
 
@@ -460,7 +460,7 @@ class DeviceBusy(Unavailable):
 
 
 class DomainInTheWay(LauncherkitError):
-    """There is a domain of that name that is not ours to replace."""
+    """A domain of that name exists and may not be replaced."""
 
     code = "LK626"
 
@@ -473,7 +473,7 @@ class NoSuchTemplate(LauncherkitError):
 
 
 class BadTemplate(LauncherkitError):
-    """It is no Jinja2, or does what a template may not do."""
+    """It isn't valid Jinja2, or does what a template may not do."""
 
     code = "LK632"
 
@@ -505,7 +505,7 @@ class NoNodes(LauncherkitError):
     code = "LK864"
 
 
-# 87x: who holds what, and words
+# 87x: pods' devices, and shell completion
 
 
 class PodResourcesUnreadable(Unavailable):

@@ -27,7 +27,7 @@ class Children:
         self._ended: list[str] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._bury, name="children", daemon=True)
+        self._thread = threading.Thread(target=self._reap, name="children", daemon=True)
         self._thread.start()
 
     def start(self, command: Sequence[str]) -> int:
@@ -73,13 +73,13 @@ class Children:
         self._closed.set()
         self._thread.join()
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         while not self._closed.wait(_PAUSE):
             with suppress(ChildProcessError):
-                while self._bury_one():
+                while self._reap_one():
                     pass
 
-    def _bury_one(self) -> bool:
+    def _reap_one(self) -> bool:
         with self._lock:
             pid, status = os.waitpid(-1, os.WNOHANG)
             program = self._running.pop(pid, None)

@@ -1,4 +1,4 @@
-"""Defines a translated domain at libvirt; on an error nothing stays that was not there before."""
+"""Defines a translated domain in libvirt; after an error, libvirt has the same domains as before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Definer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What there was under the name."""
+    """The domain that had the name before."""
 
     guest: DefinedGuest | None
     xml: bytes | None
@@ -46,13 +46,13 @@ class Before:
 def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -> str:
     """Define a domain, validated by libvirt's schema, and start it if asked to; returns its name.
 
-    A domain of that name is defined anew, and keeps its UUID where the document has none.
+    A domain of that name is defined anew, and keeps its UUID if the document has none.
 
     Raises:
-        DomainRefused: libvirt would not define it, or it has no name.
-        GuestNotStarted, DeviceBusy: it would not start; what was defined before is defined again.
-        NoInitiators: it is too old for the generic initiators of the plan.
-        DomainInTheWay: it runs already, or has another UUID.
+        DomainRefused: libvirt would not define the domain, or it has no name.
+        GuestNotStarted, DeviceBusy: it would not start; the earlier definition, if any, is restored.
+        NoInitiators: libvirt is too old for the generic initiators of the plan.
+        DomainInTheWay: a domain of that name has another UUID, or is running and was to be started.
         LibvirtNotThere: libvirt went away.
     """
     document = read_document(domain_xml)
@@ -98,7 +98,7 @@ def _before(connection: Definer, name: str) -> Before:
 
 
 def _restore(connection: Definer, guest: DefinedGuest, before: Before) -> None:
-    """As it was. libvirt has it in its own words already, so it is not validated again."""
+    """Restore the earlier definition. The XML is libvirt's own, so it is not validated."""
     with suppress(Refusal):
         if before.xml is None:
             guest.undefine()

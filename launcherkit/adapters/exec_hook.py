@@ -73,7 +73,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """Translate the domain among the arguments and write it to stdout.
 
     Raises:
-        LauncherkitError: nothing has been written then.
+        LauncherkitError: the domain can't be translated; nothing has been written.
     """
     options = _options(arguments)
     if isinstance(options, str):
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
-    """The VMI and the domain; or a text to print; or nothing if the arguments are wrong."""
+    """The VMI and the domain, or a text to print; the text is empty if the arguments are wrong."""
     if any(argument in ("-h", "--help") for argument in arguments):
         return HELP
     if list(arguments) == ["--version"]:

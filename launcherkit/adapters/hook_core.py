@@ -1,6 +1,6 @@
-"""What a hook over gRPC does with one call: the translation, its messages, and what a failure says to the caller.
+"""One call of a hook over gRPC: the translation, its messages, and the error that the caller gets.
 
-The one core of the sidecar and the domain hook. No I/O but reading the host and telling on stderr.
+The sidecar and the domain hook share it. Its only I/O is reading the host and writing to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launcherkit.sources.vmi import read_vmi
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """What the command line and the environment decide for every call."""
+    """Settings from the command line and the environment, for every call."""
 
     env: Mapping[str, str]
     flags: Layer
@@ -32,21 +32,21 @@ class HookSettings:
 
 
 def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) -> bytes:
-    """The domain with its devices; notes and errors are told on stderr, with the VMI's name before them.
+    """The domain with its devices; notes and errors go to stderr, each after the VMI's name.
 
     Args:
         domain_xml: the domain as the launcher is going to define it.
-        vmi_json: the whole VirtualMachineInstance; empty where the caller has none.
-        settings: the host is opened, and a policy file is read, for each call: both may change between calls.
+        vmi_json: the whole VirtualMachineInstance; empty if the caller has none.
+        settings: where the host and the policy file are; both are read for each call, because they may change.
 
     Raises:
-        GRPCError: what is wrong, as the lines that the command line would print, on one line.
+        GRPCError: the lines that the command line would print, joined into one.
     """
     env = settings.env
     try:
         vmi = read_vmi(vmi_json) if vmi_json else None
         policy = resolve_policy(settings.flags, env, vmi, settings.policy_file)
-        # A sidecar's environment has none of the variables of E1 (Q2); where an integrator passes them on, they count.
+        # A sidecar's environment has none of the variables of E1 (Q2); if an integrator passes them on, they are used.
         host = host_of(settings.host, env, policy)
         translation = translate(domain_xml, env=env, host=host, vmi=vmi, policy=policy)
     except LauncherkitError as error:
@@ -77,7 +77,7 @@ def _tell_error(error: LauncherkitError, name: str, env: Mapping[str, str]) -> N
 
 
 def name_of_vmi(vmi_json: bytes) -> str:
-    """``namespace/name`` for the log; read only where there is something to tell."""
+    """``namespace/name`` for the log; called only if there is something to log."""
     try:
         metadata = json.loads(vmi_json)["metadata"]
         return f"{metadata.get('namespace', 'default')}/{metadata['name']}"

@@ -32,7 +32,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
     """Serve until ``stop`` is set, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
 
     Raises:
-        SocketInUse, SocketNotMade: nothing is served then.
+        SocketInUse, SocketNotMade: a socket can't be had; nothing is served.
     """
     keep_quiet(env)
     loop = asyncio.get_running_loop()

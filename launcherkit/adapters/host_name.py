@@ -27,7 +27,7 @@ def tell_if_slow(
     A name that is known not to resolve costs libvirt nothing, and isn't reported.
 
     Args:
-        name: the host's.
+        name: the host name.
         tell: called with a sentence, from another thread.
         resolve: takes as long as libvirt would; OSError is an answer.
         patience: seconds.

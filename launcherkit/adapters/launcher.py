@@ -62,7 +62,7 @@ class StopAsked(Exception):
 
 
 def run_guest(settings: Settings, world: World, make: Callable[[], Translation]) -> Ending:
-    """Run a guest from its definition to its end; whatever happens, no guest of this run stays.
+    """Run a guest from its definition to its end; whatever happens, no guest of this run is left behind.
 
     Args:
         settings: the operator's.
@@ -154,7 +154,7 @@ class _Launcher:
             raise not_started(refusal, self._name, plan) from refusal
 
     def _show_console(self) -> None:
-        """On a connection of its own: a stream that is waited for may hold up the calls beside it."""
+        """On a connection of its own: a blocking stream may delay other calls on its connection."""
         connection = self._world.connect(self._settings.uri)
         guest = connection.find(self._name)
         if guest is not None:
@@ -209,7 +209,7 @@ class _Launcher:
         return self._guest
 
     def _reach(self, *, patient: bool) -> Connection:
-        """Connect, starting libvirt if that is this process's task. A stop that was requested must wait for it."""
+        """Connect, after starting libvirt if that is ours to do; if ``patient``, a requested stop has to wait."""
         world = self._world
         if self._connection is not None:
             self._connection.close()

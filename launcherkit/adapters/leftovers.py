@@ -64,9 +64,9 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
 
     Args:
         guests: all that libvirt has.
-        owner: whose.
+        owner: the owner's name.
         own_name: the guest whose name this process holds.
-        tell: called for each.
+        tell: called with a sentence for each guest that is removed.
 
     Raises:
         DomainInTheWay: a guest with this guest's name has another owner, or none.

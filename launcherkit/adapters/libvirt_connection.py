@@ -1,4 +1,4 @@
-"""libvirt, as much of it as we use, with its errors as `Refusal`.
+"""The part of libvirt that launcherkit uses, with libvirt's errors as `Refusal`.
 
 libvirt's Python module has no types and may not be installed, so it is imported by name, here and nowhere else. The
 numbers are libvirt's and never change: they are its ABI.
@@ -30,7 +30,7 @@ _CHUNK = 65536
 
 
 class Refusal(Exception):
-    """libvirt said no."""
+    """An error that libvirt reports."""
 
     def __init__(self, message: str, code: int = 0, *, lost: bool = False) -> None:
         super().__init__(message)
@@ -41,26 +41,26 @@ class Refusal(Exception):
 
     @property
     def no_domain(self) -> bool:
-        """There is no such domain."""
+        """Whether libvirt has no such domain."""
         return self.code == _NO_DOMAIN
 
 
 @dataclass(frozen=True, slots=True)
 class GuestState:
-    """libvirt's ``virDomainState`` and the reason that belongs to it, as numbers."""
+    """A domain's ``virDomainState`` and its reason, as libvirt's numbers."""
 
     state: int
     reason: int
 
 
 class Connection:
-    """A connection to libvirt; every method raises `Refusal` where libvirt says no."""
+    """A connection to libvirt; every method raises `Refusal` if libvirt reports an error."""
 
     def __init__(self, module: Any, raw: Any) -> None:
         self._module, self._raw = module, raw
 
     def find(self, name: str) -> Guest | None:
-        """The domain of a name, running or not."""
+        """The domain of that name, running or not; None if there is none."""
         try:
             with self.heard():
                 return Guest(self, self._raw.lookupByName(name))
@@ -70,7 +70,7 @@ class Connection:
             raise
 
     def version(self) -> tuple[int, ...]:
-        """Of the libvirt that answers."""
+        """The version of the libvirt that answers."""
         with self.heard():
             number = int(self._raw.getLibVersion())
         return number // 1_000_000, number // 1000 % 1000, number % 1000
@@ -91,7 +91,7 @@ class Connection:
             self._raw.close()
 
     def open_stream(self) -> Any:
-        """A stream of libvirt's own, one that blocks."""
+        """A blocking ``virStream``."""
         with self.heard():
             return self._raw.newStream(0)
 
@@ -112,7 +112,7 @@ class Connection:
 
 
 class Guest:
-    """A domain of a connection; every method raises `Refusal` where libvirt says no."""
+    """A domain of a connection; every method raises `Refusal` if libvirt reports an error."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:
         self._connection, self._raw = connection, raw
@@ -144,7 +144,7 @@ class Guest:
             return GuestState(int(state), int(reason))
 
     def owner(self) -> str | None:
-        """Who runs it, by the mark in its metadata; None where it isn't ours."""
+        """The owner in its metadata; None if no `launcherkit run` has made it."""
         try:
             with self._connection.heard():
                 return owner_of(self._raw.metadata(_METADATA_ELEMENT, NAMESPACE, 0))

@@ -1,4 +1,4 @@
-"""libvirt's daemons for a launcher pod: found, started if nobody else has, started again when they die, stopped."""
+"""Finds, starts, restarts and stops libvirt's daemons in a launcher pod."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Waiter(Protocol):
 
 
 class Daemons:
-    """The daemons behind ``qemu:///system``; for another URI there are none of ours.
+    """The daemons behind ``qemu:///system``; for any other URI none is started.
 
-    virtqemud is taken before libvirtd, each with virtlogd, through which QEMU's output goes. One that answers at its
-    socket is somebody else's and is not started.
+    virtqemud is preferred to libvirtd; virtlogd, which takes QEMU's output, is started with either. A daemon that
+    already answers at its socket belongs to someone else, and is not started.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Daemons:
         self._find = find
         self._pids: dict[str, int] = {}
         self.wanted = allowed and uri == SYSTEM
-        """Whether libvirt is ours to start where nobody else has."""
+        """Whether to start libvirt if nobody else has."""
 
     def start(self) -> list[str]:
-        """Start what is not there and give the programs that were started.
+        """Start the missing daemons; returns the programs that were started.
 
         Raises:
             LibvirtNotThere: a program can't be started.
@@ -80,7 +80,7 @@ class Daemons:
         return started
 
     def stop(self, waiter: Waiter, clock: Callable[[], float]) -> None:
-        """Stop ours, the last first: by SIGTERM, and after ten seconds by SIGKILL."""
+        """Stop the daemons that were started, the last one first: by SIGTERM, and after ten seconds by SIGKILL."""
         for pid in reversed(self._pids.values()):
             self._children.signal(pid, signal.SIGTERM)
             end = clock() + _STOP_SECONDS
@@ -93,7 +93,7 @@ class Daemons:
 
 
 def _answers(path: str) -> bool:
-    """Whether somebody listens at a socket; a file alone may be left from a container before this one."""
+    """Whether a process listens at a socket; the file alone may be left over from an earlier container."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
@@ -103,5 +103,5 @@ def _answers(path: str) -> bool:
 
 
 def _find(name: str) -> str | None:
-    """A daemon, whose directory a user's PATH may lack."""
+    """The path of a daemon; a user's PATH may lack its directory."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN]))

@@ -32,7 +32,7 @@ class Known:
     pattern: re.Pattern[str]
     remedy: str
     error: type[LauncherkitError] | None = None
-    """The class of error, if it is neither of the usual two."""
+    """The class of the error, if it isn't one of the usual two."""
 
 
 def _known(pattern: str, remedy: str, error: type[LauncherkitError] | None = None) -> Known:
@@ -114,7 +114,7 @@ _ALIAS = re.compile(r"ua-[A-Za-z0-9_-]+")
 
 
 def too_old(plan: Plan, version: Version) -> NoInitiators | None:
-    """A libvirt of a version can't take the plan (P7)."""
+    """The error if this version of libvirt can't take the plan (P7), else None."""
     needed = compatibility().since("acpi-nodeset")
     if not plan.initiators or version >= needed:
         return None
@@ -167,9 +167,9 @@ def _told(
 
 
 def _devices_in(message: str, plan: Plan, groups: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """What a message is about, address and words: a message names a BDF, a group, a node or an alias.
+    """The devices that a message names by BDF, group, node or alias: each one's address, and words for it.
 
-    QEMU's message often holds a whole ``-device``, so that BDF and alias are of one device, which is named once.
+    A message of QEMU often contains a whole ``-device`` with both BDF and alias; its device is named once.
     """
     bdfs = set(_BDF.findall(message.lower()))
     aliases = set(_ALIAS.findall(message))

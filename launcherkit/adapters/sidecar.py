@@ -31,7 +31,7 @@ def sidecar(folder: str, settings: HookSettings, stop: asyncio.Event) -> Endpoin
     """The sidecar's services, on a socket named after the container: names must differ within a pod.
 
     Raises:
-        BadHookName: ``CONTAINER_NAME`` is no name.
+        BadHookName: ``CONTAINER_NAME`` is not a valid name.
     """
     return Endpoint(
         f"{folder}/{socket_name(settings.env)}",
@@ -46,7 +46,7 @@ def socket_name(env: Mapping[str, str]) -> str:
 
 
 class Info(Servicer):
-    """Says who we are. Its failure would fail the VM, so nothing is looked at here."""
+    """Answers with version and hook points. A failure would fail the VM, so it depends on nothing else."""
 
     service = info.DESCRIPTOR.services_by_name["Info"]
 
@@ -109,7 +109,7 @@ class Version3(Servicer):
         )
 
     async def Shutdown(self, stream: Stream[v3.ShutdownParams, v3.ShutdownResult]) -> None:
-        """The VM is gone: answer, then end the process. The answer leaves first, for ending waits for calls."""
+        """The VM is gone: end the process, which first waits until this call is answered."""
         await receive(stream, v3.ShutdownParams)
         await stream.send_message(v3.ShutdownResult())
         self._stop.set()

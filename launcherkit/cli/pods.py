@@ -1,4 +1,4 @@
-"""Who holds the devices of this machine, as its kubelet says."""
+"""Which pods hold the devices of this machine, according to its kubelet."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KUBELET_SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
-    """Devices by their IDs as the kubelet has them.
+    """The devices that pods hold, by the kubelet's IDs.
 
     Args:
-        socket: the kubelet's for PodResources.
+        socket: path of the kubelet's PodResources socket.
 
     Raises:
         PodResourcesUnreadable: nobody answers there.
-        SidecarNotInstalled: there is no gRPC.
+        SidecarNotInstalled: the gRPC library is not installed.
     """
     import asyncio
 

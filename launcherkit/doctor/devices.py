@@ -18,7 +18,7 @@ from launcherkit.resolve.viability import check_viability, vgpus_of
 
 
 def check_groups(patient: Patient) -> Iterator[Finding]:
-    """A finding a group that is touched (V1), one a function without a group, one a GPU that the host keeps."""
+    """One finding for each touched group (V1), each function without a group, and each GPU that the host keeps."""
     host, subject, name = patient.host, patient.subject, "group-viability"
     touched = False
     for group in subject.groups:
@@ -65,7 +65,7 @@ def _nothing(patient: Patient) -> str:
 
 
 _V3 = (VgpuPhysicalFunction, DeviceAsleep, DeviceGone)
-"""What `check_functions` tells."""
+"""Errors that `check_functions` reports."""
 
 
 def _undriven(member: GroupMember, patient: Patient) -> bool:
@@ -152,7 +152,7 @@ def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
 
 
 def check_resizable(patient: Patient) -> Iterator[Finding]:
-    """How large the resizable BARs are; where sysfs tells of none nothing is said."""
+    """How large the resizable BARs are, as far as sysfs shows them."""
     if patient.gathered is None:
         yield Finding("resizable-bar", "", "skipped", SNAPSHOT)
         return

@@ -29,7 +29,7 @@ _EXAMINERS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
 
 
 def examine(patient: Patient) -> list[Finding]:
-    """What every check says. The same facts give the same list."""
+    """The findings of every check; the same facts give the same list."""
     findings = [finding for examiner in _EXAMINERS for finding in examiner(patient)]
     order = {name: place for place, name in enumerate(CHECKS)}
     return sorted(findings, key=lambda finding: order[finding.check])

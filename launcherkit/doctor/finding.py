@@ -1,4 +1,4 @@
-"""What a check says."""
+"""What a check finds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Status: TypeAlias = Literal["ok", "warn", "fail", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's word on one subject."""
+    """What one check found out about one subject."""
 
     check: str
-    """A name that stays, one of `CHECKS`."""
+    """A stable name, one of `CHECKS`."""
     subject: str
-    """What it is about: ``group 44``, ``0000:e1:00.0``, ``/dev/vfio/44``; empty where there is but one."""
+    """What it is about: ``group 44``, ``0000:e1:00.0``, ``/dev/vfio/44``; empty if the check has only one subject."""
     status: Status
     seen: str
     """What was found, or why the check was skipped."""
     remedy: str = ""
-    """What to do; always there where ``status`` is ``warn`` or ``fail``."""
+    """What to do; never empty if ``status`` is ``warn`` or ``fail``."""
 
 
 CHECKS = {

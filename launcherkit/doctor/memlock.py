@@ -1,13 +1,13 @@
 """Is the limit of locked memory high enough for the guest's RAM, which VFIO pins?
 
-libvirt's rule (`qemuDomainGetMemLockLimitBytes` in its src/qemu/qemu_domain.c): ``<memtune><hard_limit>`` where there
-is one; no limit where ``<memoryBacking><locked/>`` is; else factor x RAM + 1 GiB. The factor is one for each NVMe disk
-and vDPA device, and one for all VFIO devices together, or since libvirt 8.7 with a vIOMMU one for each of them.
+libvirt's rule (`qemuDomainGetMemLockLimitBytes` in its src/qemu/qemu_domain.c): ``<memtune><hard_limit>`` if there is
+one; no limit with ``<memoryBacking><locked/>``; else factor x RAM + 1 GiB. The factor counts each NVMe disk, each vDPA
+device, and all VFIO devices as one; with a vIOMMU, libvirt 8.7 and later count each VFIO device.
 
-It sets both limits of QEMU to that before it starts (`qemuProcessLaunch`). A process may move its limits below its hard
-limit as it likes, so the hard limit that the daemon has decides, and the soft one doesn't matter; to go above it the
-kernel wants CAP_SYS_RESOURCE (`setrlimit(2)`). With CAP_IPC_LOCK a QEMU that is started by hand pins all it wants, but
-libvirt's raising fails all the same: "cannot limit locked memory of process".
+libvirt sets QEMU's soft and hard limit to that before QEMU starts (`qemuProcessLaunch`). A process may set its limits
+to anything up to its hard limit, so the daemon's hard limit decides, and its soft limit doesn't matter. Raising the
+hard limit takes CAP_SYS_RESOURCE (`setrlimit(2)`). With CAP_IPC_LOCK, a QEMU that is started by hand pins as much as it
+wants, but libvirt still fails to raise the limit: "cannot limit locked memory of process".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.render.size import size
 
 RESERVE = 1 << 30
-"""Bytes that libvirt adds for what the devices map beside RAM."""
+"""Bytes that libvirt adds for what devices map besides RAM."""
 
 RAISE = (
     "In a pod: add the capability SYS_RESOURCE to the container, or raise the runtime's own limit on the node, which "
@@ -34,7 +34,7 @@ RAISE = (
 
 @dataclass(frozen=True, slots=True)
 class MemlockNeed:
-    """What libvirt will ask for, and how that comes about."""
+    """The limit that libvirt will ask for, and how it is computed."""
 
     limit: int | None
     """Bytes; None is no limit at all."""
@@ -42,11 +42,11 @@ class MemlockNeed:
 
 
 def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
-    """What libvirt will set; None where it sets nothing, or where the document doesn't say how much RAM there is.
+    """The limit that libvirt will set; None if it sets none, or if the document doesn't say how much RAM there is.
 
     Args:
-        guest: of the document that is going to be defined.
-        devices: VFIO devices in it.
+        guest: facts of the document that will be defined.
+        devices: number of VFIO devices in it.
     """
     if guest.hard_limit is not None:
         return MemlockNeed(guest.hard_limit, "<hard_limit> of the domain")
@@ -60,7 +60,7 @@ def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
 
 
 def check_memlock(patient: Patient) -> Iterator[Finding]:
-    """One finding, and one more where libvirt can't see the guest's IOMMU."""
+    """One finding, and one more if libvirt can't see the guest's IOMMU."""
     name, guest = "memlock", patient.guest
     why = not_here(patient)
     process = None if patient.gathered is None else patient.gathered.process

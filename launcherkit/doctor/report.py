@@ -17,13 +17,13 @@ FORMAT = "launcherkit.io/doctor/v1"
 
 
 def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink, across: int | None = None) -> str:
-    """A line a finding, its remedy below it, and a count.
+    """One line for each finding, with its remedy below, and a count.
 
     Args:
-        looked_at: what it is about, for the first line.
-        findings: in the order in which they are told.
+        looked_at: what was checked, for the first line.
+        findings: in the order in which they are reported.
         ink: colours or none.
-        across: columns at which lines are wrapped, but commands, which are copied; None for no terminal.
+        across: columns of the terminal, None for no terminal; commands are not wrapped, because they are copied.
     """
     told = list(_together(findings))
     rows = [(_mark(each.status, ink), each.check, visible(each.subject), visible(each.seen)) for each in told]
@@ -40,7 +40,7 @@ def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink, across: i
 
 
 def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """One line where a check says the same good word of several: what a person looks for are the others."""
+    """Merge equal good findings of a check into one line: readers look for the others."""
     for _, same in groupby(findings, key=lambda each: (each.check, each.status, each.seen, each.remedy)):
         alike = list(same)
         if len(alike) > 1 and alike[0].status == "ok":
@@ -64,7 +64,7 @@ def _summary(findings: Sequence[Finding], ink: Ink) -> str:
 
 
 def report_document(looked_at: str, findings: Sequence[Finding], *, bad: bool) -> dict[str, Any]:
-    """The same as a JSON object; its keys stay."""
+    """The same as a JSON object, with stable keys."""
     count = Counter(finding.status for finding in findings)
     return {
         "format": FORMAT,

@@ -34,7 +34,7 @@ def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, no
 def subject_of_addresses(
     addresses: Iterable[HostAddress], host: HostFacts, *, iommufd: bool, has_variables: bool, nodes_matter: bool
 ) -> Subject:
-    """Where the translation failed: what was allocated or is in the domain, and the functions of the same slots."""
+    """For a failed translation: what was allocated or is in the domain, and the functions of the same slots."""
     attached: dict[HostAddress, None] = {}
     for address in addresses:
         attached[address] = None

@@ -1,4 +1,4 @@
-"""Are libvirt and QEMU new enough for what the domain uses, and is a version seen that is known to be broken?"""
+"""Are libvirt and QEMU new enough for what the domain uses, and does any version have known bugs?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcherkit.model.address import PciAddress
 
 
 def check_versions(patient: Patient) -> Iterator[Finding]:
-    """One finding for libvirt, one for QEMU, then what is known to be broken."""
+    """One finding for libvirt, one for QEMU, then the known bugs."""
     why = not_here(patient)
     known, seen = compatibility(), _seen(patient)
     libvirt = known.since("iommufd-domain" if patient.subject.domain_iommufd else "iommufd-hostdev")
@@ -34,7 +34,7 @@ def check_versions(patient: Patient) -> Iterator[Finding]:
 
 
 def _seen(patient: Patient) -> dict[str, Version]:
-    """The versions of the programs that tell theirs."""
+    """The versions that are known."""
     gathered = patient.gathered
     told = {"KubeVirt": patient.kubevirt}
     if gathered is not None:
@@ -64,7 +64,7 @@ def _known_problems(patient: Patient, seen: dict[str, Version]) -> Iterator[Find
 
 
 def _concerns(broken: Broken, patient: Patient) -> bool | None:
-    """Whether it concerns this VM; None where that can't be told."""
+    """Whether a bug affects this VM; None if that is unknown."""
     if not broken.where:
         return True
     if not patient.subject.of_vm:

@@ -2,8 +2,8 @@
 
 What a guest has by default is in `launcherkit.model.window`. Firmware on x86 decides by itself. SeaBIOS puts large BARs
 above all memory, whatever pcihole64 says. OVMF takes an eighth of the address space, of at most 46 bits
-(`PlatformDynamicMmioWindow`), where it can trust the guest CPU's number of address bits, as it can with the host's own.
-Where it can't it takes 32 GiB, and without 1 GiB pages 128 GiB.
+(`PlatformDynamicMmioWindow`), if it can trust the guest CPU's number of address bits, as it can if that is the host's.
+If it can't, it takes 32 GiB; without 1 GiB pages, 128 GiB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from launcherkit.model.window import (
 from launcherkit.render.size import size
 
 _UNTRUSTED, _MOST_BITS = 32 * GIB, 46
-"""OVMF's window where it can't trust the CPU's address bits, and how many it uses at most."""
+"""OVMF's window if it can't trust the CPU's address bits, and how many bits it uses at most."""
 
 
 def bytes_of_bars(bars: Iterable[Bar]) -> int:
@@ -34,7 +34,7 @@ def bytes_of_bars(bars: Iterable[Bar]) -> int:
 
 
 def check_window(patient: Patient) -> Iterator[Finding]:
-    """One finding: for the VM's devices together, or for the largest device where there is no VM."""
+    """One finding: for the VM's devices together, or for the largest device if there is no VM."""
     name, host = "guest-window", patient.host
     addresses = [source for source in patient.subject.attached if isinstance(source, PciAddress)]
     resources = {
@@ -86,7 +86,7 @@ def _judge(patient: Patient, need: int, words: str) -> Finding:
 
 
 def _by_firmware(patient: Patient) -> tuple[int | None, str]:
-    """The window that firmware makes on x86, None where that is unknown, and in words."""
+    """The size of the window that firmware makes on x86, None if unknown, and words for it."""
     space, guest = patient.space, patient.guest
     if space is None or guest is None or guest.arch not in ("x86_64", "i686"):
         return None, ""

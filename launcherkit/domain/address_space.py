@@ -1,4 +1,4 @@
-"""Reads the guest's address space out of a document, and writes what large BARs need of it (P5)."""
+"""Reads the guest's address space from a domain document, and makes the edits that large BARs need (P5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcherkit.model.window import AddressSpace
 
 _ROOTS = ("pcie-root", "pci-root")
 _QEMU_BITS = 40
-"""What QEMU gives a guest CPU where nothing is said, whatever the host has."""
+"""Physical address bits of QEMU's guest CPUs by default, whatever the host has."""
 
 
 def read_address_space(root: etree._Element) -> AddressSpace:
@@ -38,7 +38,7 @@ def read_address_space(root: etree._Element) -> AddressSpace:
 
 
 def window_edits(root: etree._Element, places: Places, style: Style, window: Window) -> tuple[list[Edit], list[str]]:
-    """Edits of elements that are there, and the texts of those that are to be added to the devices."""
+    """Edits of existing elements, and the texts of elements to add to the devices."""
     edits: list[Edit] = []
     cpu = root.find("cpu")
     if window.pass_bits and cpu is not None:

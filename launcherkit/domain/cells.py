@@ -1,4 +1,4 @@
-"""Reads the guest's NUMA cells, and which nodes and CPUs of the host stand behind each (P4); adds empty ones (P7)."""
+"""Reads the guest's NUMA cells, and which nodes and CPUs of the host back each (P4); adds empty ones (P7)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from launcherkit.model.domain import GuestCell
 
 
 def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
-    """The cells of a ``<domain>``, by number; a set that can't be read is as if it weren't there.
+    """The cells of a ``<domain>``, by number; an invalid set counts as missing.
 
-    A vCPU that is pinned to no CPU of its own may run on the domain's ``<vcpu cpuset>``, which ties no cell to a node.
+    A vCPU without a ``<vcpupin>`` may run on the whole ``<vcpu cpuset>`` of the domain, which ties no cell to a node.
     """
     elements = root.findall("cpu/numa/cell")
     if not elements:
@@ -43,7 +43,7 @@ def _by_number(root: etree._Element, path: str, key: str, value: str) -> Iterato
 
 
 def cells_edit(root: etree._Element, places: Places, style: Style, cells: Iterable[int]) -> Edit:
-    """Add cells without CPUs and memory, by number, to those of a document that has some."""
+    """Add cells without CPUs and memory, given by number; the document must have cells already."""
     *_, last = root.iterfind("cpu/numa/cell")
     (numa,) = last.iterancestors("numa")
     texts = [elements.quoted(f"<cell id='{cell}' memory='0' unit='KiB'/>", style) for cell in cells]

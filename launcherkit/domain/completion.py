@@ -1,4 +1,4 @@
-"""Completes a hostdev that the document has already (X2)."""
+"""Completes hostdevs that the document already has (X2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Completion:
         self._style = style
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
-        """What is missing, put in; what is there stays, but for aliases, display and multifunction that must change."""
+        """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
         wanted = hostdev_attributes(kind_of(function.source), function.managed, function.shown)
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
@@ -59,7 +59,7 @@ class Completion:
         return edits
 
     def _driver(self, hostdev: etree._Element, wanted: dict[str, str]) -> list[Edit]:
-        """Said by the driver that is there, else by one directly before the source: libvirt's schema wants it so."""
+        """Set on the existing ``<driver>``, or on a new one directly before the source, where libvirt expects it."""
         driver, source = hostdev.find("driver"), hostdev.find("source")
         if driver is not None:
             if driver.get("model"):
@@ -84,7 +84,7 @@ class Completion:
         return self._set(address, wanted)
 
     def _set(self, element: etree._Element, wanted: Mapping[str, str]) -> list[Edit]:
-        """Attributes that differ: the value is replaced, or the attribute is put at the end of the tag."""
+        """Edits for attributes that differ: the value is replaced, or the attribute is added at the end of the tag."""
         span = self._places.of(element)
         edits: list[Edit] = []
         new: list[tuple[str, str]] = []
@@ -104,7 +104,7 @@ class Completion:
         return edits
 
     def _child_style(self, hostdev: etree._Element) -> Style:
-        """As the children of this hostdev are written."""
+        """The style of this hostdev's children."""
         if self._style.indent is None:
             return self._style
         own = lead_of(self._data, self._places.of(hostdev).start)

@@ -1,4 +1,4 @@
-"""Finds the controllers that libvirt places: those of the document, and those that it adds (P2)."""
+"""Finds the controllers that libvirt places: those of the document, and those that libvirt adds (P2)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Controllers: TypeAlias = Sequence[tuple[etree._Element, bool]]
 
 _HIGHEST_INDEX = 255
 _DISKS = {"scsi": 7, "sata": 6}
-"""So many disks libvirt puts on one controller, by their targets' names."""
+"""How many disks libvirt puts on one controller, by bus."""
 _XHCI = ("qemu-xhci", "nec-xhci")
 _USB2 = ("ich9-ehci1", "ich9-uhci1", "ich9-uhci2", "ich9-uhci3")
 _USB2_ON_Q35 = 2
-"""So many USB2 controllers have a slot of their own on q35's root bus, 1d and 1a."""
+"""How many USB2 controllers have slots of their own on q35's root bus: 1d and 1a."""
 
 
 def bridges_to_place(controllers: Controllers) -> list[Needs]:
@@ -35,9 +35,9 @@ def controllers_to_place(
     """The slots for all other controllers, in libvirt's order.
 
     Args:
-        controllers: all of the document.
-        devices: all of its devices; for some of them libvirt adds a controller.
-        machine: of the domain.
+        controllers: every controller of the document.
+        devices: every device of the document; libvirt adds controllers for some of them.
+        machine: the domain's.
     """
     there: dict[str, set[int]] = {}
     usb2: dict[int, list[tuple[str, bool]]] = {}
@@ -72,7 +72,7 @@ class _Controller(NamedTuple):
 
 
 def _insert(ordered: list[_Controller], new: _Controller) -> None:
-    """Controllers of one type stand together by index, at the place of the first of them."""
+    """Insert a controller; those of one type stay together, sorted by index, at the place of the first."""
     same = [at for at, controller in enumerate(ordered) if controller.kind == new.kind]
     behind = [at for at in same if ordered[at].number < new.number]
     if same:
@@ -82,7 +82,7 @@ def _insert(ordered: list[_Controller], new: _Controller) -> None:
 
 
 def _index(said: str | None, there: set[int]) -> int:
-    """The index of a controller; libvirt takes the lowest that is free where it isn't said."""
+    """The index of a controller; by default libvirt takes the lowest free one."""
     number = _number(said)
     if number is not None:
         return number
@@ -90,7 +90,7 @@ def _index(said: str | None, there: set[int]) -> int:
 
 
 def _number(text: str | None) -> int | None:
-    """A small decimal number, as all of these are."""
+    """A decimal number of at most three digits; None for anything else."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(_HIGHEST_INDEX)):
         return None
     return int(text)
@@ -102,13 +102,13 @@ def _usb2_on_root(usb2: Mapping[int, list[tuple[str, bool]]], machine: GuestMach
 
 
 def _scsi_model(controllers: Iterable[_Controller], machine: GuestMachine) -> str:
-    """What libvirt 12 takes where no model is said; before, it was always lsilogic."""
+    """The model that libvirt 12 takes by default; earlier versions always take lsilogic."""
     said = (controller.model for controller in controllers if controller.kind == "scsi")
     return next((model for model in said if model not in (None, "auto")), "lsilogic") if machine.x86 else "virtio-scsi"
 
 
 def _slot(controller: _Controller, scsi: str, machine: GuestMachine) -> Needs | None:
-    """The slot of a controller; None for one that is part of the machine, or no PCI device."""
+    """The slot of a controller; None for one that is part of the machine or isn't a PCI device."""
     kind, number, model, _ = controller
     if kind == "usb":
         default = "piix3-uhci" if machine.x86 else "qemu-xhci"
@@ -145,7 +145,7 @@ def _added(
 
 
 def _controller_of(device: etree._Element) -> tuple[str, int]:
-    """Type and index of the controller that a device is attached to; no type for one that needs none."""
+    """Type and index of the controller that a device is attached to; an empty type if it needs none."""
     address = device.find("address")
     said = None if address is None else _number(address.get("controller"))
     if device.tag == "disk":

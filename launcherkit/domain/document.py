@@ -1,4 +1,4 @@
-"""Takes a domain document in, and refuses what must not come in (X5)."""
+"""Parses a domain document, and refuses what is forbidden in one (X5)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
         if data.count(mark) > limit:
             raise DomainTooLarge(f"{name} has more than {limit} {what} ({mark.decode()})", _TOO_LARGE, file=name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
-        raise _bad_encoding(name, "UTF-16")  # lxml would read it and say nothing of it
+        raise _bad_encoding(name, "UTF-16")  # lxml would read it without complaint
     root = _parse(data, name)
     info = root.getroottree().docinfo
     if info.internalDTD is not None or info.doctype:
@@ -66,7 +66,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """Text as bytes in the encoding that it declares, so that they are what they say; UTF-8 where it declares none."""
+    """Text as bytes in the encoding that it declares; UTF-8 if it declares none."""
     declaration = text[: text.find("?>")] if text.startswith("<?xml") else ""
     _, found, rest = declaration.partition("encoding")
     parts = rest.replace("'", '"').split('"')

@@ -1,4 +1,4 @@
-"""Edits of a document's bytes: all that no edit names stays as it was (X4)."""
+"""Edits of a document's bytes; all other bytes stay as they are (X4)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Edit(NamedTuple):
 
 
 def apply_edits(data: bytes, edits: Iterable[Edit]) -> bytes:
-    """The data with the edits made, which don't overlap; edits of one place in the order in which they are given."""
+    """The data with the edits applied. Edits must not overlap; those at one place are applied in the given order."""
     parts: list[bytes] = []
     at = 0
-    for edit in sorted(edits, key=lambda edit: edit.start):  # stable: edits of one place stay in order
+    for edit in sorted(edits, key=lambda edit: edit.start):  # stable: edits at one place stay in order
         parts += data[at : edit.start], edit.text
         at = edit.end
     return b"".join((*parts, data[at:]))
 
 
 def append_children(data: bytes, span: Span, texts: Sequence[str], style: Style, depth: int) -> Edit:
-    """An edit that puts texts at the end of an element, behind its last child, comments included.
+    """An edit that appends texts to an element, after its last child or comment.
 
     Args:
         data: the document.
-        span: of the element.
-        texts: ASCII, an element each.
-        style: where each text begins.
-        depth: how many steps deeper than the style says the texts stand; -1 for one step less.
+        span: the element's.
+        texts: one element each, in ASCII.
+        style: line break and indentation before each text.
+        depth: further steps of indentation; 0 or -1.
     """
     lead = "" if style.indent is None else style.indent[: len(style.indent) + depth * len(style.step)]
     body = "".join(lead + text for text in texts)

@@ -12,11 +12,11 @@ from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of
 
-# Texts are made with ' around values and get the document's own quotes at the end: no value has either kind in it.
+# Texts are made with single quotes, and `quoted` replaces these: escaped values contain neither kind.
 
 
 def attributes(pairs: Iterable[tuple[str, str]]) -> str:
-    """Attributes as they stand in a tag, with a blank before each."""
+    """Attributes for a tag, each after a space."""
     return "".join([f" {name}='{escaped(value)}'" for name, value in pairs])
 
 
@@ -26,7 +26,7 @@ def quoted(text: str, style: Style) -> str:
 
 
 def pci_controller(controller: Controller, style: Style) -> str:
-    """A PCI controller that is added, with its address where it has one."""
+    """A PCI controller to be added, with its address if it has one."""
     tag = f"<controller type='pci' index='{controller.number}' model='{controller.model}'"
     if controller.guest is None:
         return quoted(f"{tag}/>", style)
@@ -41,12 +41,12 @@ def pci_controller(controller: Controller, style: Style) -> str:
 
 
 def pci_hole(size: int) -> str:
-    """The size of the 64-bit window, from bytes."""
+    """The size of the 64-bit window; ``size`` is in bytes."""
     return f"<pcihole64 unit='KiB'>{size >> 10}</pcihole64>"
 
 
 def pci_root(model: str, hole: int, style: Style) -> str:
-    """The root, where the document leaves it to libvirt."""
+    """The root controller, for a document that leaves it to libvirt; ``hole`` is in bytes."""
     lead = "" if style.indent is None else style.indent + style.step
     end = style.indent or ""
     return quoted(f"<controller type='pci' index='0' model='{model}'>{lead}{pci_hole(hole)}{end}</controller>", style)
@@ -77,7 +77,7 @@ def _head(kind: Kind, managed: bool, shown: Shown | None) -> str:
 
 
 def driver_attributes(function: PlannedFunction) -> dict[str, str]:
-    """What the plan says of ``<driver>``; nothing where the hostdev needs none."""
+    """The attributes of ``<driver>`` by the plan; empty if the hostdev needs none."""
     wanted = {} if function.driver is None else {"model": function.driver}
     return wanted if function.iommufd is None else wanted | {"iommufd": "yes" if function.iommufd else "no"}
 
@@ -87,7 +87,7 @@ def driver(wanted: Mapping[str, str]) -> str:
 
 
 def rom(choice: str) -> str:
-    """``on``, ``off`` or a file."""
+    """``<rom>`` for ``on``, ``off`` or the path of a file."""
     return f"<rom{attributes([('file' if choice.startswith('/') else 'bar', choice)])}/>"
 
 
@@ -97,12 +97,12 @@ def acpi(nodeset: frozenset[int]) -> str:
 
 
 def has_address(function: PlannedFunction) -> bool:
-    """Whether the plan says where it is: in a slot of the guest, or in none (S1)."""
+    """Whether the plan gives it an address: a slot of the guest, or none (S1)."""
     return function.guest is not None or function.attachment.role == "reserved"
 
 
 def address(function: PlannedFunction) -> str:
-    """The address of one that `has_address`."""
+    """``<address>`` of a function that `has_address`."""
     return "<address type='unassigned'/>" if function.guest is None else guest_address(function.guest)
 
 

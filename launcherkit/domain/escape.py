@@ -1,4 +1,4 @@
-"""Text as it may stand in XML, whoever it came from (T3)."""
+"""Escapes text for XML, wherever it comes from (T3)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def escaped(text: str) -> str:
-    """Text as it can stand in an attribute's value, in quotes of either kind, or between tags; ASCII.
+    """Escape text for the value of an attribute, in quotes of either kind, or for the content of an element.
 
-    What means something to XML, white space that a parser would change and all that is not ASCII become references to
-    characters, so that it is right in every encoding that a document may have (X5). Characters that XML can't have at
-    all become U+FFFD.
+    Markup, white space that a parser would change, and everything that is not ASCII become character references, so the
+    result is valid in every encoding that a document may have (X5). Characters that XML excludes become U+FFFD.
     """
     return text if _PLAIN.issuperset(text) else "".join(map(_escaped, text))
 

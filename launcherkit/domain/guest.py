@@ -1,4 +1,4 @@
-"""Reads out of a domain document what decides about memory and address space, for the preflight."""
+"""Reads the facts about memory and address space from a domain document, for the doctor."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from launcherkit.model.value import NamedTuple
 _UNITS = {"b": 1, "bytes": 1, "": 1024, "k": 1024, "kib": 1024, "kb": 1000}
 _UNITS |= {"m": 1024**2, "mib": 1024**2, "mb": 1000**2, "g": 1024**3, "gib": 1024**3, "gb": 1000**3}
 _UNITS |= {"t": 1024**4, "tib": 1024**4, "tb": 1000**4}
-"""libvirt's scaled integers, in lower case; KiB where nothing is said."""
+"""Bytes for each unit of libvirt's scaled integers, in lower case; KiB by default."""
 
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
 
 
 class GuestFacts(NamedTuple):
-    """What a domain document says of the guest's memory and PCI window; sizes are bytes."""
+    """What a domain document says about the guest's memory and PCI window; sizes are in bytes."""
 
     memory: int | None
-    """All of it, DIMMs included; None where the document doesn't say."""
+    """All of it, with DIMMs; None if the document doesn't say."""
     hard_limit: int | None
-    """``<memtune><hard_limit>``: what libvirt takes as the limit of locked memory where it is there."""
+    """``<memtune><hard_limit>``, which libvirt takes as the limit of locked memory."""
     locked: bool
     """``<memoryBacking><locked/>``: libvirt lifts the limit altogether."""
     vfio_devices: int
     """Hostdevs of type pci and mdev, and interfaces that are hostdevs."""
     lockers: int
-    """NVMe disks and vDPA devices, for each of which all memory is counted once more."""
+    """NVMe disks and vDPA devices: libvirt counts all memory once more for each."""
     viommu: bool
     hidden_viommu: bool
-    """An IOMMU given to QEMU past libvirt, by ``<qemu:commandline>``."""
+    """QEMU gets an IOMMU by ``<qemu:commandline>``, unknown to libvirt."""
     window: int | None
     """``<pcihole64>`` of the root."""
     arch: str
@@ -39,7 +39,7 @@ class GuestFacts(NamedTuple):
 
 
 def read_guest(root: etree._Element) -> GuestFacts:
-    """Read them from a ``<domain>``; what can't be made out is as if it weren't there."""
+    """Read them from a ``<domain>``; invalid values count as missing."""
     type_ = root.find("os/type")
     return GuestFacts(
         memory=read_memory(root),
@@ -63,7 +63,7 @@ def is_uefi(root: etree._Element) -> bool:
 
 
 def read_size(element: etree._Element | None) -> int | None:
-    """A size with its unit, in bytes; None where it is none."""
+    """A size with its unit, in bytes; None if it isn't one."""
     if element is None:
         return None
     text = (element.text or "").strip()
@@ -74,7 +74,7 @@ def read_size(element: etree._Element | None) -> int | None:
 
 
 def read_memory(root: etree._Element) -> int | None:
-    """``<memory>``; where there are NUMA cells libvirt takes their sum, and adds the DIMMs, which then aren't in it."""
+    """``<memory>``, in bytes; with NUMA cells, libvirt takes their sum instead, and adds the DIMMs."""
     cells = []
     for cell in root.iterfind("cpu/numa/cell"):
         text, unit = cell.get("memory", ""), _UNITS.get(cell.get("unit", "").lower())

@@ -1,4 +1,4 @@
-"""How a hostdev is spelled: its attributes and addresses, in one table for those who read and those who write (X1)."""
+"""The XML of a hostdev: its attributes and addresses, in tables that reading and writing share (X1)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
-"""The attributes of a PCI address, of the host or of the guest: name, highest value, hex digits at least."""
+"""The attributes of a PCI address, of the host or of the guest: name, highest value, least number of hex digits."""
 _PCI_TEXT = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in _PCI])
 _USB = (("bus", 999), ("device", 999))
-"""The same of a USB address, in decimal."""
+"""The same for a USB address, in decimal."""
 _REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
 
 
 class Parts(NamedTuple):
-    """What every device may have. Where a child is there twice, which libvirt's schema refuses, the first counts."""
+    """Children that any device may have. If one is there twice, which libvirt's schema refuses, the first counts."""
 
     guest: GuestAddress | None
     placed: bool
-    """It has an ``<address>`` that says where, of any type."""
+    """It has an ``<address>`` of any type that gives a place."""
     alias: str | None
     source: etree._Element | None
     driver: etree._Element | None
@@ -36,7 +36,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(device: etree._Element) -> Parts:
-    """The children of a device that tell who and where it is."""
+    """The children of a device that identify and place it."""
     first: dict[object, etree._Element] = {}
     for child in device:
         first.setdefault(child.tag, child)
@@ -53,13 +53,13 @@ def parts_of(device: etree._Element) -> Parts:
 
 
 def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None, parts: Parts) -> ExistingHostdev:
-    """A hostdev that is there.
+    """A hostdev of the document.
 
     Args:
         device: its element.
         kind: from `kind_of_element`.
         source: from `read_source`.
-        parts: of the element.
+        parts: from `parts_of`.
     """
     return ExistingHostdev(
         kind=kind,
@@ -76,7 +76,7 @@ def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None,
 
 
 def hostdev_attributes(kind: Kind, managed: bool, shown: Shown | None) -> dict[str, str]:
-    """The attributes of a hostdev's own tag, as they are to be."""
+    """The attributes that the ``<hostdev>`` tag itself must have."""
     fixed = {"mode": "subsystem", "type": kind, "managed": "yes" if managed else "no"}
     if shown is None:
         return fixed
@@ -84,7 +84,7 @@ def hostdev_attributes(kind: Kind, managed: bool, shown: Shown | None) -> dict[s
 
 
 def source_text(source: HostAddress) -> str:
-    """The attributes of ``<source><address>`` as they stand in the tag, in single quotes."""
+    """The attributes of ``<source><address>`` as text, in single quotes."""
     if isinstance(source, PciAddress):
         return pci_text(source)
     if isinstance(source, UsbAddress):
@@ -93,12 +93,12 @@ def source_text(source: HostAddress) -> str:
 
 
 def pci_text(address: PciAddress | GuestAddress) -> str:
-    """The attributes of a PCI address as they stand in a tag, in single quotes; but for the type."""
+    """The attributes of a PCI address, without its type, as text in single quotes."""
     return _PCI_TEXT % address
 
 
 def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
-    """The same, one by one."""
+    """The same as pairs of name and value."""
     return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(_PCI, address, strict=True)]
 
 
@@ -106,13 +106,13 @@ def read_pci_address(address: etree._Element) -> PciAddress:
     """The PCI address of a source.
 
     Raises:
-        ValueError: an attribute is no number, or too large.
+        ValueError: an attribute is not a number, or too large.
     """
     return PciAddress(*[_limited(address, name, highest) for name, highest, _ in _PCI])
 
 
 def read_guest_address(address: etree._Element) -> GuestAddress | None:
-    """The PCI address in the guest; None for one of another type, and for 0000:00:00.0, which to libvirt is none."""
+    """The PCI address in the guest; None for another type, and for 0000:00:00.0, which libvirt takes for none."""
     if address.get("type") != "pci":
         return None
     get = address.get
@@ -128,7 +128,7 @@ def yes_or_no(text: str | None) -> bool | None:
 
 
 def kind_of_element(hostdev: etree._Element, source: etree._Element | None) -> Kind | None:
-    """Which of our kinds a hostdev is; None for SCSI and the capabilities of containers, which are not ours."""
+    """The kind of a hostdev; None for SCSI and the capabilities of containers, which launcherkit doesn't attach."""
     if (hostdev.get("mode") or "subsystem") != "subsystem":
         return None
     declared = hostdev.get("type")
@@ -151,10 +151,10 @@ def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: i
         kind: from `kind_of_element`.
         source: its element.
         name: what messages call the document.
-        hostdev: which one of the document it is, counted from 1.
+        hostdev: its number in the document, counted from 1.
 
     Raises:
-        BadHostdev: there is no address, or none of that kind.
+        BadHostdev: there is no address, or it isn't one of that kind.
     """
     address = None if source is None else source.find("address")
     if kind == "usb" and address is not None and address.get("device") is None:
@@ -208,7 +208,7 @@ def number(text: str | None) -> int | None:
 
 
 def read_cpuset(text: str | None) -> frozenset[int]:
-    """A set of numbers; one that can't be read is as if it weren't there."""
+    """A set of numbers; empty if it is missing or invalid."""
     from launcherkit.model.cpuset import parse_cpuset  # few guests have cells
 
     try:

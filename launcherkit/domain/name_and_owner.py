@@ -1,7 +1,7 @@
-"""Who a domain is, and whose: its name and UUID, and the mark by which `launcherkit run` knows its own again.
+"""A domain's name and UUID, and the mark by which `launcherkit run` recognises its own domains.
 
-The mark stands in ``<metadata>``, in a namespace of ours; libvirt keeps it with the definition. As all edits it is made
-in the bytes (X4).
+The mark is an element of ``<metadata>`` in a namespace of its own; libvirt keeps it with the definition. Like all
+edits, it is made in the bytes (X4).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _TAG = f"{{{NAMESPACE}}}run"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What libvirt knows a domain by; an empty name is none."""
+    """What libvirt knows a domain by; the name is empty if there is none."""
 
     name: str
     uuid: str | None
 
 
 def read_identity(document: Document) -> Identity:
-    """Name and UUID as the document has them."""
+    """The name and UUID in the document."""
     return Identity(document.root.findtext("name") or "", (document.root.findtext("uuid") or "").strip() or None)
 
 
 def with_uuid(document: Document, uuid: str) -> bytes:
-    """The document, which has a name and no UUID, with one."""
+    """The document with this UUID added; it must have a name and no UUID."""
     name = document.root.find("name")
     return document.data if name is None else _behind(document, name, f"<uuid>{escaped(uuid)}</uuid>".encode("ascii"))
 
 
 def with_owner(document: Document, owner: str) -> bytes:
-    """The document, which has a name, with the mark that says who runs it; one that is there is replaced."""
+    """The document with the mark of its owner, in place of any earlier mark; it must have a name."""
     mark = f'<launcherkit:run xmlns:launcherkit="{NAMESPACE}" owner="{escaped(owner)}"/>'.encode("ascii")
     data, places = document.data, Places(document)
     name, metadata = document.root.find("name"), document.root.find("metadata")
@@ -56,7 +56,7 @@ def with_owner(document: Document, owner: str) -> bytes:
 
 
 def owner_of(mark: str) -> str | None:
-    """The owner that a mark names, as libvirt gives it back; None where it names none."""
+    """The owner named by a mark, as libvirt returns it; None if it names none."""
     try:
         return etree.fromstring(mark, etree.XMLParser(resolve_entities=False, no_network=True)).get("owner")
     except etree.XMLSyntaxError:

@@ -1,7 +1,7 @@
-"""Which slot libvirt looks for where a device has no address: PCI Express, conventional PCI, or none (P2).
+"""Which kind of slot libvirt chooses for a device without an address: PCI Express, conventional PCI, or none (P2).
 
-As its source has it (qemu_domain_address.c; qemu_postparse.c for the model where none is said). On a pcie-root virtio
-devices are PCI Express; transitional ones, and what is emulated from of old, are conventional.
+The rules are from libvirt's source (qemu_domain_address.c; qemu_postparse.c for default models). On a pcie-root, virtio
+devices are PCI Express; transitional ones, and most of the other emulated devices, are conventional.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcherkit.model.value import NamedTuple
 
 
 class GuestMachine(NamedTuple):
-    """What decides on models that the document doesn't say, and on devices that libvirt adds."""
+    """What determines default models, and the devices that libvirt adds."""
 
     arch: str
     q35: bool
@@ -28,7 +28,7 @@ class GuestMachine(NamedTuple):
 
 
 def slot_for(device: etree._Element, machine: GuestMachine) -> Needs | None:
-    """The slot that a device needs; None for one that is no PCI device, and for a controller."""
+    """The slot that a device needs; None for a controller, and for a device that isn't on PCI."""
     rule = _RULES.get(str(device.tag))
     return None if rule is None else rule(device, machine)
 
@@ -39,19 +39,19 @@ def virtio(model: str | None, machine: GuestMachine) -> Needs | None:
 
 
 def child_attribute(device: etree._Element, child: str, name: str) -> str | None:
-    """An attribute of a device's first child of a name."""
+    """An attribute of a device's first child of that name; None if either is missing."""
     found = device.find(child)
     return None if found is None else found.get(name)
 
 
 def disk_bus(disk: etree._Element) -> str | None:
-    """The bus of a disk, by its target's name where it isn't said."""
+    """The bus of a disk; by default it follows from the target's name."""
     bus = child_attribute(disk, "target", "bus")
     return bus or {"vd": "virtio", "sd": "scsi"}.get((child_attribute(disk, "target", "dev") or "")[:2])
 
 
 def video_slot(model: str | None, machine: GuestMachine) -> Needs | None:
-    """The slot of a video device of a model; libvirt's default is cirrus or vga on x86, virtio elsewhere."""
+    """The slot of a video device by its model; libvirt's default is cirrus or vga on x86, virtio elsewhere."""
     if model in ("none", "ramfb", "gop"):
         return None
     if model == "virtio" or (model is None and not machine.x86):
@@ -89,7 +89,7 @@ def _disk(device: etree._Element, machine: GuestMachine) -> Needs | None:
 
 
 def _hostdev(device: etree._Element, machine: GuestMachine) -> Needs | None:
-    """Of the other hostdevs; those of type pci and mdev are PCI Express."""
+    """The slot of a hostdev of another type than pci and mdev, which are PCI Express."""
     return virtio(device.get("model"), machine) if device.get("type") == "scsi_host" else None
 
 

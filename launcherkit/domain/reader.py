@@ -1,4 +1,4 @@
-"""Reads out of a domain document what the rules need to know of it."""
+"""Reads the facts that the rules need from a domain document."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         name: what messages call the document.
 
     Raises:
-        BadHostdev: a hostdev's source address is not an address; all of them together.
+        BadHostdev: the source addresses of hostdevs are invalid; all such errors are raised together.
     """
     reader = _Reader(name)
     for device in _devices(root):
@@ -84,12 +84,12 @@ def hostdev_elements(root: etree._Element) -> list[etree._Element]:
 
 
 def _devices(root: etree._Element) -> list[etree._Element]:
-    """Every device; libvirt reads all ``<devices>`` where there are several."""
+    """Every device; libvirt reads all ``<devices>`` if there are several."""
     return [device for devices in root.iterchildren("devices") for device in devices if isinstance(device.tag, str)]
 
 
 class _Reader:
-    """What the devices of a document tell, read one by one."""
+    """Collects facts from the devices of a document, one by one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -104,7 +104,7 @@ class _Reader:
         self._number_of: dict[HostAddress, int] = {}
 
     def read(self, device: etree._Element) -> None:
-        """Take in one device, by the reader of its kind."""
+        """Read one device, by the method for its tag."""
         parts = parts_of(device)
         if parts.guest is not None:
             self.used.add(parts.guest)
@@ -118,7 +118,7 @@ class _Reader:
             read(self, device, parts)
 
     def _read_hostdev(self, device: etree._Element, parts: Parts) -> bool:
-        """Whether it is one of ours; the others are devices like any."""
+        """Read a hostdev; False for one that launcherkit doesn't attach, which counts as any other device."""
         kind = kind_of_element(device, parts.source)
         if kind is None:
             return False
@@ -152,7 +152,7 @@ class _Reader:
             self._take(parts.source)
 
     def disk(self, device: etree._Element, parts: Parts) -> None:
-        """So does an NVMe disk, or what backs a disk."""
+        """An NVMe disk, or an NVMe drive that backs a disk, uses a function of the host."""
         if parts.source is not None:
             for source in device.iter("source"):
                 if source.get("type") == "pci":
@@ -178,7 +178,7 @@ _READERS: dict[str, Callable[[_Reader, etree._Element, Parts], None]] = {
     "interface": _Reader.interface,
     "disk": _Reader.disk,
 }
-"""What is read of a device other than a hostdev, by its tag."""
+"""The methods for devices other than hostdevs, by tag."""
 
 
 def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostdev:
@@ -200,7 +200,7 @@ def _machine(root: etree._Element) -> tuple[str, str]:
 
 
 def _topology(driver: str | None, arch: str, machine: str, controllers: list[Controller]) -> PciTopology:
-    """How PCI is built, by the root controller if it is written, else by the machine (P2, P6)."""
+    """The PCI topology, by the root controller if the document has one, else by the machine (P2, P6)."""
     if arch in _PLACED_BY_LIBVIRT or driver not in _QEMU_DRIVERS:
         return "other"
     models = {controller.model for controller in controllers}

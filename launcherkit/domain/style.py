@@ -8,7 +8,7 @@ from launcherkit.domain.tags import Places
 from launcherkit.model.value import NamedTuple
 
 _WIDEST = 256
-"""Columns. Blanks before a tag beyond these are no indentation, and are not looked at."""
+"""Columns; more white space than this before a tag isn't taken for indentation."""
 
 
 class Style(NamedTuple):
@@ -16,12 +16,12 @@ class Style(NamedTuple):
 
     quote: str
     indent: str | None
-    """Line break and indentation of a device; None where the document has no line breaks."""
+    """Line break and indentation of a device; None if the document has no line breaks."""
     step: str
 
 
 def style_of(places: Places) -> Style:
-    """Quotes as the document's first attribute has them, indentation as its devices have it."""
+    """The quotes of the document's first attribute, and the indentation of its devices."""
     data, devices = places.data, places.devices
     single, double = data.find(b"='"), data.find(b'="')
     quote = "'" if double < 0 or 0 <= single < double else '"'
@@ -37,9 +37,9 @@ def style_of(places: Places) -> Style:
 
 
 def lead_of(data: bytes, at: int) -> str | None:
-    """The line break and blanks before a tag; None where it doesn't begin its line, or far from its beginning.
+    """The line break and white space before a tag; None if the tag isn't first on its line, or is indented very far.
 
-    Looks at what is right before the tag and no further: a document may be one line of many megabytes.
+    Reads only a few bytes before the tag: a document may be one line of many megabytes.
     """
     before = data[max(at - _WIDEST - 2, 0) : at]
     blanks = len(before) - len(before.rstrip(b" \t"))

@@ -1,7 +1,7 @@
 """Finds where each element of a document begins and ends, in bytes.
 
-lxml says what a document is, but not at which byte an element stands. Edits are made in the bytes, so that all
-that is not ours stays as it was to the letter (X4); this finds their places. It is given only documents that lxml has
+lxml parses a document, but doesn't tell at which byte an element begins. Edits are made in the bytes, so that
+everything else stays exactly as it was (X4); this module finds their places. It gets only documents that lxml has
 accepted, without a document type, in an encoding based on ASCII: in these every ``<`` outside comments, CDATA and
 processing instructions opens a tag.
 """
@@ -66,7 +66,7 @@ _QUOTES = b"\"'"
 
 
 def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | None:
-    """Where the value of an attribute stands, without its quotes; None where the tag has no such attribute."""
+    """Start and end of an attribute's value, without its quotes; None if the tag has no such attribute."""
     at, end = span.start, span.open_end
     wanted = name.encode()
     while True:
@@ -84,7 +84,7 @@ def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | Non
 
 
 class Places:
-    """Where the elements of a document stand in its bytes, found when asked for."""
+    """The byte offsets of a document's elements, found on first use."""
 
     def __init__(self, document: Document) -> None:
         self.data = document.data

@@ -1,4 +1,4 @@
-"""Reads out of a domain document behind which root complex, switch and port its PCI devices are (P2, P4)."""
+"""Reads from a domain document which root complex, switch and port its PCI devices are behind (P2, P4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcherkit.model.tree import ROOTS, Bridge, GuestTree
 
 
 def read_tree(root: etree._Element) -> GuestTree:
-    """The tree of a parsed domain; without a root in it, the machine's own has bus 0."""
+    """The tree of a parsed domain; if it has no root controller, the machine's own has bus 0."""
     bridges = {0: Bridge(0, "pcie-root", None, 0, None)}
     for element in root.iterfind("devices/controller[@type='pci']"):
         index = number(element.get("index"))

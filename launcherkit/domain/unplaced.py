@@ -1,4 +1,4 @@
-"""Finds what libvirt will give a PCI address in a domain with a pcie-root, in the order in which it does (P2)."""
+"""Finds the devices that libvirt will give a PCI address in a domain with a pcie-root, in libvirt's order (P2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ORDER = (
 )
 _RANK = {stage: rank for rank, stage in enumerate(_ORDER)}
 _VIDEO_SLOT, _SOUND_SLOT = 0x01, 0x1B
-"""Slots of q35's root bus for the first video device and the first ich9, where they are free."""
+"""Slots of q35's root bus for the first video device and the first ich9, if they are free."""
 
 
 class DomainDevice(NamedTuple):
@@ -27,7 +27,7 @@ class DomainDevice(NamedTuple):
 
     element: etree._Element
     placed: bool
-    """It has an ``<address>`` that says where, of any type."""
+    """It has an ``<address>`` of any type that gives a place."""
     hostdev: int
     """Which of the document's hostdevs it is, if it is one."""
 
@@ -35,13 +35,13 @@ class DomainDevice(NamedTuple):
 def find_unplaced(
     devices: Sequence[DomainDevice], arch: str, machine: str, used: Iterable[GuestAddress]
 ) -> tuple[Unplaced, ...]:
-    """What libvirt will place behind root ports and on bridges, with what it adds to the domain itself.
+    """The devices that libvirt will place behind root ports and on bridges, including those that it adds to the domain.
 
     Args:
-        devices: all of the document.
-        arch: ``x86_64``.
-        machine: ``pc-q35-9.2``.
-        used: the guest addresses that the document gives.
+        devices: every device of the document.
+        arch: such as ``x86_64``.
+        machine: such as ``pc-q35-9.2``.
+        used: the guest addresses in the document.
     """
     what = GuestMachine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
     on_root = {address.slot for address in used if address.domain == address.bus == 0}
@@ -51,7 +51,7 @@ def find_unplaced(
 
 
 def _said(devices: Iterable[DomainDevice], machine: GuestMachine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
-    """The devices of the document but controllers, each with the stage at which its turn comes."""
+    """The devices of the document except controllers, each with the stage at which libvirt places it."""
     first_video = first_sound = machine.q35
     for element, placed, hostdev in devices:
         stage, has_place = str(element.tag), placed
@@ -71,7 +71,7 @@ def _said(devices: Iterable[DomainDevice], machine: GuestMachine, on_root: set[i
 
 
 def _is_passed_through(hostdev: etree._Element) -> bool:
-    """A PCI function or a mediated device; what has no type is taken for one."""
+    """Whether it is a PCI function or a mediated device; one without a type counts as such."""
     return hostdev.get("mode", "subsystem") == "subsystem" and hostdev.get("type", "pci") in ("pci", "mdev")
 
 
@@ -84,7 +84,7 @@ def _controllers(devices: Sequence[DomainDevice], machine: GuestMachine) -> Iter
 
 
 def _added(devices: Sequence[DomainDevice], machine: GuestMachine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
-    """The devices that libvirt adds: a memory balloon, and a video device where there are graphics."""
+    """The devices that libvirt adds: a memory balloon, and a video device if there are graphics."""
     tags = {device.element.tag for device in devices}
     if "memballoon" not in tags and (machine.x86 or machine.arch.startswith("riscv")):
         needs = virtio(None, machine)
@@ -101,7 +101,7 @@ def _unplaced(stage: str, needs: Needs) -> tuple[str, Unplaced]:
 
 
 def _has_mmio(devices: Iterable[DomainDevice]) -> bool:
-    """A device at a virtio-mmio address: libvirt then makes all virtio devices such, where the machine has them."""
+    """Whether a device has a virtio-mmio address: then libvirt gives one to all virtio devices if the machine can."""
     return any(
         device.placed and address.get("type") == "virtio-mmio"
         for device in devices

@@ -16,14 +16,14 @@ from launcherkit.model.plan import Plan
 
 
 def write_plan(document: Document, plan: Plan) -> bytes:
-    """The document with the plan's hostdevs and controllers in it; all other bytes as they were (X4).
+    """The document with the plan's hostdevs and controllers; all other bytes stay as they are (X4).
 
     Args:
         document: from `read_document`.
-        plan: from the pipeline, for this very document.
+        plan: from the pipeline, for this document.
 
     Raises:
-        DomainTooLarge: it would be larger than a document that is read may be (X5).
+        DomainTooLarge: the result would be larger than `read_document` accepts (X5).
     """
     places = Places(document)
     style = style_of(places)

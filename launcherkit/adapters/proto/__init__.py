@@ -1,1 +1,1 @@
-"""The wire of KubeVirt's hooks: ``*.proto``, and what is generated from them by ``python -m tests.support.protos``."""
+"""Messages of KubeVirt's hooks: ``*.proto``, and modules generated from them by ``python -m tests.support.protos``."""
