@@ -243,56 +243,58 @@ class PciProvider:
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
+        plans = await self._plans_now(resource, ids, rule, narrowed=wishes.siblings is not None)
+        nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
+        if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
+            # What is missing is found by a new look.
+            plans = await self._look_again(resource, ids, rule)
+            nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
+        if nodes is None:
+            raise _no_common_nodes(resource.name, ids, wishes.nodes)
+        grant = self._grant(resource, dict(zip(ids, plans, strict=True)), nodes)
+        env = {**grant.env, **NONE_VISIBLE} if grant.env and not self._nvidia.isdisjoint(ids) else grant.env
+        return grant._replace(env=env, nodes=(*grant.nodes, *await self._egm_nodes(plans)))
+
+    async def _plans_now(
+        self, resource: Resource, ids: Sequence[str], rule: PciRule, *, narrowed: bool
+    ) -> list[PciPlan]:
+        """The plans of the last look, if it still holds; else of a new one, before which what is bound on demand is.
+
+        Args:
+            resource: of the devices.
+            ids: theirs.
+            rule: by which they are looked at.
+            narrowed: it has fewer siblings than the rule of the last look.
+
+        Raises:
+            LauncherkitError: see `_look_again` and `BindsOnDemand.bind`.
+        """
         demands = [self._demands[key] for key in ids if key in self._demands]
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
         await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
-        plans = [self._plans.get(key) for key in ids]
+        plans = [self._plans[key] for key in ids if key in self._plans]
         events = uevents(self._root)
-        if not all(plan is not None and is_still_so(plan.fingerprint, events) for plan in plans):
-            if demands and self._on_demand is not None:
-                unbound = [resource.devices[key] for key in ids if key in self._demands]
-                await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
-            plans = list(await self._look_again(resource, ids, rule))
-        elif wishes.siblings is not None:
-            plans = list(await self._look_again(resource, ids, rule))
-        chosen = [plan for plan in plans if plan is not None]
-        nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
-        if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
-            # What is missing is found by a new look.
-            chosen = await self._look_again(resource, ids, rule)
-            nodes = self._chosen_nodes(chosen, wishes.nodes, one_kind=resource.dra)
-        if nodes is None and wishes.nodes is not None:
-            raise DeviceConfigRefused(
-                f"{resource.name}: {', '.join(ids)} can't be given with nodes: {_SAID[wishes.nodes]}: they are not "
-                "there",
-                "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
-                device=", ".join(ids),
-                resource=resource.name,
-                key="nodes",
-            )
-        if nodes is None:
-            raise DeviceUnhealthy(
-                f"{resource.name}: {', '.join(ids)} can't go to one container together: some have only the device "
-                "nodes of their groups, others only VFIO's character devices",
-                "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
-                device=", ".join(ids),
-                resource=resource.name,
-            )
-        listed: Iterable[str] = ids
+        holds = len(plans) == len(ids) and all(is_still_so(plan.fingerprint, events) for plan in plans)
+        if holds and not narrowed:
+            return plans
+        if not holds and demands and self._on_demand is not None:
+            unbound = [resource.devices[key] for key in ids if key in self._demands]
+            await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
+        return await self._look_again(resource, ids, rule)
+
+    def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:
+        """The variable, and the nodes by the kubelet or by CDI, for devices with these plans by ID."""
+        listed: Iterable[str] = plans
         if self._rules[resource.name].list_siblings:
-            listed = dict.fromkeys(str(function) for plan in chosen for function in plan.functions)
-        each: dict[str, tuple[str, ...]] = {}
+            listed = dict.fromkeys(str(function) for plan in plans.values() for function in plan.functions)
         if resource.dra:
-            each = {key: _of_one(plan, nodes) for key, plan in zip(ids, chosen, strict=True)}
-            along = {key: tuple(map(str, plan.functions[1:])) for key, plan in zip(ids, chosen, strict=True)}
-            grant = claimed_nodes(resource.variable, each, listed, nodes)._replace(along=along)
-        else:
-            granted = self._granted_for(resource.name)
-            if granted.cdi is not None:
-                each = {key: self._chosen_nodes([plan]) or () for key, plan in zip(ids, chosen, strict=True)}
-            grant = granted.grant(resource, each, listed=listed, together=nodes)
-        env = {**grant.env, **NONE_VISIBLE} if grant.env and not self._nvidia.isdisjoint(ids) else grant.env
-        return grant._replace(env=env, nodes=(*grant.nodes, *await self._egm_nodes(chosen)))
+            each = {key: _of_one(plan, nodes) for key, plan in plans.items()}
+            along = {key: tuple(map(str, plan.functions[1:])) for key, plan in plans.items()}
+            return claimed_nodes(resource.variable, each, listed, nodes)._replace(along=along)
+        granted = self._granted_for(resource.name)
+        with_cdi = plans if granted.cdi is not None else {}
+        each = {key: self._chosen_nodes([plan]) or () for key, plan in with_cdi.items()}
+        return granted.grant(resource, each, listed=listed, together=nodes)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -377,6 +379,25 @@ def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
             key="siblings",
         )
     return rule._replace(siblings=wishes.siblings)
+
+
+def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | None) -> LauncherkitError:
+    """Why one container can't have the nodes of some devices, of the kind that a claim wants or of any."""
+    if wanted is not None:
+        return DeviceConfigRefused(
+            f"{resource}: {', '.join(ids)} can't be given with nodes: {_SAID[wanted]}: they are not there",
+            "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
+            device=", ".join(ids),
+            resource=resource,
+            key="nodes",
+        )
+    return DeviceUnhealthy(
+        f"{resource}: {', '.join(ids)} can't go to one container together: some have only the device "
+        "nodes of their groups, others only VFIO's character devices",
+        "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
+        device=", ".join(ids),
+        resource=resource,
+    )
 
 
 def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
