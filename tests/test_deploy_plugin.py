@@ -16,10 +16,10 @@ from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cli import cluster, probe, serve
 from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
-from launcherkit_plugin.cluster.container import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
 from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
+from launcherkit_plugin.cluster.serve import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
 from launcherkit_plugin.model.config import NODE, CdiConfig, DraConfig
 from launcherkit_plugin.telemetry.node_features import FOLDER

@@ -80,7 +80,7 @@ def test_the_device_plugin_reads_its_configuration_and_has_what_speaks_to_the_cl
     config = plugin.root / "tmp" / "plugin.yaml"
     config.write_text("auto: nvidia\n")
     assert "fine" in plugin.run("launcherkit-plugin", "check-config", "/tmp/plugin.yaml")
-    plugin.run("/opt/launcherkit/bin/python", "-c", "import launcherkit_plugin.cluster.container")
+    plugin.run("/opt/launcherkit/bin/python", "-c", "import launcherkit_plugin.cluster.serve")
 
 
 def test_the_webhook_has_what_its_server_imports_and_reads_its_injections(container: Containers) -> None:

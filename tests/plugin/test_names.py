@@ -21,6 +21,13 @@ SAME = {
 }
 """Modules of one name in both distributions, and what the name means in both."""
 
+TWICE = {
+    "child": "a short-lived process that answers one question",
+    "serve": "what a process that lasts runs",
+    "server": "a server, of gRPC or HTTPS",
+}
+"""Modules of one name in two packages of the plugin. A command of `cli` is named after what it is about."""
+
 
 def public_classes(package: Package) -> Iterator[str]:
     """The names of a package's public classes and type aliases, one for each definition; generated code has none."""
@@ -51,6 +58,11 @@ def test_a_class_name_is_defined_once_in_both_distributions() -> None:
 
 def test_modules_of_one_name_in_both_distributions_are_about_one_thing() -> None:
     assert _leaves(PLUGIN) & _leaves(TRANSLATOR) == SAME.keys()
+
+
+def test_modules_of_one_name_in_two_packages_of_the_plugin_are_about_one_thing() -> None:
+    names = [name.rpartition(".")[2] for name in PLUGIN.modules if not name.startswith("cli.") and "." in name]
+    assert {name for name, times in Counter(names).items() if times > 1} - {"proto"} == TWICE.keys()
 
 
 def _leaves(package: Package) -> set[str]:

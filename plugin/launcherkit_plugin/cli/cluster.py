@@ -57,10 +57,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
     from launcherkit_plugin.cluster.api import Api, configured
     from launcherkit_plugin.cluster.claim_requests import CLAIMS_AT_ONCE, ClaimStatusWriter
-    from launcherkit_plugin.cluster.container import Board, Container, serve
     from launcherkit_plugin.cluster.events import EventPoster
     from launcherkit_plugin.cluster.node_records import NodeRecordWriter
     from launcherkit_plugin.cluster.questions import Questions
+    from launcherkit_plugin.cluster.serve import Board, ClusterProcess, serve
     from launcherkit_plugin.cluster.token_reviews import TOKENS_AT_ONCE
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
@@ -72,5 +72,5 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     tokens = Questions(TOKENS_AT_ONCE, partial(board.happened, "token"), reporter)
     statuses = ClaimStatusWriter(api, reporter)
     records = NodeRecordWriter(api, args.node, env.get(NAMESPACE) or "default", reporter)
-    container = Container(api, args.node, board, events, claims, tokens, statuses, {}, records, reporter, env)
-    serve(container, args.cluster_socket, pods=args.watch_pods)
+    process = ClusterProcess(api, args.node, board, events, claims, tokens, statuses, {}, records, reporter, env, set())
+    serve(process, args.cluster_socket, pods=args.watch_pods)

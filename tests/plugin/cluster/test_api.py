@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow
-from launcherkit_plugin.cluster.container import kubevirt_configuration, living_pods, node_labels
+from launcherkit_plugin.cluster.serve import kubevirt_configuration, living_pods, node_labels
 
 
 def item(name: str, version: int = 1, **more: Any) -> Json:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from launcherkit_plugin.cluster.api import ApiProblem
-from launcherkit_plugin.cluster.container import persist
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
+from launcherkit_plugin.cluster.serve import persist
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue

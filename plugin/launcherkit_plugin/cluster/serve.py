@@ -41,8 +41,8 @@ _LONGEST_DIAL_PAUSE = 15.0
 _NOT_FOUND = 404
 
 
-class Container(NamedTuple):
-    """What the process works with."""
+class ClusterProcess(NamedTuple):
+    """What it works with."""
 
     api: Api
     node: str
@@ -57,29 +57,30 @@ class Container(NamedTuple):
     records: NodeRecordWriter
     reporter: Reporter
     env: Mapping[str, str]
+    watched: set[str]
+    """Names of the threads that run: of what is watched, or written."""
 
 
-def serve(container: Container, path: str, *, pods: bool) -> NoReturn:
+def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
     """Connect to the daemon at a socket, again and again.
 
     Args:
         pods: the ends of the node's pods are watched, which takes the right to list pods.
     """
-    watched: set[str] = set()
     if pods:
-        _watch("pods", lambda: watch_pods(container.api, container.node, container.board), container, watched)
+        _watch("pods", lambda: watch_pods(process.api, process.node, process.board), process)
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_DIAL_PAUSE)
     while True:
         try:
-            end = _attend(container, path, watched)
+            end = _attend(process, path)
             backoff.succeeded(path)
         except (OSError, ValueError) as problem:
             end = str(problem)
-        container.reporter.once(path, "warning", f"{path}: no connection to the daemon: {end}; trying again")
+        process.reporter.once(path, "warning", f"{path}: no connection to the daemon: {end}; trying again")
         time.sleep(backoff.failed(path, time.monotonic()))
 
 
-def _attend(container: Container, path: str, watched: set[str]) -> str:
+def _attend(process: ClusterProcess, path: str) -> str:
     """One connection; returns how it ended.
 
     Raises:
@@ -89,47 +90,47 @@ def _attend(container: Container, path: str, watched: set[str]) -> str:
         daemon.connect(path)
         with daemon.makefile("rb") as lines:
             check_hello(parse(lines.readline(LINE_BYTES + 1)))
-            container.reporter.log("info", f"connected to the daemon at {path}")
-            container.board.connect(daemon)
+            process.reporter.log("info", f"connected to the daemon at {path}")
+            process.board.connect(daemon)
             try:
                 while line := lines.readline(POOL_BYTES + 1):
-                    _hear(parse(line, POOL_BYTES), container, watched)
+                    _hear(parse(line, POOL_BYTES), process)
             finally:
-                container.board.disconnect()
-                for publisher in container.slices.values():
+                process.board.disconnect()
+                for publisher in process.slices.values():
                     publisher.want(None)
     return "it has disconnected"
 
 
-def _hear(message: Message, container: Container, watched: set[str]) -> None:
+def _hear(message: Message, process: ClusterProcess) -> None:
     if message.name == "event":
-        container.events.post(event_of(message.value))
+        process.events.post(event_of(message.value))
     elif message.name == "want" and "kubevirt" in message.value:
-        api, board = container.api, container.board
-        _watch("kubevirt", lambda: watch_configuration(api, board), container, watched)
-        _watch("labels", lambda: watch_labels(api, container.node, board), container, watched)
+        api, board = process.api, process.board
+        _watch("kubevirt", lambda: watch_configuration(api, board), process)
+        _watch("labels", lambda: watch_labels(api, process.node, board), process)
     elif message.name == "slices":
-        _publish(*wanted_slices(message.value), container, watched)
+        _publish(*wanted_slices(message.value), process)
     elif message.name == "node-record":
-        container.records.want(wanted_record(message.value))
+        process.records.want(wanted_record(message.value))
         fails = "the node's record can't be written: {}; trying again"
-        _watch("the node's record", container.records.write, container, watched, fails=fails, first=_RECORD_PAUSE)
+        _watch("the node's record", process.records.write, process, fails=fails, first=_RECORD_PAUSE)
     elif message.name == "get-claim":
-        ask_for_claim(message.value, container.api, container.claims)
+        ask_for_claim(message.value, process.api, process.claims)
     elif message.name == "review-token":
-        ask_for_review(message.value, container.api, container.tokens)
+        ask_for_review(message.value, process.api, process.tokens)
     elif message.name == "claim-status":
-        container.statuses.take(message.value)
-        _watch("statuses", container.statuses.write, container, watched, fails=STATUS_FAILS)
+        process.statuses.take(message.value)
+        _watch("statuses", process.statuses.write, process, fails=STATUS_FAILS)
 
 
-def _publish(driver: str, specs: Specs, container: Container, watched: set[str]) -> None:
-    if driver not in container.slices:
-        container.slices[driver] = SlicePublisher(container.api, container.node, driver, container.reporter)
-    publisher = container.slices[driver]
+def _publish(driver: str, specs: Specs, process: ClusterProcess) -> None:
+    if driver not in process.slices:
+        process.slices[driver] = SlicePublisher(process.api, process.node, driver, process.reporter)
+    publisher = process.slices[driver]
     publisher.want(specs)
-    _watch(f"slices of {driver}", publisher.watch, container, watched, longest=LONGEST_PAUSE)
-    _watch(f"writing {driver}", publisher.write, container, watched)
+    _watch(f"slices of {driver}", publisher.watch, process, longest=LONGEST_PAUSE)
+    _watch(f"writing {driver}", publisher.write, process)
 
 
 def event_of(value: object) -> Event:
@@ -144,12 +145,12 @@ def event_of(value: object) -> Event:
     raise ValueError(f"event: {shown(value)} is not an Event")
 
 
-def _watch(name: str, work: Callable[[], object], container: Container, watched: set[str], **how: Any) -> None:
+def _watch(name: str, work: Callable[[], object], process: ClusterProcess, **how: Any) -> None:
     """Start its thread unless it runs. A bug in a thread ends the process, which is then restarted."""
-    if name not in watched:
-        watched.add(name)
-        going_on = partial(persist, work, container.reporter, **how)
-        ending = lambda: os._exit(guarded(going_on, container.env))  # noqa: E731
+    if name not in process.watched:
+        process.watched.add(name)
+        going_on = partial(persist, work, process.reporter, **how)
+        ending = lambda: os._exit(guarded(going_on, process.env))  # noqa: E731
         threading.Thread(target=ending, daemon=True, name=name).start()
 
 
