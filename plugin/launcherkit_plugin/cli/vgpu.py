@@ -33,7 +33,7 @@ from launcherkit_plugin.vgpu.layout import (
     kinds_like,
     near_type,
     take,
-    wishes,
+    type_counts,
 )
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
@@ -283,7 +283,7 @@ def _assert(bench: Bench) -> int:
 
     layout, spread = read_layout(bench.args.file)
     host = bench.look()
-    wanted, unknown = wishes(layout, spread, host)
+    wanted, unknown = type_counts(layout, spread, host)
     lines = [*(error.message for error in unknown), *difference(wanted, host)]
     _write(json.dumps(lines, indent=2) if bench.args.output == "json" else "\n".join(lines))
     return 1 if lines else 0

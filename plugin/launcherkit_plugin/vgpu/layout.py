@@ -25,13 +25,14 @@ MayGo: TypeAlias = Callable[[Instance], str | None]
 """Why a vGPU must stay, or None."""
 
 
-class Wish(NamedTuple):
-    """So many of a type on a card; None: as many as there is room for."""
+class TypeCount(NamedTuple):
+    """How many vGPUs of a type a layout wants on a card."""
 
     card: VgpuCard
     type_id: str
     what: str
     number: int | None
+    """None: as many as there is room for."""
 
 
 class Step(NamedTuple):
@@ -50,18 +51,18 @@ class Round(NamedTuple):
     """Why vGPUs that are not wanted stay."""
 
 
-def wishes(
+def type_counts(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
-) -> tuple[list[Wish], list[BadLayout]]:
+) -> tuple[list[TypeCount], list[BadLayout]]:
     """What a layout asks for on this host, and an error for each entry that matches nothing."""
     there = cards(host)
-    found: dict[tuple[str, str], Wish] = {}
+    found: dict[tuple[str, str], TypeCount] = {}
     errors = []
     for entry in entries:
         meant = cards_of(entry.parent, there)
         matches = [(card, *kind) for card in meant for kind in kinds_like(entry.type, card, host)]
         for card, type_id, what in matches:
-            found.setdefault((card.name, type_id), Wish(card, type_id, what, entry.count))
+            found.setdefault((card.name, type_id), TypeCount(card, type_id, what, entry.count))
         if not meant:
             known = ", ".join(card.name for card in there) or "none"
             errors.append(
@@ -112,7 +113,7 @@ def near_type(text: str, cards: Sequence[VgpuCard], host: HostFacts) -> str:
     return did_you_mean(text, {what for card in cards for what in kinds_of(card, host).values()})
 
 
-def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[Wish]:
+def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[TypeCount]:
     """Types in turn, each taking the next card that offers it, until no card is left that one of them could have."""
     left = list(there)
     while True:
@@ -121,32 +122,32 @@ def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) ->
             card = next((card for card in left if kinds_like(pattern, card, host)), None)
             if card is not None:
                 left.remove(card)
-                yield Wish(card, *kinds_like(pattern, card, host)[0], None)
+                yield TypeCount(card, *kinds_like(pattern, card, host)[0], None)
         if len(left) == before:
             return
 
 
-def difference(wanted: Iterable[Wish], host: HostFacts) -> list[str]:
+def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
     """A line for each type of which there are not as many as there should be."""
     lines = []
     for card, of_card in _by_card(wanted).items():
         there = _by_type(instances_on(card, host))
         for type_id in sorted({*there, *of_card}):
             number = len(there.get(type_id, ()))
-            wish = of_card.get(type_id)
-            what = wish.what if wish else there[type_id][0].what
-            if wish is not None and wish.number is None:
+            asked = of_card.get(type_id)
+            what = asked.what if asked else there[type_id][0].what
+            if asked is not None and asked.number is None:
                 room = len(free_on(card, type_id, what, host))
                 if room or not number:
                     lines.append(
                         f"{card.name}: {what}: as many as there is room for wanted, {number} there, room for {room}"
                     )
-            elif number != (wish.number if wish else 0):
-                lines.append(f"{card.name}: {what}: {wish.number if wish else 0} wanted, {number} there")
+            elif number != (asked.number if asked else 0):
+                lines.append(f"{card.name}: {what}: {asked.number if asked else 0} wanted, {number} there")
     return lines
 
 
-def next_round(wanted: Iterable[Wish], host: HostFacts, may_go: MayGo) -> Round:
+def next_round(wanted: Iterable[TypeCount], host: HostFacts, may_go: MayGo) -> Round:
     """What brings the host closer to a layout: on each card what is too much goes first, then one type is made."""
     steps: list[Step] = []
     blocked: list[str] = []
@@ -154,8 +155,8 @@ def next_round(wanted: Iterable[Wish], host: HostFacts, may_go: MayGo) -> Round:
         there = _by_type(instances_on(card, host))
         going: list[Step] = []
         for type_id, instances in there.items():
-            wish = of_card.get(type_id)
-            keep = 0 if wish is None else len(instances) if wish.number is None else wish.number
+            asked = of_card.get(type_id)
+            keep = 0 if asked is None else len(instances) if asked.number is None else asked.number
             going += _too_many(card, instances, keep, may_go, blocked)
         steps += going or _too_few(card, of_card, there, host)
     return Round(tuple(steps), tuple(blocked))
@@ -179,12 +180,12 @@ def _too_many(
 
 
 def _too_few(
-    card: VgpuCard, wanted: Mapping[str, Wish], there: Mapping[str, Sequence[Instance]], host: HostFacts
+    card: VgpuCard, wanted: Mapping[str, TypeCount], there: Mapping[str, Sequence[Instance]], host: HostFacts
 ) -> list[Step]:
     """Of the first type of which there are too few and could be more."""
-    for type_id, wish in wanted.items():
-        free = free_on(card, type_id, wish.what, host)
-        missing = None if wish.number is None else max(0, wish.number - len(there.get(type_id, ())))
+    for type_id, asked in wanted.items():
+        free = free_on(card, type_id, asked.what, host)
+        missing = None if asked.number is None else max(0, asked.number - len(there.get(type_id, ())))
         steps = [Step("create", card.name, instance) for instance in free[:missing]]
         if steps:
             return steps
@@ -206,12 +207,12 @@ def free_on(card: VgpuCard, type_id: str, what: str, host: HostFacts) -> list[In
     return found
 
 
-def _by_card(wanted: Iterable[Wish]) -> dict[VgpuCard, dict[str, Wish]]:
-    found: dict[str, dict[str, Wish]] = {}
+def _by_card(wanted: Iterable[TypeCount]) -> dict[VgpuCard, dict[str, TypeCount]]:
+    found: dict[str, dict[str, TypeCount]] = {}
     of_name: dict[str, VgpuCard] = {}
-    for wish in wanted:
-        of_name[wish.card.name] = wish.card
-        found.setdefault(wish.card.name, {})[wish.type_id] = wish
+    for asked in wanted:
+        of_name[asked.card.name] = asked.card
+        found.setdefault(asked.card.name, {})[asked.type_id] = asked
     return {of_name[name]: kinds for name, kinds in found.items()}
 
 
@@ -258,7 +259,7 @@ def apply_layout(
     host = look()
     check_layout(entries, spread, host, may_go)
     while True:
-        wanted, _ = wishes(entries, spread, host)
+        wanted, _ = type_counts(entries, spread, host)
         steps = next_round(wanted, host, may_go).steps
         changed = False
         for step in steps:
@@ -268,7 +269,7 @@ def apply_layout(
         host = look()
         if not changed:
             break
-    left = difference(wishes(entries, spread, host)[0], host)
+    left = difference(type_counts(entries, spread, host)[0], host)
     if left:
         raise NoVgpuRoom(
             f"the layout can't be reached: {'; '.join(left)}",
@@ -286,7 +287,7 @@ def check_layout(
         BadLayout: a card or type isn't there.
         VgpuInUse: what is in use would have to go.
     """
-    wanted, unknown = wishes(entries, spread, host)
+    wanted, unknown = type_counts(entries, spread, host)
     errors = Collector()
     for error in unknown:
         errors.add(error)

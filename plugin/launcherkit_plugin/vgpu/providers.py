@@ -17,7 +17,7 @@ from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VgpuNotMade, VgpuNotRemoved
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
-from launcherkit_plugin.vgpu.layout import Step, next_round, take, wishes
+from launcherkit_plugin.vgpu.layout import Step, next_round, take, type_counts
 from launcherkit_plugin.vgpu.lifecycle import Stopped, kept_devices
 from launcherkit_plugin.vgpu.mdev import MdevKind
 from launcherkit_plugin.vgpu.mdev_slots import made_for
@@ -55,13 +55,13 @@ class LayoutKeeper:
 
     def keeps(self, card: str, host: HostFacts) -> bool:
         """Whether a card is the layout's."""
-        return any(wish.card.name == card for wish in wishes(self._entries, self._spread, host)[0])
+        return any(asked.card.name == card for asked in type_counts(self._entries, self._spread, host)[0])
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `Reconciler.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
         if not usage.known:
             return []
-        wanted, unknown = wishes(self._entries, self._spread, host)
+        wanted, unknown = type_counts(self._entries, self._spread, host)
         for error in unknown:
             self._changes.report(error)
         steps: dict[str, list[Step]] = {}

@@ -10,7 +10,7 @@ from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance
-from launcherkit_plugin.vgpu.layout import Step, apply_layout, difference, wishes
+from launcherkit_plugin.vgpu.layout import Step, apply_layout, difference, type_counts
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import Changes
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
@@ -59,7 +59,7 @@ def test_a_layout_that_is_there_changes_nothing(kernel: Kernel) -> None:
     before = kernel.mdevs
     assert applied(kernel, *entries) == []
     assert kernel.mdevs == before
-    assert difference(wishes(entries, (), kernel.facts())[0], kernel.facts()) == []
+    assert difference(type_counts(entries, (), kernel.facts())[0], kernel.facts()) == []
 
 
 def test_without_a_number_it_is_as_many_as_there_is_room_for(kernel: Kernel) -> None:
@@ -147,7 +147,7 @@ def test_a_card_that_the_layout_names_is_not_spread_over(kernel: Kernel) -> None
 def test_the_difference_names_what_is_missing_and_what_is_too_much(kernel: Kernel) -> None:
     kernel.make(FIRST, T4_1Q.id, str(uuid4()))
     entries = (LayoutEntry(FIRST, "GRID T4-2Q", 2), LayoutEntry(SECOND, "GRID T4-1Q"))
-    assert difference(wishes(entries, (), kernel.facts())[0], kernel.facts()) == [
+    assert difference(type_counts(entries, (), kernel.facts())[0], kernel.facts()) == [
         "0000:01:00.0: GRID T4-1Q: 0 wanted, 1 there",
         "0000:01:00.0: GRID T4-2Q: 2 wanted, 0 there",
         "0000:02:00.0: GRID T4-1Q: as many as there is room for wanted, 0 there, room for 4",
