@@ -1,4 +1,4 @@
-"""Answers the kubelet from the resources of the last look, from who has what, and by asking the providers."""
+"""Answers the kubelet, from the resources and the usage of the loop's last turn and by asking the providers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, Unknow
 
 
 class Offer(NamedTuple):
-    """A resource that is advertised, and who has its devices."""
+    """An advertised resource and the provider of its devices."""
 
     resource: Resource
     provider: Provider
@@ -44,32 +44,33 @@ class Allocator:
 
     @property
     def names(self) -> Collection[str]:
-        """Of the resources that are advertised."""
+        """The names of the advertised resources."""
         return self._offers.keys()
 
     def saw(self, usage: Usage, read_at: float) -> Usage:
-        """Take note of who has what according to the kubelet; gives that with what was given away since.
+        """Note the usage that the kubelet reports; returns it with what was allocated since.
 
-        Whoever is going to take something away begins it before the loop does anything else, and so before another
-        Allocate. One that comes later finds the card busy (`launcherkit_plugin.host.guarded`), and comes after it.
+        A caller that will take a device away must begin that work before it gives control back to the event loop, and
+        so before the next Allocate. An Allocate that comes later finds the card busy, and waits
+        (`launcherkit_plugin.host.guarded`).
 
         Args:
             usage: as it was read.
-            read_at: when the reading began, on this allocator's clock.
+            read_at: when reading began, on this allocator's clock.
         """
         self._usage, self._read_at = usage, read_at
         return self.usage()
 
     def usage(self) -> Usage:
-        """Who has what, by what the kubelet said last and what was given away since."""
+        """Who has which device: what the kubelet reported last, with what was allocated since."""
         return self._reservations.merged(self._usage, self._clock(), self._read_at)
 
     def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
-        """Take what is on offer from now on; gives it with the group members of what pods have Unhealthy (K3).
+        """Set what is advertised from now on; returns it with the group members of pods' devices Unhealthy (K3).
 
         Args:
             offers: by resource name.
-            host: by which that was found.
+            host: the facts from which they were made.
         """
         if offers is not self._offers:
             self._offers = offers
@@ -80,18 +81,18 @@ class Allocator:
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
-        """Give devices to the containers of one pod, all of them or none (K2).
+        """Allocate devices to the containers of one pod: all of them, or none (K2).
 
-        What is decided here takes no time. What may take some is the provider's, and nobody else waits for it (K9);
-        meanwhile the devices are held.
+        The checks here take no time. The provider may take some; other calls don't wait for it (K9), and the devices
+        are held meanwhile.
 
         Args:
             resource: its name.
-            containers: the IDs for each. The kubelet asks for one container at a time.
+            containers: the device IDs for each container. The kubelet asks for one container at a time.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, GroupSplit, CardInOtherUse: it isn't theirs to have.
-            LauncherkitError: the provider's.
+            UnknownDevice, DeviceUnhealthy, GroupSplit, CardInOtherUse: a device can't be allocated to this pod.
+            LauncherkitError: from the provider.
         """
         ids = [device for container in containers for device in container]
         offer = self._offer(resource, ids)
@@ -104,16 +105,16 @@ class Allocator:
 
     @asynccontextmanager
     async def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[list[Grant]]:
-        """Give devices to a ResourceClaim, all of them or none. They are held while the block runs; after it, what
-        `claimed` said is.
+        """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs; after it,
+        those that were passed to `claimed` are.
 
         Args:
             holder: the claim.
-            wanted: a grant for each entry. A resource may come several times.
+            wanted: the devices; each entry gets a grant. A resource may occur several times.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit, CardInOtherUse: it isn't the claim's to have.
-            LauncherkitError: the providers'.
+            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit, CardInOtherUse: the claim can't have a device.
+            LauncherkitError: from the providers.
         """
         offers = [self._offer(each.resource, each.ids) for each in wanted]
         members, usage = self._members(), self.usage()
@@ -130,11 +131,11 @@ class Allocator:
             ]
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
-        """What prepared ResourceClaims have from now on: see `Reservations.claimed`."""
+        """Set which devices prepared ResourceClaims have: see `Reservations.claimed`."""
         self._reservations.claimed(by, held, known=known)
 
     def changes_host(self, resource: str) -> bool:
-        """Whether to give away devices of a resource may change the host."""
+        """Whether allocating devices of a resource may change the host."""
         return resource in self._offers and self._offers[resource].provider.changes_host
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
@@ -142,16 +143,17 @@ class Allocator:
 
         Raises:
             UnknownDevice: one isn't advertised any more.
-            LauncherkitError: the provider's.
+            LauncherkitError: from the provider.
         """
         offer = self._offer(resource, ids)
         await offer.provider.check(offer.resource, ids)
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """Which devices a container should rather get (K3); see `launcherkit_plugin.allocation.preference`.
+        """Which devices a container should preferably get (K3); see `launcherkit_plugin.allocation.preference`.
 
-        A companion of what was given away last comes first: the kubelet is asking for the same container. What a group
-        member of another pod keeps from being given away comes last: the kubelet asks with the health it heard last.
+        Companions of what was just allocated come first: the kubelet is probably asking for the same container. Devices
+        that share a group with another pod's come last; they are in the list only if the kubelet hasn't heard yet that
+        they are Unhealthy.
         """
         offer = self._offers.get(resource)
         if offer is None:
@@ -193,9 +195,9 @@ class Allocator:
 
 
 def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
-    """The last line of defence against a device in two claims: whoever allocated it, a claim's device is nobody else's.
+    """The last line of defence against one device in two claims, or in a claim and a pod.
 
-    The name of its resource doesn't count: it may have been another when a pod got the device.
+    The resource's name is ignored: it may have been another when a pod got the device.
     """
     for devices in usage.kept.values():
         for device in ids:
@@ -204,8 +206,7 @@ def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
                 raise DeviceTaken(
                     f"{device} can't be prepared for {holder}: {other} has it",
                     "It is free once its holder has ended. If the scheduler allocated it twice, see whether two "
-                    "drivers, or "
-                    "a device plugin and a driver, publish one card.",
+                    "drivers, or a device plugin and a driver, publish one card.",
                     device=device,
                 )
 

@@ -1,6 +1,6 @@
-"""Devices of one IOMMU group never go to two pods (K3), but for containers that use them by the host's driver (K10).
+"""Devices of one IOMMU group never go to two pods (K3), nor do a card and a vGPU on it.
 
-Nor do a card and a vGPU that is on it.
+Containers that use cards through the host's driver are an exception (K10).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, U
 from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
 
 FreshSince: TypeAlias = Callable[[str, str], float | None]
-"""When a device of a resource was given away, if that was a moment ago (`launcherkit_plugin.allocation.reservations`).
-"""
+"""When a device (resource, ID) was allocated, if that was a moment ago: `Reservations.fresh_since`."""
 
 
 class _Held(NamedTuple):
@@ -28,16 +27,16 @@ class _Held(NamedTuple):
     device: str
     holder: Holder
     use: CardUse
-    """In containers it keeps the host's driver, and others may have its group, too."""
+    """A container's card keeps the host's driver, and other containers may have devices of its group."""
 
 
 class Footprint(NamedTuple):
-    """What a device takes of the host, by which others are kept from it."""
+    """What a device occupies. Two pods can't have devices whose footprints overlap."""
 
     groups: frozenset[int]
     """IOMMU groups."""
     cards: frozenset[str] = frozenset()
-    """Of a vGPU its card; of others those of their functions that vGPUs are made on."""
+    """Of a vGPU, its card; of another device, those of its functions that have vGPUs."""
     is_vgpu: bool = False
 
 
@@ -45,18 +44,18 @@ _NOTHING = Footprint(frozenset())
 
 
 def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -> dict[str, Footprint]:
-    """The footprint of each device that is advertised, by ID; of replicas by that of their card, too.
+    """The footprint of each advertised device, by ID; that of a shared card also by the card's own ID.
 
     Args:
         resources: all that are advertised.
-        host: has the mdevs that others have made.
+        host: facts, for mdevs that others have created.
     """
     vgpus = {device.card for each in resources for device in each.devices.values() if device.card}
     vgpus.update(_card_of(uuid, host) for uuid in host.mdevs)
     found: dict[str, Footprint] = {}
     for resource in resources:
         for key, device in resource.devices.items():
-            card = device.card or _card_of(key, host)  # one of a type that no rule permits any more has none here
+            card = device.card or _card_of(key, host)  # empty for an mdev of a type that no rule permits any more
             cards = {card} if card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
             before = found.get(key, _NOTHING)
             found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "")
@@ -66,15 +65,15 @@ def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -
 
 
 class GroupMembers:
-    """Who has what, by IOMMU group, for one look at usage.
+    """The devices that pods have, by IOMMU group and card, at one moment.
 
     Args:
         resources: all that are advertised, by name.
-        footprints: of these (`footprints_of`).
-        usage: who has what. A holder counts by the device's ID, whatever its resource was called when it was given
-            away: after a change of names, or by another device plugin.
+        footprints: of their devices (`footprints_of`).
+        usage: who has which device. Devices are found by ID alone: the resource may have had another name when the
+            device was allocated, or another device plugin allocated it.
         fresh_since: see `FreshSince`.
-        host: has what a pod has and what isn't advertised any more.
+        host: facts, for devices that pods have and that aren't advertised any more.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class GroupMembers:
         self._usage = usage
         self._fresh_since = fresh_since
         self._held: dict[tuple[int, bool], list[_Held]] = {}
-        """By group, and whether it is a container that has it."""
+        """By group, and whether a container has it."""
         self._on_card: dict[tuple[str, bool], list[_Held]] = {}
         """By card, and whether it is a vGPU of it."""
         for name, holders in usage.held.items():
@@ -111,7 +110,7 @@ class GroupMembers:
             resource: of the device.
             device: what is asked for.
             beside: IDs of the same resource that go to the same container.
-            own: who asks, where that is known; else who has the device already.
+            own: who asks; if None, whoever has the device already.
         """
         own = own or self._usage.holder(resource.name, device.id)
         for group, held in self._others(resource, device):
@@ -131,7 +130,7 @@ class GroupMembers:
         return None
 
     def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
-        """Those of some devices that would be refused: first those that could go where all of ``ids`` go together."""
+        """The devices that would be refused; first those that would be accepted if all of ``ids`` went together."""
         beside = frozenset(ids)
         known = (resource.devices[key] for key in dict.fromkeys(ids) if key in resource.devices)
         alone = [device for device in known if self.in_the_way(resource, device) is not None]
@@ -139,7 +138,8 @@ class GroupMembers:
         return sorted((device.id for device in alone), key=lambda key: (key in blocked_together, key))
 
     def beside_since(self, resource: Resource, device: Device) -> float | None:
-        """When a function that this one is asked for beside was given away, if that was a moment ago."""
+        """When a function of the same card, of which this one is a companion or the reverse, was allocated, if that
+        was a moment ago."""
         since = [
             self._fresh_since(held.resource, held.device)
             for _, held in self._others(resource, device)
@@ -148,8 +148,8 @@ class GroupMembers:
         return max((moment for moment in since if moment is not None), default=None)
 
     def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int | None, _Held]]:
-        """Those who have something of the device's groups, other than this device by this name; then, without a group,
-        those who have its card where it is a vGPU, or a vGPU where it is the card."""
+        """What others have of the device's groups, with the group's number; then, with None, what they have of its
+        card: the whole card if this is a vGPU, a vGPU if this is the card."""
         for group in sorted(device.groups):
             for in_container in (False,) if resource.use == "container" else (False, True):
                 for held in self._held.get((group, in_container), ()):
@@ -161,7 +161,7 @@ class GroupMembers:
                 yield None, held
 
     def _use(self, resource: str, device: str) -> CardUse:
-        """What a pod has a device for; of what isn't advertised any more the ID tells."""
+        """What a pod has a device for. If its resource isn't advertised any more, the form of the ID tells."""
         known = self._resources.get(resource)
         if known is not None:
             return known.use
@@ -175,7 +175,7 @@ class GroupMembers:
         return other.functions[0] in device.functions
 
     def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
-        """Whether the two are functions of one card, of which one is asked for beside the other."""
+        """Whether both are functions of one card and the resource of one is a companion."""
         other = self._resources.get(held.resource)
         beside = other is not None and other.name != resource.name and (resource.companion or other.companion)
         return beside and _slot(device.id) == _slot(held.device)
@@ -187,7 +187,7 @@ def _slot(key: str) -> str:
 
 
 def _footprint_of(key: str, host: HostFacts) -> Footprint:
-    """That of an mdev by its UUID, or of a function by its BDF; empty where there is none."""
+    """The footprint of an mdev by UUID, or of a function by BDF; empty for any other ID."""
     if key in host.mdevs:
         return Footprint(frozenset(), frozenset({_card_of(key, host)}), is_vgpu=True)
     try:
@@ -198,7 +198,7 @@ def _footprint_of(key: str, host: HostFacts) -> Footprint:
 
 
 def _card_of(key: str, host: HostFacts) -> str:
-    """The card that an mdev is on (`launcherkit_plugin.vgpu.cards`); empty for what is no mdev."""
+    """The card of an mdev (`launcherkit_plugin.vgpu.cards`); empty if the ID is no mdev's."""
     if key not in host.mdevs:
         return ""
     name = host.mdevs[key].parent
@@ -207,14 +207,14 @@ def _card_of(key: str, host: HostFacts) -> str:
 
 
 def _one_pod(one: Holder, other: Holder) -> bool:
-    """Whether two holders are one pod. Of those that have no name yet it is known only where one call gave both."""
+    """Whether two holders are one pod. If they have no names yet, only holders from the same call are."""
     return one.pod == other.pod if one.pod else one == other
 
 
 def with_group_members(members: GroupMembers, resources: Iterable[Resource], usage: Usage) -> tuple[Resource, ...]:
-    """Resources with the group members of what pods have Unhealthy; what a pod has itself stays as it is (K4).
+    """Resources in which the group members of pods' devices are Unhealthy. A pod's own devices stay Healthy (K4).
 
-    For DRA that, too, is Unhealthy, for the scheduler doesn't know of it: the device plugin gave it away before (D4).
+    With DRA, devices that the device plugin allocated are Unhealthy too: the scheduler doesn't know of them (D4).
     """
     by_plugin = {
         key: holder for devices in usage.kept.values() for key, holder in devices.items() if holder.claim is None
@@ -245,11 +245,11 @@ def _overlaid(
 
 
 def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], own: Holder | None = None) -> None:
-    """See that no device goes to a pod while another pod has one of its group; the arguments as of `in_the_way`.
+    """Check that no other pod has a device of the same groups; the arguments are those of `GroupMembers.in_the_way`.
 
     Raises:
-        CardInOtherUse: names the resource by which a pod has the card for another use, and the pod.
-        GroupSplit: names both devices, the group and the pod.
+        CardInOtherUse: a pod has the card for another use; names the pod and the resource.
+        GroupSplit: a pod has a device of the group; names both devices, the group and the pod.
     """
     beside = frozenset(ids)
     for device in ids:

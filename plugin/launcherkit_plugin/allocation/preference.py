@@ -1,4 +1,4 @@
-"""Which of the free devices a container should rather get: whole groups on one NUMA node (K3), packed vGPUs (G1)."""
+"""Which free devices a container should preferably get: whole groups on one NUMA node (K3), packed vGPUs (G1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcherkit_plugin.model.device import Device
 
 
 class _Bundle(NamedTuple):
-    """Devices that share IOMMU groups; who takes one makes the others useless to the rest."""
+    """Devices that share IOMMU groups: once a pod has one, no other pod can get the rest."""
 
     ids: tuple[str, ...]
     place: _Place
@@ -21,38 +21,38 @@ class _Place(NamedTuple):
 
     numa_node: int | None
     switch: tuple[str, ...]
-    """The path down to it."""
+    """The bridges from the root complex down to it."""
 
 
 class _Kind(NamedTuple):
-    """What makes bundles cost the same: of one kind only the first is looked at."""
+    """Bundles of one kind cost the same, so only the first of each kind is considered."""
 
     opened: bool
-    """A part of it is taken already."""
+    """A part of the bundle is taken already."""
     left: int
     """How many devices are free."""
     place: _Place
 
 
 MOST_STARTS = 32
-"""Kinds of bundles from which a search begins. A node has fewer switches than that."""
+"""From how many kinds of bundles a search starts. A node has fewer switches than that."""
 
 MOST_SCORES = 100_000
-"""Choices that are weighed for one answer: a tenth of a second. Only a request for hundreds of devices out of thousands
-gets there, and has fewer starts then."""
+"""How many choices are scored for one answer, which takes a tenth of a second. Only a request for hundreds of devices
+out of thousands reaches this, and then has fewer starts."""
 
 
 class _Score(NamedTuple):
-    """What a choice costs, the worst first; less is better."""
+    """What a choice costs, the most important part first; less is better."""
 
     broken: int
-    """Groups of which a part is taken."""
+    """Groups of which only a part is taken."""
     nodes: int
     switches: int
     left: int
-    """Devices still to be found: who takes more at a time is done sooner."""
+    """Devices still to be found: large bundles are preferred."""
     ids: tuple[str, ...]
-    """For the same answer every time."""
+    """Makes the answer deterministic."""
 
 
 def prefer(
@@ -62,19 +62,19 @@ def prefer(
     size: int,
     blocked: Sequence[str] = (),
 ) -> list[str]:
-    """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
+    """The ``size`` devices of ``available`` to take, ``must_include`` first; fewer if there aren't as many.
 
-    vGPUs are packed (`launcherkit_plugin.allocation.preference`). For others the order of preference is:
-    nothing that would be refused, no group broken up, few NUMA nodes, few switches, the lowest IDs. The search
-    starts once from each kind of bundle, and goes on with what adds least: good, and not exhaustive.
+    vGPUs are packed onto few cards. For other devices the order of preference is: nothing that would be refused, no
+    group split, few NUMA nodes, few switches, the lowest IDs. A greedy search starts once from each kind of bundle;
+    it is good, not exhaustive.
 
     Args:
-        devices: of the resource; an ID that isn't among them is taken last.
-        available: the kubelet's free and healthy devices.
-        must_include: those of them that it has decided upon.
+        devices: of the resource, by ID; an available ID that isn't among them is taken last.
+        available: the IDs that the kubelet considers free and healthy.
+        must_include: those of them that the kubelet requires.
         size: how many.
-        blocked: those that an Allocate would refuse, for a pod has their group; taken in this order, when nothing else
-            is left.
+        blocked: those that an Allocate would refuse because a pod has their group; taken in this order, when nothing
+            else is left.
     """
     chosen, free = chosen_and_free(available, must_include, size, blocked)
     if any(devices[device].card for device in available if device in devices):
@@ -95,19 +95,19 @@ def prefer(
 def chosen_and_free(
     available: Iterable[str], must_include: Iterable[str], size: int, blocked: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """What a preference begins with, and from what it goes on; each ID once. The arguments are those of `prefer`."""
+    """The IDs that are already decided, and those to choose from, each once. The arguments are those of `prefer`."""
     chosen = list(dict.fromkeys(must_include))[:size]
     excluded = {*chosen, *blocked}
     return chosen, [device for device in dict.fromkeys(available) if device not in excluded]
 
 
 def with_last_resort(found: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
-    """What a preference has found, followed by what an Allocate would refuse, as far as that is needed."""
+    """The preferred IDs, filled up to ``size`` with those that an Allocate would refuse."""
     return list(dict.fromkeys((*found, *blocked)))[:size]
 
 
 class _Search:
-    """Goes on from a beginning, always with what adds least."""
+    """A greedy search: starts with some IDs, then always takes the bundle that adds the least cost."""
 
     def __init__(self, bundles: Sequence[_Bundle], chosen: Iterable[str], size: int) -> None:
         self._size = size
@@ -117,7 +117,7 @@ class _Search:
         self._switches: set[tuple[str, ...]] = set()
         self._broken = 0
         self._kinds: dict[_Kind, list[tuple[str, ...]]] = {}
-        """What is free of each bundle, the first one last; of those of which nothing is, none."""
+        """The free IDs of each bundle that has any, the first bundle last."""
         for bundle in reversed(bundles):
             rest = tuple(device for device in bundle.ids if device not in have)
             opened = len(rest) < len(bundle.ids)
@@ -128,14 +128,14 @@ class _Search:
                 self._kinds.setdefault(_Kind(opened, len(rest), bundle.place), []).append(rest)
 
     def best(self) -> tuple[_Score, list[str]]:
-        """The IDs, and what they cost."""
+        """The cost and the IDs."""
         while len(self._taken) < self._size:
             self._take(min(self._kinds, key=self._score))
         score = _Score(self._broken, len(self._nodes), len(self._switches), 0, tuple(self._taken))
         return score, self._taken
 
     def _take(self, kind: _Kind) -> None:
-        """From the first bundle of a kind: all of it, or as much as is still wanted."""
+        """Take the first bundle of a kind, or as much of it as is still needed."""
         rest = self._kinds[kind].pop()
         if not self._kinds[kind]:
             del self._kinds[kind]
@@ -149,7 +149,7 @@ class _Search:
         self._switches.add(place.switch)
 
     def _score(self, kind: _Kind) -> _Score:
-        """What it would cost to take from this kind next."""
+        """The cost if this kind is taken from next."""
         room = self._size - len(self._taken)
         wanted = self._kinds[kind][-1][:room]
         return _Score(
@@ -162,9 +162,9 @@ class _Search:
 
 
 def _bundles(devices: Mapping[str, Device], ids: Iterable[str]) -> list[_Bundle]:
-    """The IDs by the groups that they share, directly or through others; in the order of their lowest."""
+    """The IDs in bundles that share groups, directly or through other devices (union-find), by lowest ID."""
     root: dict[int, int] = {}
-    """For each group another that it is connected with; followed to its end, the same one for all connected groups."""
+    """For each group one that it is connected with. Connected groups lead to the same one in the end."""
 
     def find(group: int) -> int:
         while root.setdefault(group, group) != group:
@@ -189,15 +189,15 @@ def _place(device: Device | None) -> _Place:
 def _packed(
     devices: Mapping[str, Device], available: Collection[str], chosen: Sequence[str], free: Sequence[str]
 ) -> list[str]:
-    """The chosen vGPUs, then the free ones, so that as few cards as can be are taken from.
+    """The chosen vGPUs, then the free ones, in an order that uses as few cards as possible.
 
-    First come cards of which something is taken, then those with vGPUs that are made, then those with the least left,
-    then the lowest. Of a card first what is made, then in the order of its slots.
+    First come cards that are already in use, then those with vGPUs that already exist, then those with the fewest left,
+    then the lowest. Of a card, existing vGPUs come first, then the order of its slots.
 
     Args:
         devices: of the resource, in the order of their slots; all are vGPUs.
-        available: the kubelet's free and healthy devices.
-        chosen, free: as of `chosen_and_free`.
+        available: the IDs that the kubelet considers free and healthy.
+        chosen, free: from `chosen_and_free`.
     """
     order = {name: number for number, name in enumerate(devices)}
     known = [name for name in free if name in devices]

@@ -1,5 +1,5 @@
-"""What was allocated and isn't seen with a pod yet, as seconds pass between Allocate and PodResources; and what claims
-have, which the kubelet's device manager knows nothing of.
+"""Devices that were allocated but aren't in PodResources yet, which takes seconds; and the devices of ResourceClaims,
+of which the kubelet's device manager knows nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Holder, Usage
 
 PATIENCE_SECONDS = 60.0
-"""For how long a device that was given away counts as held while no pod is seen to have it. A pod that the kubelet
-rejects in the end never appears."""
+"""How long an allocated device counts as held while no pod has appeared with it. If the kubelet rejects the pod in the
+end, it never appears."""
 
 FRESH_SECONDS = 5.0
-"""The kubelet asks for the resources of one container one after the other; what was given away this recently may have
-been for the container that it asks for now."""
+"""The kubelet asks for the resources of one container one after the other. What was allocated this recently may be for
+the container that it asks for now."""
 
 
 class _Given(NamedTuple):
-    """One device, given away."""
+    """The allocation of one device."""
 
     at: float
+    """Seconds on a monotonic clock."""
     holder: Holder
-    """A pod without a name; what was given in one call has one holder."""
+    """A pod without a name yet. All devices of one call have the same holder."""
 
 
 class Reservations:
@@ -33,32 +34,32 @@ class Reservations:
     def __init__(self) -> None:
         self._calls = 0
         self._given: dict[tuple[str, str], _Given] = {}
-        """Kept while a pod is waited for, and while they are fresh."""
+        """Kept until a pod appears with the device, and as long as the allocation is fresh."""
         self._waiting: set[tuple[str, str]] = set()
-        """Those that no pod has been seen with."""
+        """Those with which no pod has appeared yet."""
         self._asked: dict[Holder, Mapping[str, Iterable[str]]] = {}
-        """What calls that aren't answered yet ask for, by resource."""
+        """What unanswered calls ask for, by resource."""
         self._claimed: dict[str, Mapping[str, Mapping[str, Holder]]] = {}
         self._claims_unknown: set[str] = set()
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
-        """What prepared ResourceClaims have from now on.
+        """Set which devices prepared ResourceClaims have.
 
         Args:
-            by: the driver that has prepared them.
-            held: all that is known of, by resource and device ID.
-            known: False where there is more, of which nobody can tell what it is.
+            by: the driver that prepared them.
+            held: the holders, by resource and device ID.
+            known: False if there are more claims, whose devices can't be determined.
         """
         self._claimed[by] = held
         (self._claims_unknown.discard if known else self._claims_unknown.add)(by)
 
     @contextmanager
     def asked(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
-        """While a call is being answered what it asks for is held: nobody else gets it, and nothing takes it away.
+        """Hold devices while a call is being answered: nobody else gets them, and nothing takes them away.
 
         Args:
             wanted: device IDs by resource.
-            holder: who will have them; without one a pod that has no name yet.
+            holder: who will have them; None: a pod that has no name yet.
         """
         holder = holder or self._caller()
         self._asked[holder] = wanted
@@ -68,15 +69,15 @@ class Reservations:
             del self._asked[holder]
 
     def _caller(self) -> Holder:
-        """A pod that has no name yet, other than that of any other call."""
+        """A pod without a name yet, distinct from those of all other calls."""
         self._calls += 1
         return Holder("", f"of call {self._calls}")
 
     def reserve(self, resource: str, ids: Iterable[str], now: float, holder: Holder | None = None) -> None:
-        """Devices were given away in one call at ``now``, in seconds of a monotonic clock.
+        """Note that devices were allocated in one call at ``now``, in seconds of a monotonic clock.
 
-        The kubelet gives away what is free: where an earlier call had one of them, its container is gone, and all that
-        it had is free.
+        The kubelet allocates only free devices. So if an earlier call got one of them, the container of that call has
+        ended, and all of its devices are free.
         """
         keys = [(resource, device) for device in ids]
         ended = {self._given[key].holder for key in keys if key in self._given}
@@ -87,11 +88,11 @@ class Reservations:
         self._waiting.update(keys)
 
     def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
-        """Usage with what was given away and hasn't been seen yet.
+        """Usage, with what was allocated and isn't in it yet, and with the devices of claims.
 
-        Where usage isn't known nothing is forgotten: the pod may be there. Neither is what was given away after
-        ``read_at``, when the reading of usage began: a holder that it names is an earlier one. Where it isn't known
-        what claims have, usage isn't either.
+        Reservations are not forgotten while usage is unknown, since the pod may exist, nor if they are newer than
+        ``read_at``, when reading usage began, since a holder in usage is then an earlier one. If the devices of claims
+        aren't known, neither is usage.
         """
         if self._claims_unknown:
             usage = usage._replace(source="none")
@@ -120,6 +121,6 @@ class Reservations:
                 del self._given[key]
 
     def fresh_since(self, resource: str, device: str, now: float) -> float | None:
-        """When a device was given away, if that was a moment ago."""
+        """When a device was allocated, if that was less than `FRESH_SECONDS` ago."""
         given = self._given.get((resource, device))
         return given.at if given is not None and now - given.at <= FRESH_SECONDS else None

@@ -1,4 +1,4 @@
-"""Which replicas of shared cards a container should rather get: by how many users the cards have (K10)."""
+"""Which replicas of shared cards a container should preferably get, by the number of users of each card (K10)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def spread(
     *,
     packed: bool = False,
 ) -> list[str]:
-    """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer where there aren't as many.
+    """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer if there aren't as many.
 
-    One after the other, each of the card of which the fewest are taken, as NVIDIA's device plugin does by default; with
-    ``packed`` of which the most are, as it does by that policy. Of several the one of which this request has the
-    fewest, or the most, then the lowest.
+    Each replica is taken from the card with the fewest users, which is the default of NVIDIA's device plugin; with
+    ``packed``, from the card with the most, which is that plugin's policy of this name. Among equals it is the card of
+    which this request has the fewest (or the most) replicas, then the lowest ID.
 
     Args:
         devices: the IDs of the resource.
-        available: the kubelet's free and healthy ones.
-        must_include: those of them that it has decided upon.
+        available: those that the kubelet considers free and healthy.
+        must_include: those of them that the kubelet requires.
         size: how many.
         blocked: those that an Allocate would refuse; taken in this order, when nothing else is left.
         packed: fill the cards one after the other.

@@ -1,7 +1,7 @@
-"""Binds what belongs together to a VFIO driver, or gives it back: all or nothing, even if it is killed midway (K8).
+"""Binds the members of an IOMMU group to a VFIO driver, or gives them back: all or none, even if killed midway (K8).
 
-What was there is recorded before anything is changed. So whatever is found later, by this process or another one, can
-be brought to one of two ends: all bound, or all as it was.
+The previous drivers are recorded before anything is changed. So a change that was interrupted can be completed later,
+by this process or another one: all members are bound, or all are as they were.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from launcherkit_plugin.model.errors import StepFailed, StepHangs
 
 
 class CheckFree(Protocol):
-    """Knows who holds what."""
+    """Checks that functions aren't in use."""
 
     def __call__(self, addresses: Sequence[PciAddress], *, sure: bool) -> None:
-        """Check that nobody has what is to be taken away.
+        """Check that no pod and no process uses these functions.
 
         Args:
             addresses: functions.
-            sure: whether an unknown holder is an error.
+            sure: fail if it is unknown whether they are in use.
 
         Raises:
             DeviceHeld: a pod or a process has one of them.
-            HoldersUnknown: it is unknown, and ``sure`` is asked for.
+            HoldersUnknown: this can't be determined, and ``sure`` is true.
         """
         ...
 
 
 class Changed(NamedTuple):
-    """What has become of one function."""
+    """The drivers of a function before and after a change; None: no driver."""
 
     address: PciAddress
     before: str | None
     after: str | None
-    """Drivers."""
 
 
 class Settled(NamedTuple):
-    """What has become of a change that was not brought to an end."""
+    """The result of completing an interrupted change."""
 
     record: Record
     end: State | None
-    """``bound``; or None: as it was before. Another state: still on the way there, for the reason in ``error``."""
+    """``bound``, or None if it was undone. Any other state: it is still incomplete, and ``error`` says why."""
     error: LauncherkitError | None = None
 
 
 class Binder:
-    """Changes what is bound to what.
+    """Changes which drivers functions are bound to.
 
     Args:
-        sysfs: does the steps.
-        ledger: keeps what was there before.
-        check_free: is asked before anything is taken from a driver, when nobody else can change it any more.
+        sysfs: performs the steps.
+        ledger: records the previous drivers.
+        check_free: called before a function is taken from its driver, while the locks are held.
     """
 
     def __init__(self, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree) -> None:
@@ -75,24 +74,24 @@ class Binder:
         asked: Sequence[PciAddress] = (),
         by: By = "command",
     ) -> list[Changed]:
-        """Bind some of a group's members to a VFIO driver. What fails is undone.
+        """Bind members of a group to a VFIO driver. If a step fails, all steps are undone.
 
         Args:
-            members: all of the group, but bridges.
-            change: those to be bound; those that already have that driver stay as they are.
-            driver: ``vfio-pci``; where some of the group are on record, theirs.
-            asked: those for whose sake it is done.
+            members: all members of the group except bridges.
+            change: those to bind. One that already has the driver stays as it is.
+            driver: ``vfio-pci``. A record of the group overrides it: a group has one driver.
+            asked: the functions that were asked for; the others are bound because they share the group.
             by: who asks for it.
 
         Raises:
             DeviceHeld: a pod or a process has one of them; nothing was done.
-            StepFailed, StepHangs: a step did; the others are undone, or stay on record to be undone later.
-            UnwritableFile, BadRecord: it can't be put on record; nothing was done.
+            StepFailed, StepHangs: a step failed or hangs. The others are undone, or stay on record to be undone later.
+            UnwritableFile, BadRecord: the record can't be written; nothing was done.
         """
         with self._alone_with(members):
             record = self.ledger.find(members) or Record(min(members), driver, by, (), ())
             driver = record.driver  # one for all of a group
-            # What an earlier process has left half done is done now.
+            # This also completes what an earlier process left incomplete.
             known = {entry.address: entry for entry in record.entries if self.sysfs.exists(entry.address)}
             pending = {entry.address for entry in known.values() if entry.state != "bound"}
             before = {address: self.sysfs.driver(address) for address in sorted({*change, *pending})}
@@ -113,12 +112,12 @@ class Binder:
 
     @contextmanager
     def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Keep everybody else from these functions, until this and all that it has begun has ended."""
+        """Lock these functions until the block and every step that it began have ended."""
         with self.ledger.locked(addresses, seconds) as locks, self.sysfs.holding(locks):
             yield
 
     def _forward_all(self, record: Record, todo: Sequence[PciAddress]) -> None:
-        """Bind all of these, or undo all that is under way."""
+        """Bind all of these, or undo every step of this change."""
         reached: list[PciAddress] = []
         try:
             for address in todo:
@@ -134,11 +133,11 @@ class Binder:
             raise
 
     def restore(self, record: Record) -> list[Changed]:
-        """Give back what is on record, each function to the driver that it had.
+        """Give each function of a record back to the driver that it had.
 
         Raises:
             DeviceHeld, HoldersUnknown: from ``check_free``; nothing was done.
-            StepFailed, StepHangs: a step did; the rest is given back, this stays on record.
+            StepFailed, StepHangs: a step failed or hangs. Its function stays on record; the others are given back.
         """
         addresses = [entry.address for entry in record.entries]
         with self._alone_with([record.leader, *addresses]):
@@ -155,10 +154,10 @@ class Binder:
             return [Changed(address, before[address], after[address]) for address in addresses]
 
     def recover(self, *, wait: bool = True) -> list[Settled]:
-        """Bring what others have left half done to an end. What somebody holds is left as it is.
+        """Complete the changes that other processes left incomplete. A function that is in use is not touched.
 
         Args:
-            wait: for a process that may still be at work on it; otherwise the record is left to that one.
+            wait: whether to wait for a process that may still be working on one; if not, that record is skipped.
 
         Raises:
             BadRecord, UnwritableFile: the ledger can't be read or written.
@@ -168,7 +167,7 @@ class Binder:
         return [settled for record in half_done if (settled := self.finish(record, wait=wait)) is not None]
 
     def finish(self, record: Record, *, wait: bool) -> Settled | None:
-        """Bring one change to its end; None where somebody else has, or is at it and is not waited for.
+        """Complete one change. None if another process has completed it, or is working on it and ``wait`` is false.
 
         Raises:
             BadRecord, UnwritableFile: as `recover`.
@@ -181,18 +180,18 @@ class Binder:
                 return Settled(record, "restoring", busy) if wait else None
             present = self.ledger.find(addresses)
             if present is None or present.is_settled:
-                return None  # whoever was at it has ended it
+                return None  # another process has completed it
             return self._settle(present)
 
     def _settle(self, record: Record) -> Settled:
-        """Nobody is at it any more: we have the locks."""
+        """Complete a change, with its locks held: bind the rest if all are bound by now, else undo it."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
             self.check_free(sorted(pending), sure=True)
         except LauncherkitError as error:
             if any(self.sysfs.driver(address) != record.driver for address in pending):
                 return Settled(record, "restoring", error)
-            pending = set()  # all bound, and in use by now
+            pending = set()  # all are bound, and already in use
         forward = all(
             entry.state != "restoring" and self.sysfs.driver(entry.address) == record.driver
             for entry in record.entries
@@ -211,7 +210,7 @@ class Binder:
         return Settled(record, "restoring" if problem else "bound" if rest else None, problem)
 
     def _entry(self, address: PciAddress, known: Entry | None) -> Entry:
-        """What is there now; or what was there before we came the first time."""
+        """The entry to record: the function's present state, or the one on record if it was changed before."""
         if known is not None:
             return known._replace(state="binding")
         sysfs = self.sysfs
@@ -219,7 +218,7 @@ class Binder:
 
     def _forward(self, address: PciAddress, driver: str) -> None:
         sysfs = self.sysfs
-        # Also with no other driver there: with it no other one comes.
+        # Even if it has no driver: the override keeps other drivers from taking it.
         if sysfs.override(address) != driver:
             sysfs.set_override(address, driver)
         present = sysfs.driver(address)
@@ -233,14 +232,14 @@ class Binder:
             raise _not_verified(
                 address, f"is bound to {sysfs.driver(address) or 'no driver'} after it was offered to {driver}"
             )
-        sysfs.set_power(address, AWAKE)  # only now: vfio-pci allows it to sleep when it takes it
+        sysfs.set_power(address, AWAKE)  # not earlier: vfio-pci allows runtime suspend when it binds the function
 
     def _undo(
         self, record: Record, addresses: Collection[PciAddress], hung: Collection[PciAddress] = ()
     ) -> tuple[Record | None, LauncherkitError | None]:
-        """Give back some functions of a record, the last one first. Those that hang stay on record.
+        """Give back some functions of a record, in reverse order. Those in ``hung`` stay on record.
 
-        Gives the record as it is then, None where nothing is left of it, and the first thing that went wrong.
+        Returns the record of what is left, or None if nothing is, and the first error.
         """
         record = record._replace(
             entries=tuple(
@@ -268,7 +267,7 @@ class Binder:
         return record, failure
 
     def _back(self, entry: Entry, driver: str) -> None:
-        """Undo what we did to one function; what others did to it since stays."""
+        """Undo our change of one function. Later changes by others stay."""
         sysfs, address = self.sysfs, entry.address
         if not sysfs.exists(address):
             return
@@ -280,9 +279,9 @@ class Binder:
         if sysfs.driver(address) == driver:
             sysfs.unbind(address, driver)
         if sysfs.driver(address) is None and entry.driver is not None:
-            # Not by a probe alone: of two drivers that know it, the kernel would take the one that was loaded first.
+            # A probe alone isn't enough: if two drivers match, the kernel picks the one that was loaded first.
             if sysfs.has_driver(entry.driver):
-                with suppress(StepFailed):  # as for one that knew it by an ID that was taken away again
+                with suppress(StepFailed):  # for example, it matched by a dynamic ID that has been removed
                     sysfs.bind(address, entry.driver)
             if sysfs.driver(address) is None:
                 sysfs.probe(address)

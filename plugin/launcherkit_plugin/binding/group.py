@@ -1,4 +1,4 @@
-"""What has to be bound: IOMMU groups, whole (K8), for what was asked for or what the configuration wants."""
+"""Which IOMMU groups have to be bound, each as a whole (K8): those of given functions, or of configured ones."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ VFIO_PCI = "vfio-pci"
 
 
 class GroupPlan(NamedTuple):
-    """One IOMMU group."""
+    """What to bind of an IOMMU group."""
 
     number: int
     asked: tuple[PciAddress, ...]
-    """What was asked for of it."""
+    """The members that were asked for."""
     members: tuple[PciFunction, ...]
     """See `members_to_bind`."""
     change: tuple[PciFunction, ...]
-    """Members that no VFIO driver has. Those with no driver and with pci-stub are among them: a driver could still
-    take the one, and the other can't be handed to a guest."""
+    """Members without a VFIO driver. This includes those with no driver, which another driver could still take, and
+    those with pci-stub, which can't be given to a guest."""
 
     @property
     def addresses(self) -> tuple[PciAddress, ...]:
-        """Those of all members."""
+        """The addresses of all members."""
         return tuple(member.address for member in self.members)
 
 
 def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[GroupPlan, ...]:
-    """The groups of some functions, by number.
+    """The groups of some functions, sorted by number.
 
     Args:
         addresses: functions.
         host: facts about them and about all members of their groups.
 
     Raises:
-        NotOnHost: there is no such function.
-        BindRefused: it is a bridge, or there is no IOMMU.
+        NotOnHost: a function doesn't exist.
+        BindRefused: a function is a bridge, has no IOMMU group, or can't be read.
     """
     errors = Collector()
     asked: dict[int, list[PciAddress]] = {}
@@ -92,9 +92,9 @@ def _plan(number: int, asked: Sequence[PciAddress], host: HostFacts) -> GroupPla
 
 
 def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFunction, ...]:
-    """The members of a group that VFIO drivers must have: all but bridges, and what of the chipset has no driver.
+    """The members of a group that must have a VFIO driver: all except bridges and chipset devices without a driver.
 
-    An ISA bridge without a driver keeps no group from VFIO (V1), and with vfio-pci it could be put to sleep.
+    An ISA bridge without a driver doesn't make a group unviable (V1), and vfio-pci could suspend it.
     """
     known = (host.functions[member] for member in group if member in host.functions)
     return tuple(
@@ -106,16 +106,16 @@ def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFu
 
 
 def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[HostUse]], *, force: bool) -> None:
-    """Refuse where the host itself needs what would be taken from it.
+    """Check that the host itself doesn't need the functions that would be taken from it.
 
     Args:
         plan: a group.
         host: facts about its members.
         uses: from `launcherkit_plugin.binding.in_use.read_uses`.
-        force: what the host uses is taken all the same; what guests may have a part of never is.
+        force: take functions that the host uses; not those with VFs or mdevs, which guests may use.
 
     Raises:
-        BindRefused, SeveralErrors: what is in the way.
+        BindRefused, SeveralErrors: the host needs one of them.
     """
     errors = Collector()
     for member in plan.change:
@@ -128,7 +128,7 @@ def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Seque
 def _in_the_way(
     member: PciFunction, host: HostFacts, uses: Sequence[HostUse], *, force: bool
 ) -> Iterator[tuple[str, str]]:
-    """Why one must stay with its driver, and what to do."""
+    """Why a function must keep its driver, and the remedy."""
     detail = host.details.get(member.address)
     if detail is not None and (detail.virtfns or detail.sriov_numvfs):
         yield (
@@ -152,7 +152,7 @@ def _in_the_way(
 
 
 def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
-    """T2: what it is used for isn't known either."""
+    """Of a function that can't be read, it is unknown whether the host uses it (T2)."""
     return BindRefused(
         f"{address} can't be read: {host.unknown[address]}",
         "Fix what keeps it from being read; the kernel's log (dmesg) may say more.",
@@ -161,22 +161,22 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
 
 
 def not_on_host(address: PciAddress) -> NotOnHost:
-    """There is no such function."""
+    """The error for an address without a function."""
     return NotOnHost(
         f"{address} is not on this host", "`lspci -D` lists the addresses that there are.", device=str(address)
     )
 
 
 class Task(NamedTuple):
-    """Functions to be bound with their group, or one that has none."""
+    """Functions to bind together with their IOMMU group; or a single function that has no group."""
 
     asked: tuple[PciAddress, ...]
     state: tuple[tuple[PciAddress, str | None], ...]
-    """The members with their drivers: where something has changed, another attempt is worth while at once."""
+    """The members and their drivers. When this changes, the next attempt needs no pause."""
 
     @property
     def key(self) -> PciAddress:
-        """By which it is known from one look to the next."""
+        """Identifies the task from one scan to the next."""
         return self.state[0][0]
 
 
@@ -185,14 +185,14 @@ def wanted_functions(
     match: Callable[[PciFunction], PciRule | None],
     wants: Callable[[PciRule], bool] = lambda rule: rule.bind,
 ) -> dict[PciAddress, PciRule]:
-    """The functions of rules with ``bind``, and their siblings in the same slots (S1), with the rule.
+    """The functions of rules with ``bind`` and their siblings in the same slot (S1), each with its rule.
 
     VFs of vGPU cards keep their own driver (G4).
 
     Args:
-        host: facts.
-        match: the rule that a function falls under, if any.
-        wants: which rules count.
+        host: facts about all functions.
+        match: returns the rule that applies to a function, if any.
+        wants: selects the rules.
     """
     found: dict[PciAddress, PciRule] = {}
     for address, function in host.functions.items():
@@ -211,7 +211,7 @@ def wanted_functions(
 
 
 def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
-    """The groups of what is wanted that have a member without a VFIO driver, by their first member."""
+    """The groups of these functions in which a member lacks a VFIO driver."""
     asked: dict[tuple[PciFunction, ...], list[PciAddress]] = {}
     for address in sorted(wanted):
         function = host.functions[address]
@@ -226,7 +226,10 @@ def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
 
 
 def unwanted(records: Iterable[Record], wanted: Collection[PciAddress]) -> list[Record]:
-    """What the configuration had bound, and no longer wants. What a command has bound is the operator's."""
+    """The records of functions that were bound by configuration and aren't in ``wanted`` any more.
+
+    Functions that a command bound stay bound: that was the operator's decision.
+    """
     return [
         record
         for record in records
@@ -235,7 +238,7 @@ def unwanted(records: Iterable[Record], wanted: Collection[PciAddress]) -> list[
 
 
 def as_bound(host: HostFacts, addresses: Collection[PciAddress], driver: str) -> HostFacts:
-    """The host as it will be once functions are bound to a VFIO driver: they are awake, and their groups have nodes."""
+    """The host as it will be once these functions are bound to a VFIO driver: awake, with the nodes of their groups."""
     if not addresses:
         return host
     functions = {address: host.functions[address]._replace(driver=driver) for address in addresses}
@@ -253,7 +256,7 @@ def as_bound(host: HostFacts, addresses: Collection[PciAddress], driver: str) ->
 
 
 def work_key(address: PciAddress, host: HostFacts) -> str:
-    """The key of work on a function's group (K9)."""
+    """The key under which work on a function's group is serialised (K9)."""
     return group_key(address, group_of(address, host))
 
 

@@ -1,4 +1,4 @@
-"""What the daemon does to one IOMMU group, in a thread of `launcherkit_plugin.host.guarded.Guarded`, and its report."""
+"""Binding an IOMMU group, and giving it back, in a thread of `launcherkit_plugin.host.guarded.Guarded`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Done(NamedTuple):
     error: LauncherkitError | None = None
 
     def report(self, reporter: Reporter) -> None:
-        """Log it, count it, and make an Event of it."""
+        """Log it, count it, and publish an Event."""
         about = ", ".join(map(str, self.functions))
         if self.error is not None:
             reporter.metrics.bound(self.action, "refused" if _is_refusal(self.error) else "failed")
@@ -55,10 +55,10 @@ class GroupWork:
     """Binds groups to vfio-pci, and gives them back. Its methods block.
 
     Args:
-        host: facts are read from.
+        host: facts are read from here.
         ledger: the records of what was bound.
-        sysfs: makes what does the steps; each group has its own.
-        open_nodes: reads which processes have which nodes open, of VFIO's and of those that it is given.
+        sysfs: returns a new object that performs the steps; each group needs its own.
+        open_nodes: reads which processes have device nodes open: VFIO's, and those passed to it.
         proc: where the host's proc file system is mounted.
     """
 
@@ -73,7 +73,7 @@ class GroupWork:
     ) -> None:
         self.ledger = ledger
         self.usage: Usage = NO_USAGE
-        """By the newest look: what is under way goes by it, too."""
+        """From the latest turn of the loop. Work in progress uses the newest value, too."""
         self._host = host
         self._sysfs = sysfs
         self._open_nodes = open_nodes
@@ -81,13 +81,13 @@ class GroupWork:
         self._load = modprobe if os.path.realpath(sysfs().root) == "/" else no_modprobe
 
     def bind(self, asked: tuple[PciAddress, ...]) -> Done:
-        """Bind the group of some functions because the configuration says so."""
+        """Bind the groups of some functions, as the configuration says."""
         return self._bind(asked, self._holders())
 
     def bind_for(self, asked: tuple[PciAddress, ...], resource: str, ids: Collection[str]) -> Done:
-        """Bind the group of some functions for a pod that is getting devices of a resource."""
+        """Bind the groups of some functions for a pod to which devices of a resource are being allocated."""
 
-        def check(addresses: Sequence[PciAddress], *, sure: bool) -> None:  # noqa: ARG001  # it always is
+        def check(addresses: Sequence[PciAddress], *, sure: bool) -> None:  # noqa: ARG001  # unknown is always an error
             self._check_unused(addresses, _of_others(self.usage, resource, ids))
 
         return self._bind(asked, check)
@@ -109,11 +109,11 @@ class GroupWork:
         return Done("bind", asked, changed)
 
     def restore(self, record: Record) -> Done:
-        """Give back what is on record; what was left half done is brought to one of its two ends."""
+        """Give back the functions of a record; an interrupted change is completed instead."""
         return self._restore(record, self._holders())
 
     def restore_for(self, record: Record, resource: str, ids: Collection[str]) -> Done:
-        """The same for a container that is getting devices of a resource."""
+        """The same for a container to which devices of a resource are being allocated."""
         return self._restore(
             record, Holders(self._host, lambda: _of_others(self.usage, resource, ids), self._open_nodes)
         )
@@ -134,7 +134,7 @@ class GroupWork:
         return Holders(self._host, lambda: self.usage, self._open_nodes)
 
     def _check_unused(self, addresses: Sequence[PciAddress], others: Usage) -> None:
-        """Before functions are taken from their host drivers for a pod: what is unknown counts as in use (T2).
+        """Check that functions can be taken from their host drivers for a pod; unknown counts as in use (T2).
 
         Raises:
             DeviceHeld, HoldersUnknown: see `launcherkit_plugin.binding.binder.CheckFree`.
@@ -160,7 +160,7 @@ class GroupWork:
 
 
 def _of_others(usage: Usage, resource: str, ids: Collection[str]) -> Usage:
-    """What pods have besides these devices. Reservations are our own, and K3 has decided on them."""
+    """The devices that pods hold, without these and without reservations: K3 has already been checked for those."""
     held = {
         name: {
             device: holder

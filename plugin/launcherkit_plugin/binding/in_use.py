@@ -1,4 +1,4 @@
-"""Who uses a function: a pod, a process, or the host itself; nothing is taken away from them (K8)."""
+"""Who uses a function: a pod, a process, or the host itself. A function in use is never taken away (K8)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Holders:
-    """Looks who holds what: a `launcherkit_plugin.binding.binder.CheckFree`.
+    """Checks that no pod and no process uses functions: a `launcherkit_plugin.binding.binder.CheckFree`.
 
     Args:
-        host: facts are read from when it is asked.
-        usage: gives what the kubelet says.
-        open_nodes: gives what processes have open.
-        unknown_is_free: what is unknown counts as free.
+        host: facts are read from here at each check.
+        usage: returns which pod holds which device.
+        open_nodes: returns which process has which device node open.
+        unknown_is_free: never raise HoldersUnknown.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Holders:
 
 
 def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, nodes: OpenNodes) -> Iterator[str]:
-    """Who has what of some functions, in words.
+    """Sentences that say who uses some functions.
 
     Args:
         addresses: functions.
@@ -99,11 +99,11 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
 
 
 def by_address(usage: Usage, uuids: Mapping[str, str]) -> Usage:
-    """Usage with the addresses of cards whose IDs are UUIDs, as NVIDIA's device plugin and ours have them.
+    """Usage with UUIDs of cards replaced by addresses. NVIDIA's device plugin and ours use UUIDs as device IDs.
 
     Args:
         usage: which pod holds which device.
-        uuids: the addresses of cards.
+        uuids: from UUID to address.
     """
     held = {
         name: {uuids.get(without_replica(device), device): holder for device, holder in devices.items()}
@@ -113,7 +113,7 @@ def by_address(usage: Usage, uuids: Mapping[str, str]) -> Usage:
 
 
 def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
-    """With these functions, whoever has one of them may have the others: those of their groups and slots."""
+    """These functions and those of their groups and slots: whoever uses one of them may use the others."""
     near = set(addresses)
     for function in [host.functions[address] for address in near if address in host.functions]:
         if function.iommu_group is not None:
@@ -124,7 +124,7 @@ def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
 
 
 def _address(device: str) -> PciAddress | None:
-    """The address that a device ID is, ours and that of other plugins."""
+    """The address in a device ID, of ours or of another plugin; None if the ID is no address."""
     try:
         return PciAddress.parse(without_replica(device))
     except ValueError:
@@ -132,7 +132,7 @@ def _address(device: str) -> PciAddress | None:
 
 
 _PROC_BYTES = 1 << 24
-"""The most that is read of a file; the mounts of a node with thousands of pods are a megabyte."""
+"""The most that is read of a file. ``mountinfo`` of a node with thousands of pods has a megabyte."""
 
 _IFF_UP = 1
 
@@ -143,14 +143,14 @@ class HostUse(NamedTuple):
     text: str
     """``nvme0n1p2 is mounted at /srv``."""
     by_guests: bool = False
-    """Guests may have a part of it; nobody can take that away, however much they want to."""
+    """Guests may use a part of it, such as an mdev; then not even ``--force`` takes it away."""
 
 
 def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[HostUse, ...]]:
-    """What each function is used for; nothing for one that is idle.
+    """What the host uses each function for; an empty tuple for an idle one.
 
     Args:
-        root: where the host's ``sys/`` is.
+        root: the directory that contains the host's ``sys``.
         proc: where its proc file system is mounted.
         addresses: functions.
     """
@@ -159,7 +159,7 @@ def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[Pci
 
 
 def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[HostUse]:
-    """What can't be read may be in use (T2)."""
+    """The uses of one function. If something can't be read, that counts as a use (T2)."""
     looks: tuple[tuple[Callable[[], Iterator[str]], bool], ...] = (
         (lambda: _networks(tree, address), False),
         (lambda: _disks(tree, proc, address), False),
@@ -174,7 +174,7 @@ def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[HostUse]:
 
 
 def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
-    """Interfaces that are up. Without a class of networks its own directory still names them."""
+    """Interfaces that are up. The function's own directory lists them even where ``sys/class/net`` is missing."""
     device = f"sys/bus/pci/devices/{address}/net"
     own = {name: f"{device}/{name}" for name in tree.names(device)}
     places = own | {name: f"sys/class/net/{name}" for name in _below(tree, "sys/class/net", f"/{address}/")}
@@ -187,7 +187,7 @@ def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
 
 
 def _disks(tree: Tree, proc: str, address: PciAddress) -> Iterator[str]:
-    """Block devices, partitions too, that are mounted, swapped to, or part of something larger."""
+    """Block devices and partitions that are mounted, used as swap, or part of another device (RAID, LVM)."""
     blocks = _blocks(tree, address)
     if not blocks:
         return
@@ -206,7 +206,7 @@ def _disks(tree: Tree, proc: str, address: PciAddress) -> Iterator[str]:
 
 def _blocks(tree: Tree, address: PciAddress) -> list[str]:
     found = _below(tree, "sys/class/block", f"/{address}/")
-    # With multipath a namespace of NVMe is not below its controller, but below the subsystem that the controller is in.
+    # With multipath, an NVMe namespace is not below its controller but below the controller's subsystem.
     for controller in tree.names(f"sys/bus/pci/devices/{address}/nvme"):
         for subsystem in tree.names("sys/class/nvme-subsystem"):
             if controller in tree.names(f"sys/class/nvme-subsystem/{subsystem}"):
@@ -215,7 +215,7 @@ def _blocks(tree: Tree, address: PciAddress) -> list[str]:
 
 
 def _below(tree: Tree, directory: str, part: str) -> list[str]:
-    """The entries of a class whose devices lie below some other: their links lead through it."""
+    """The entries of a class directory whose links contain ``part``: their devices are below that one."""
     return [name for name in tree.names(directory) if part in (tree.link(f"{directory}/{name}") or "")]
 
 
@@ -227,9 +227,9 @@ def _mdevs(tree: Tree, address: PciAddress) -> Iterator[str]:
 
 
 def _mounts(proc: str) -> dict[str, str]:
-    """Where what is mounted, by ``major:minor`` and by the name of its device: btrfs has numbers of its own.
+    """The host's mount points, from ``mountinfo`` of process 1, by ``major:minor`` and by device path.
 
-    Those of process 1 are the host's.
+    The path is needed because btrfs reports anonymous device numbers.
 
     Raises:
         UnreadableFile: it is unknown what is mounted.
@@ -252,12 +252,12 @@ def _mounts(proc: str) -> dict[str, str]:
 
 
 def _swapped(proc: str) -> set[str]:
-    """The devices that are swapped to, by path; a kernel without swap has no such file."""
+    """The paths of the swap devices. A kernel without swap has no ``swaps`` file."""
     return {line.split()[0] for line in (_lines(f"{proc}/swaps") or [])[1:] if line.strip()}
 
 
 def _lines(path: str) -> list[str] | None:
-    """A file of proc comes a page at a time, so it is read to its end. None where it isn't there.
+    """The lines of a file of proc, which the kernel gives a page at a time; None if there is no such file.
 
     Raises:
         UnreadableFile: it is there and can't be read.

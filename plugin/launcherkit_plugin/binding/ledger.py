@@ -1,7 +1,8 @@
-"""The record of what was there before something was bound, so that it can be given back, whatever was killed (K8).
+"""The records of what functions were bound to before, so that they can be given back even after a crash (K8).
 
-A file for each group that was bound, in a folder below ``/run``: none of it means anything after the next boot. A file
-is replaced by rename, and written to disk before what it says is done. Beside them lies a lock for each function.
+There is a file for each bound group, in a folder below ``/run``, for records mean nothing after a reboot. A file is
+replaced by rename, and synced to disk before the change that it describes. Beside the records are lock files, one for
+each function.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from launcherkit_plugin.model.errors import BadRecord, StepHangs
 T = TypeVar("T")
 
 State: TypeAlias = Literal["binding", "bound", "restoring"]
-"""What was going on with a function when the record was written: on the way to VFIO, there, on the way back."""
+"""The state of a function when the record was written: being bound to VFIO, bound, being given back."""
 
 By: TypeAlias = Literal["command", "configuration"]
 
@@ -34,7 +35,7 @@ _VERSION = 1
 
 
 class Entry(NamedTuple):
-    """One function, and what was there before."""
+    """One function, and its state before the change."""
 
     address: PciAddress
     driver: str | None
@@ -42,24 +43,24 @@ class Entry(NamedTuple):
     """The content of ``driver_override``."""
     state: State
     power: Power = Power(None, None)
-    """How its power could be saved."""
+    """Its power management."""
 
 
 class Record(NamedTuple):
-    """What was bound together."""
+    """Functions that were bound together."""
 
     leader: PciAddress
     """The first member of the group, after which the file is named."""
     driver: str
-    """That it was bound to."""
+    """The driver that they were bound to."""
     by: By
     asked: tuple[PciAddress, ...]
-    """What was asked for; the rest came along with its group."""
+    """The functions that were asked for; the others were bound because they share the group."""
     entries: tuple[Entry, ...]
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing was going on."""
+        """Whether no change was in progress."""
         return all(entry.state == "bound" for entry in self.entries)
 
 
@@ -67,8 +68,8 @@ class Ledger:
     """The records below a folder.
 
     Args:
-        folder: made when something is written.
-        boot: which boot of the machine this is; records of another one are void.
+        folder: created on the first write.
+        boot: the ID of this boot; records of other boots are void.
     """
 
     def __init__(self, folder: str, boot: str) -> None:
@@ -76,7 +77,7 @@ class Ledger:
         self._boot = boot
 
     def records(self) -> list[Record]:
-        """All records, by address.
+        """All records, sorted by address.
 
         Raises:
             BadRecord: one can't be read.
@@ -84,7 +85,7 @@ class Ledger:
         return [record for name in self._names() if (record := self._read(name)) is not None]
 
     def find(self, addresses: Iterable[PciAddress]) -> Record | None:
-        """The record that has one of these functions."""
+        """The record that contains one of these functions."""
         wanted = set(addresses)
         for record in self.records():
             if any(entry.address in wanted for entry in record.entries):
@@ -92,7 +93,7 @@ class Ledger:
         return None
 
     def write(self, record: Record) -> None:
-        """Keep a record, in the place of the one of its leader.
+        """Write a record; it replaces the previous one of its leader.
 
         Raises:
             UnwritableFile: it can't be written.
@@ -101,12 +102,12 @@ class Ledger:
         write_atomically(self._path(record), _dump(record, self._boot), mode=0o600)
 
     def remove(self, record: Record) -> None:
-        """Forget a record."""
+        """Remove a record."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(record))
 
     def remove_void(self) -> None:
-        """Forget the records of other boots."""
+        """Remove the records of other boots."""
         for name in self._names():
             if self._read(name) is None:
                 with suppress(FileNotFoundError):
@@ -114,19 +115,19 @@ class Ledger:
 
     @contextmanager
     def locked(self, addresses: Iterable[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[tuple[int, ...]]:
-        """Keep everybody else from these functions; gives the open files that hold the locks.
+        """Lock these functions; yields the file descriptors that hold the locks.
 
         A process that inherits them holds the locks too, until it has ended.
 
         Raises:
-            StepHangs: somebody else has one of them for longer than ``seconds``.
-            UnwritableFile: the locks can't be made.
+            StepHangs: another process holds one of the locks for longer than ``seconds``.
+            UnwritableFile: a lock file can't be created.
         """
         self._make()
         deadline = time.monotonic() + seconds
         files: list[int] = []
         try:
-            for address in sorted(set(addresses)):  # in one order, so that two never wait for each other
+            for address in sorted(set(addresses)):  # everybody locks in this order, so there is no deadlock
                 path = os.path.join(self._folder, f"{address}.lock")
                 try:
                     files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -170,7 +171,7 @@ class Ledger:
             return []
 
     def _read(self, name: str) -> Record | None:
-        """None where it is of another boot, or has just gone."""
+        """One record; None if it is of another boot or has just been removed."""
         path = os.path.join(self._folder, name)
         try:
             with open(path, "rb") as file:
@@ -212,7 +213,7 @@ def _load(document: Any) -> tuple[str, Record]:
     """The boot and the record.
 
     Raises:
-        ValueError: it is not one of ours, and why.
+        ValueError: it isn't a valid record.
     """
     version = _in(document, "", "version")
     if version != _VERSION:
@@ -253,7 +254,7 @@ def _list(document: Any, key: str) -> list[Any]:
 
 
 def _named(where: str, parse: Callable[[Any], T], value: Any) -> T:
-    """A value, or an error that says which one it is."""
+    """Parse a value; an error names its place."""
     try:
         return parse(value)
     except ValueError as problem:
@@ -267,7 +268,7 @@ def _address(value: Any) -> PciAddress:
 
 
 def _driver(value: Any) -> str | None:
-    """A name that is one component of a path, for it becomes one."""
+    """The name of a driver, or None. It must be a single path component: it is used as one."""
     if value is not None and (not isinstance(value, str) or value in ("", ".", "..") or set("/\0\n") & set(value)):
         raise ValueError(f"{shown(value)} is not the name of a driver")
     return value

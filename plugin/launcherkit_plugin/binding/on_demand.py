@@ -1,6 +1,6 @@
-"""Binding on demand: functions stay with their drivers, and are bound when a VM gets one (K8).
+"""Binding on demand: functions keep their drivers until one is allocated to a VM, and are bound then (K8).
 
-They are given back at once when a container gets one (K10).
+When one is allocated to a container, they are given back at once (K10).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
-"""For how long a device that could not be bound is Unhealthy, so that the next pod gets another one; sooner available
-where a driver has changed meanwhile."""
+"""How long a device is Unhealthy after binding it failed, so that the next pod gets another one. The pause ends early
+when a driver has changed."""
 
 
 class OnDemandBinding:
     """A `launcherkit_plugin.devices.pci.BindsOnDemand` and `launcherkit_plugin.devices.container.GivesBack`.
 
     Args:
-        match: the rule that a function falls under, if any.
-        work: binds groups.
-        guarded: does it, group by group.
-        reporter: takes what was done and what failed.
+        match: returns the rule that applies to a function, if any.
+        work: binds groups and gives them back.
+        guarded: runs that work, one at a time for each group.
+        reporter: receives successes and failures.
         clock: seconds, monotonic.
     """
 
@@ -74,14 +74,14 @@ class OnDemandBinding:
         self._tasks: Mapping[PciAddress, Task] = {}
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._ending: set[asyncio.Task[Done]] = set()
-        """Reports that outlast who waited for them."""
+        """Tasks that report work; they outlast a caller that stops waiting."""
         self._stuck: dict[PciAddress, Problem] = {}
         self._on_record: Mapping[PciAddress, Record] = {}
         self._failed: set[PciAddress] = set()
-        """What was bound in vain: an Allocate failed on another group of its card."""
+        """Functions of failed Allocates: a group was bound, then another group of the card failed."""
 
     def look(self, host: HostFacts) -> None:
-        """Take note of what rules want bound on demand."""
+        """Determine which functions are to be bound on demand."""
         if host is not self._host:
             self._host = host
             self._wanted = wanted_functions(host, self._match, lambda rule: rule.on_demand is not None)
@@ -105,7 +105,7 @@ class OnDemandBinding:
         return as_bound(host, bound, VFIO_PCI), problems
 
     def _refusal(self, task: Task, host: HostFacts) -> Problem | None:
-        """Why a group could not be bound now, as far as that can be told without a look at the host."""
+        """Why a group can't be bound now, as far as the facts tell; the host is not read again."""
         if (hanging := self._guarded.hanging(work_key(task.asked[0], host))) is not None:
             return Problem("failed", hanging)
         if self._attempts.rests(task.key, self._clock(), task.state):
@@ -118,7 +118,7 @@ class OnDemandBinding:
             return Problem("no-group" if function.iommu_group is None else "not-viable", error.message)
         return None
 
-    # When a pod gets one
+    # Allocated to a VM
 
     async def bind(self, resource: str, devices: Sequence[Device], seconds: float) -> None:
         """See `launcherkit_plugin.devices.pci.BindsOnDemand`."""
@@ -137,14 +137,14 @@ class OnDemandBinding:
             raise self._failure(resource, asked, seconds, done)
 
     def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
-        """Functions by the key of their group's work."""
+        """The functions of each group, by the key of its work."""
         found: dict[str, list[PciAddress]] = {}
         for address in dict.fromkeys(functions):
             found.setdefault(work_key(address, self._host), []).append(address)
         return {key: tuple(addresses) for key, addresses in found.items()}
 
     async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
-        """None where it hasn't ended in time; it may come to pass later, and is given back then."""
+        """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then."""
         await self._guarded.quiet([key], max(deadline - self._clock(), 0.0))
         left = max(deadline - self._clock(), 0.0)
         begun = self._guarded.begin(key, what, work, left)
@@ -191,7 +191,7 @@ class OnDemandBinding:
             resource=resource,
         )
 
-    # When a container gets it
+    # Allocated to a container
 
     def stays(self, address: PciAddress) -> Problem | None:
         """See `launcherkit_plugin.devices.container.GivesBack`."""
@@ -209,7 +209,7 @@ class OnDemandBinding:
     async def give_back(
         self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
     ) -> None:
-        """See `launcherkit_plugin.devices.container.GivesBack`. What goes along with a card goes back with it."""
+        """See `launcherkit_plugin.devices.container.GivesBack`. A card's siblings are given back with it."""
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
         for record in self._work.ledger.records():
@@ -226,8 +226,7 @@ class OnDemandBinding:
                 raise GivingBackTooSlow(
                     f"{resource}: giving {who} back to its driver has taken longer than {seconds:.0f} s",
                     "The driver is slow to take it over: see `dmesg` on the node. The next pod finds it with its "
-                    "driver; "
-                    "a larger bindSeconds in the configuration allows more time.",
+                    "driver; a larger bindSeconds in the configuration allows more time.",
                     device=who,
                     resource=resource,
                 )
@@ -239,10 +238,10 @@ class OnDemandBinding:
                     resource=resource,
                 )
 
-    # When nobody needs it any more
+    # No longer needed
 
     def grace(self, record: Record) -> float | None:
-        """For how many seconds nobody must have had what is on record before it is given back; None: it stays."""
+        """How many seconds the functions of a record must be unused before they are given back; None: never."""
         if self._failed & {entry.address for entry in record.entries}:
             return 0.0
         rules = (self._wanted.get(address) for address in record.asked)
@@ -252,7 +251,7 @@ class OnDemandBinding:
         return max((demand.grace_seconds for demand in demands), default=0.0)
 
     def given_back(self, done: Done) -> None:
-        """Take note of what has become of that."""
+        """Note the result of giving something back."""
         self._failed.difference_update(done.functions)
         for address in done.functions:
             self._stuck.pop(address, None)
@@ -261,11 +260,11 @@ class OnDemandBinding:
             self._stuck.update(dict.fromkeys(done.functions, problem))
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Take note of what is on record, and forget the rest."""
+        """Note the records that exist, and forget everything about other functions."""
         self._on_record = {entry.address: record for record in records for entry in record.entries}
         self._stuck = {address: problem for address, problem in self._stuck.items() if address in self._on_record}
 
     def taken(self, record: Record) -> None:
-        """A pod has it: what kept it from being given back doesn't matter any more."""
+        """Note that a pod has these functions: earlier failures to give them back don't matter any more."""
         for entry in record.entries:
             self._stuck.pop(entry.address, None)

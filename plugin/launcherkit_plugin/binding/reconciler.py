@@ -1,4 +1,4 @@
-"""Binding by configuration: what rules with ``bind`` want is bound, what they want no longer is given back (K8)."""
+"""Binding by configuration: functions of rules with ``bind`` are bound, and given back when no rule applies (K8)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""What fails is tried again after a pause that doubles; sooner where a driver has changed meanwhile."""
+"""Pauses between attempts; they double. A pause ends early when a driver has changed."""
 
 LATE_SECONDS = 30.0
-"""After which a group on its way is reported as late. A large GPU takes some ten seconds; a step that takes longer than
-`launcherkit_plugin.host.drivers.STEP_SECONDS` is given up."""
+"""After this time, work on a group is reported as late. A large GPU takes about ten seconds; a step that takes longer
+than `launcherkit_plugin.host.drivers.STEP_SECONDS` is abandoned."""
 
 
 class BindingReconciler:
     """A `launcherkit_plugin.devices.provider.Reconciler`, and a `launcherkit_plugin.devices.pci.BindingProblems`.
 
     Args:
-        match: the rule that a function falls under, if any.
-        work: binds groups, and gives them back.
-        guarded: does it, group by group.
-        reporter: takes what was done and what failed.
-        on_demand: binds what rules want bound on demand; None where none does.
+        match: returns the rule that applies to a function, if any.
+        work: binds groups and gives them back.
+        guarded: runs that work, one at a time for each group.
+        reporter: receives successes and failures.
+        on_demand: binding on demand; None if no rule asks for it.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class BindingReconciler:
         self._idle: dict[str, float] = {}
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """Whether the details of a function have to be read."""
         rule = None if function.is_bridge_by_class else self._match(function)
         return rule is not None and (rule.bind or rule.on_demand is not None)
 
     def problem(self, address: PciAddress) -> Problem | None:
-        """What kept a function from being bound."""
+        """Why a function could not be bound; None if nothing failed."""
         return self._problems.get(address)
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
@@ -95,7 +95,7 @@ class BindingReconciler:
         return begun
 
     def _needless(self, records: Sequence[Record], host: HostFacts, usage: Usage, now: float) -> list[Record]:
-        """What nobody has had for as long as its rule says; what no rule wants may go at once."""
+        """Those records whose functions have been unused for the grace time of their rule; it is 0 without a rule."""
         if self._on_demand is None:
             return list(records)
         if not usage.known:
@@ -134,11 +134,11 @@ class BindingReconciler:
     def _is_due(self, key: PciAddress, state: tuple[tuple[PciAddress, str | None], ...], now: float) -> bool:
         if self._attempts.rests(key, now, state):
             return False
-        self._attempts.failed(key, now, state=state)  # until it has come off
+        self._attempts.failed(key, now, state=state)  # unless it succeeds
         return True
 
     def _forget(self, todo: Sequence[Task], records: Sequence[Record]) -> None:
-        """What needs no more attempts."""
+        """Forget the attempts and problems of functions that need no work any more."""
         self._attempts.keep({task.key for task in todo} | {record.leader for record in records})
         open_still = {address for task in todo for address in task.asked}
         self._problems = {address: problem for address, problem in self._problems.items() if address in open_still}
@@ -162,6 +162,6 @@ def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | 
 
 
 def _is_held(record: Record, host: HostFacts, usage: Usage) -> bool:
-    """Whether a pod has any of it."""
+    """Whether a pod has one of its functions."""
     addresses = [entry.address for entry in record.entries]
     return next(holders_of(addresses, host, usage, OpenNodes({})), None) is not None

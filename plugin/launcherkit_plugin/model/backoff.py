@@ -28,13 +28,13 @@ class Backoff:
         self._failed: dict[Hashable, _Failure] = {}
 
     def failed(self, key: Hashable, now: float, why: str = "", state: object = None) -> float:
-        """An attempt failed; gives the pause, in seconds.
+        """Note that an attempt failed; returns the pause, in seconds.
 
         Args:
             key: what was attempted.
             now: seconds on a monotonic clock.
-            why: given back by `why` for as long as the pause lasts.
-            state: what the attempt depends on; once that has changed, the next one needs no pause.
+            why: returned by `why` as long as the pause lasts.
+            state: what the attempt depends on; once it has changed, the next attempt needs no pause.
         """
         before = self._failed.get(key)
         again = before is not None and before.state == state
@@ -43,7 +43,7 @@ class Backoff:
         return pause
 
     def succeeded(self, key: Hashable) -> None:
-        """An attempt succeeded."""
+        """Note that an attempt succeeded."""
         self._failed.pop(key, None)
 
     def rests(self, key: Hashable, now: float, state: object = None) -> bool:

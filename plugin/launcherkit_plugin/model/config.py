@@ -8,15 +8,15 @@ from launcherkit.model.policy import Siblings
 from launcherkit.model.value import NamedTuple
 
 Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
-"""What is advertised without a rule: NVIDIA's display and 3D controllers; every display controller and accelerator;
-everything. Never what isn't bound to a VFIO driver."""
+"""What is advertised without a rule: ``nvidia``: NVIDIA's display and 3D controllers; ``gpu``: every display controller
+and accelerator; ``all``: everything. Only functions that are bound to a VFIO driver."""
 
 NodeChoice: TypeAlias = Literal["auto", "group", "cdev", "both"]
-"""Which device nodes a container gets (V2): ``auto`` gives those of the groups where they are there, else VFIO's
-character devices; ``both`` gives both where the node has iommufd, else those of the groups."""
+"""Which device nodes a container gets (V2): ``auto``: those of the groups if they exist, else VFIO's character devices;
+``both``: both if the node has iommufd, else those of the groups."""
 
 Mode: TypeAlias = Literal["static", "dynamic"]
-"""vGPU: what exists is advertised, or what could be made (G1)."""
+"""Which vGPUs are advertised (G1): ``static``: those that exist; ``dynamic``: those that could be created."""
 
 CardUse: TypeAlias = Literal["vm", "kata", "container"]
 """Who gets a card: a VM whose launcher runs in the pod, Kata's VM around the pod, or a container of the pod."""
@@ -25,21 +25,21 @@ Use: TypeAlias = CardUse | Literal["any"]
 """``any``: whichever asks first (K10)."""
 
 ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]
-"""How a container gets a card that has its host driver: NVIDIA's runtime reads a variable; the vendor's CDI files have
-a name for it; or its device nodes are given."""
+"""How a container gets a card with its host driver: by a variable that NVIDIA's runtime reads, by a name from the
+vendor's CDI files, or by its device nodes."""
 
 CdiNames: TypeAlias = Literal["uuid", "index"]
-"""What the vendor's CDI files call cards."""
+"""By what the vendor's CDI files name cards."""
 
 SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 """Which cards' replicas a container should get: see `Sharing`."""
 
 GiveBack: TypeAlias = Literal["always", "never"]
-"""Whether what was bound on demand is given back to its driver once nobody needs it."""
+"""Whether functions that were bound on demand are given back to their drivers once nobody needs them."""
 
 PageChoice: TypeAlias = Literal["auto", "token", "off"]
-"""Who gets the page of the node: where the metrics listen on loopback whoever is there and elsewhere nobody; who has a
-token that the cluster finds good; nobody."""
+"""Who may see the page of the node: ``auto``: everybody on the node if metrics are served on loopback, else nobody;
+``token``: who has a token that the cluster accepts; ``off``: nobody."""
 
 PAGE: tuple[PageChoice, ...] = ("auto", "token", "off")
 
@@ -65,12 +65,12 @@ class Selector(NamedTuple):
 
 
 class OnDemand(NamedTuple):
-    """The functions stay with their drivers until a device is allocated, and are bound to vfio-pci then (K8)."""
+    """Functions keep their drivers until a device is allocated, and are bound to vfio-pci then (K8)."""
 
     bind_seconds: float = 30.0
-    """The longest that Allocate may wait for that; the kubelet gives up a claim after 45 s."""
+    """How long Allocate may wait for that. The kubelet gives up a claim after 45 s."""
     grace_seconds: float = 60.0
-    """For how long nobody must hold them before they are given back."""
+    """How long they must be unused before they are given back."""
     give_back: GiveBack = "always"
 
 
@@ -80,15 +80,15 @@ class ContainerUse(NamedTuple):
     by: ContainerBy | None = None
     """None: ``environment`` for NVIDIA's cards, ``nodes`` for others."""
     nodes: tuple[str, ...] = ()
-    """Device nodes that they get beside those of the card."""
+    """Device nodes that they get in addition to those of the card."""
     cdi_kind: str = "nvidia.com/gpu"
     cdi_names: CdiNames = "uuid"
     pass_nodes: bool = False
-    """By ``environment``: the nodes of the card too."""
+    """With ``environment``: they also get the device nodes of the card."""
 
 
 class Sharing(NamedTuple):
-    """Containers share each card, as many as there are replicas of it."""
+    """Containers share each card; it has as many users as replicas."""
 
     replicas: int
     rename: bool = False
@@ -96,69 +96,69 @@ class Sharing(NamedTuple):
     one_a_request: bool = False
     """A container that requests more than one is refused."""
     policy: SharingPolicy = "distributed"
-    """``distributed``: a container should get replicas of the cards of which the fewest are taken; ``packed``: of which
-    the most are, so that other cards stay whole for VMs."""
+    """Which cards a container should preferably get: ``distributed``: those with the fewest users; ``packed``: those
+    with the most, so that other cards stay free for VMs."""
 
 
 class PciRule(NamedTuple):
-    """Functions that are advertised as one resource, or with ``name`` None as one resource a model (K6)."""
+    """Functions that are advertised as one resource; if ``name`` is None, as one resource for each model (K6)."""
 
     select: tuple[Selector, ...]
-    """Any of them."""
+    """A function must match any of these."""
     exclude: tuple[Selector, ...] = ()
     name: str | None = None
     """``nvidia.com/GA102``."""
     siblings: Siblings = "slot"
-    """Which siblings a device has (S1); must be the same for the reader in the pod."""
+    """Which siblings a device has (S1). The reader in the pod must use the same policy."""
     list_siblings: bool = False
     """The siblings are listed in the variable too, for readers without sysfs (K2)."""
     prefix: str = "PCI_RESOURCE"
-    """Of the variable (E1)."""
+    """The beginning of the variable's name (E1)."""
     bind: bool = False
     """The functions, with their groups, are bound to vfio-pci (K8)."""
     companion: bool = False
-    """The devices are functions of other resources' cards, and are requested together with these, in one pod."""
+    """The devices are functions of other resources' cards, and are requested together with those, in one pod."""
     only_vfio: bool = False
-    """What has never been bound to a VFIO driver isn't advertised: rules that nobody wrote (``auto``)."""
+    """Functions that were never bound to a VFIO driver aren't advertised. So it is for the rules of ``auto``."""
     dra: bool = False
     """The devices are published for Dynamic Resource Allocation, not advertised by the device plugin (D1)."""
     on_demand: OnDemand | None = None
     """Instead of ``bind``."""
     uses: tuple[CardUse, ...] = ("vm",)
-    """Who can get the cards; of several whichever asks first (K10)."""
+    """Who can get the cards; if there are several, whichever asks first (K10)."""
     names: Mapping[CardUse, str] = {}
-    """Of several uses: what their resources are called, where that isn't made of ``name``."""
+    """The names of the resources of several uses, where they aren't derived from ``name``."""
     container: ContainerUse = ContainerUse()
     sharing: Sharing | None = None
     void: bool = False
-    """Containers that get NVIDIA's cards for VMs are told to NVIDIA's container runtime as having none."""
+    """The containers of VMs with NVIDIA's cards get ``NVIDIA_VISIBLE_DEVICES=void``, so that NVIDIA's container
+    runtime leaves them alone."""
 
 
 class VgpuRule(NamedTuple):
-    """vGPUs of some types, mediated devices or VFs of SR-IOV vGPU cards (G4), as one resource, or with ``name`` None as
-    one resource a type.
+    """vGPUs of some types, mediated devices or VFs of SR-IOV vGPU cards (G4), that are advertised as one resource; if
+    ``name`` is None, as one resource for each type.
     """
 
     types: tuple[str, ...]
-    """Names, IDs or numbers: ``GRID T4-1Q``, ``nvidia-222``; globs; compared as KubeVirt does, blanks and ``_`` alike.
-    """
+    """Names, IDs or numbers: ``GRID T4-1Q``, ``nvidia-222``; or globs. As in KubeVirt, spaces and ``_`` are equal."""
     name: str | None = None
     mode: Mode = "static"
     parents: tuple[str, ...] = ()
-    """Globs over parents' names, of VFs the addresses of their physical functions; empty: any."""
+    """Globs over the names of parents, or, for VFs, over the addresses of their physical functions; empty: any."""
     prefix: str = "MDEV_PCI_RESOURCE"
     dra: bool = False
-    """As in `PciRule`."""
+    """See `PciRule`."""
 
 
 class LayoutEntry(NamedTuple):
     """A number of vGPUs of a type on a parent (G5)."""
 
     parent: str
-    """Glob over parents' names or BDFs, or ``#N``: the Nth parent by address."""
+    """A glob over the names or BDFs of parents, or ``#N``: the Nth parent by address."""
     type: str
     count: int | None = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
-    """None: as many as there is room for."""
+    """None: as many as fit."""
 
 
 class VgpuConfig(NamedTuple):
@@ -167,36 +167,37 @@ class VgpuConfig(NamedTuple):
     mdevs: tuple[VgpuRule, ...] = ()
     vfs: tuple[VgpuRule, ...] = ()
     layout: tuple[LayoutEntry, ...] = ()
-    """Applied at start and kept (G5)."""
+    """Applied at start and maintained (G5)."""
     spread: tuple[str, ...] = ()
-    """Types that the node's cards get in turn, as many on each as there is room for: what KubeVirt makes of its
-    ``mediatedDevicesConfiguration``. Kept as the layout is, on cards that it doesn't name."""
+    """Types that are assigned to the node's cards in turn, as many on each as fit: KubeVirt's
+    ``mediatedDevicesConfiguration``. Maintained like the layout, on cards that the layout doesn't name."""
     grace_seconds: float = 60.0
-    """For how long no pod must hold a device before it is removed (G3)."""
+    """How long a device must be unused before it is removed (G3)."""
 
 
 CdiKind: TypeAlias = Literal["launcherkit.io/vfio", "resource"]
-"""Of CDI files: one for all devices; ``resource`` stands for the names of the resources, each with its own file."""
+"""The kind of CDI devices: one for all; or, with ``resource``, the name of each resource, which then has its own file.
+"""
 
 
 class CdiConfig(NamedTuple):
-    """CDI beside, or instead of, device nodes in the answer of Allocate."""
+    """CDI in the answer of Allocate, in addition to device nodes or instead of them."""
 
     folder: str = "/var/run/cdi"
     only: bool = False
     """No DeviceSpecs: the runtime takes the nodes from the CDI file alone."""
     annotations: bool = False
-    """The names are in an annotation of the container too, for kubelets before 1.28."""
+    """The names are also in an annotation of the container, for kubelets before 1.28."""
     kind: CdiKind = "launcherkit.io/vfio"
     environment: bool = True
     """Containers get the variables of E1."""
 
 
 NODE = "NODE_NAME"
-"""The variable with the node's name, by the downward API."""
+"""The variable with the node's name, from the downward API."""
 
 DRA_DRIVER = "pci.launcherkit.io"
-"""What the DRA driver is called where nobody says otherwise."""
+"""The default name of the DRA driver."""
 
 
 class DraConfig(NamedTuple):
@@ -207,11 +208,11 @@ class DraConfig(NamedTuple):
     environment: bool = True
     """Containers get the variables of E1 by CDI, for launchers that know nothing of DRA."""
     all: bool = False  # the name in the file
-    """Every rule is one with ``dra``."""
+    """Every rule has ``dra``."""
     evict: bool = False
-    """Taints have the effect NoExecute: pods that have a device in trouble are evicted."""
+    """Taints have the effect NoExecute: pods with an unhealthy device are evicted."""
     cdi_folder: str = "/var/run/cdi"
-    """Where the CDI files of claims are written: the folder of `CdiConfig`, where there is one."""
+    """Where the CDI files of claims are written: the folder of `CdiConfig`, if there is one."""
 
 
 class Config(NamedTuple):
@@ -221,11 +222,11 @@ class Config(NamedTuple):
     pci: tuple[PciRule, ...] = ()
     vgpu: VgpuConfig = VgpuConfig()
     aliases: Mapping[str, str] = {}
-    """``10de:2204``, or the type of a vGPU, to the NAME in ``<domain>/<NAME>`` (K6)."""
+    """From ``10de:2204``, or the type of a vGPU, to NAME in ``<domain>/<NAME>`` (K6)."""
     domains: Mapping[int, str] = {}
-    """Vendor to the domain of automatic names, over those that are built in."""
+    """From vendor ID to the domain of automatic names; overrides the built-in ones."""
     pci_ids: str | None = None
-    """Path of the table of names; None: the installed one."""
+    """The path of ``pci.ids``; None: the installed one."""
     nodes: NodeChoice = "auto"
     cdi: CdiConfig | None = None
     rescan_seconds: float = 30.0
@@ -233,21 +234,21 @@ class Config(NamedTuple):
     dra: DraConfig | None = None
     """None: there is no DRA driver."""
     page: PageChoice = "auto"
-    """What the command line says goes before it."""
+    """The command line overrides it."""
 
     @property
     def rules(self) -> tuple[PciRule | VgpuRule, ...]:
-        """All that say what the devices of resources are."""
+        """The rules of all resources."""
         return (*self.pci, *self.vgpu.mdevs, *self.vgpu.vfs)
 
 
 class Reading(NamedTuple):
-    """A configuration and what belongs with it."""
+    """A configuration and how it was read."""
 
     config: Config
-    """With the rules of ``auto`` behind the others."""
+    """With the rules of ``auto`` after the others."""
     notes: tuple[Note, ...] = ()
     files: tuple[str, ...] = ()
-    """What was read: when one of them changes it is time to read again."""
+    """The files that were read. When one of them changes, the configuration is read again."""
     cluster: bool = False
-    """It asks for the cluster's KubeVirt settings: when these change it is time too."""
+    """It uses KubeVirt's settings from the cluster. When these change, it is read again, too."""

@@ -1,4 +1,4 @@
-"""What is advertised to the kubelet: resources, devices, why one isn't available; and which pod holds which."""
+"""What is advertised to the kubelet: resources and devices, why one is Unhealthy, and which pod holds which device."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 Reason: TypeAlias = Literal[
     "gone",  # no longer on sysfs
     "driver",  # bound to a driver that isn't VFIO's, or to none
-    "no-group",  # no IOMMU, or not on
+    "no-group",  # there is no IOMMU, or it is off
     "not-viable",  # a member of its group is in the kernel's way (V1)
     "node",  # the device node is missing (V2)
     "config-space",  # reads all ones (V3)
     "asleep",  # D3cold (V3)
-    "mate-in-use",  # a pod has another device of its groups (K3), or has had this one since it was another resource's
-    "other-use",  # it is in use in another use: by a VM, Kata or containers (K10)
+    "mate-in-use",  # a pod has another device of its groups (K3), or this one under an earlier resource name
+    "other-use",  # the card is in use for something else: by a VM, Kata or containers (K10)
     "other-type",  # the parent has vGPUs of another type (G1)
-    "no-room",  # the parent says that nothing more can be made on it
-    "usage",  # it isn't known yet what pods have, and so what must not be taken from them
-    "failed",  # an attempt to make it or bind it failed
+    "no-room",  # the parent says that no more vGPUs can be created on it
+    "usage",  # it isn't known yet which devices pods have
+    "failed",  # creating or binding it failed
 ]
-"""Why a device is Unhealthy: few and fixed, for they are label values of metrics."""
+"""Why a device is Unhealthy. These are label values of metrics, so they are few and never change."""
 
 
 class Problem(NamedTuple):
@@ -43,30 +43,30 @@ class Device(NamedTuple):
     """One device as the kubelet sees it (K1)."""
 
     id: str
-    """The BDF of the primary; of an mdev the UUID, whether it exists yet or not (G2)."""
+    """The BDF of the primary; of an mdev its UUID, even before it exists (G2)."""
     numa_node: int | None = None
     problem: Problem | None = None
     """None: Healthy."""
     groups: frozenset[int] = frozenset()
-    """The IOMMU groups of all that is attached with it. Two devices that share one never go to two pods (K3)."""
+    """The IOMMU groups of all attached functions. Two devices that share one never go to two pods (K3)."""
     functions: tuple[PciAddress, ...] = ()
-    """All functions that are attached: the primary first, then its siblings; empty for an mdev."""
+    """All attached functions: the primary first, then its siblings; empty for an mdev."""
     path: tuple[str, ...] = ()
-    """The bridges above it, from the root complex down: neighbours share a beginning."""
+    """The bridges above it, from the root complex down."""
     description: str = ""
     """For people: ``display controller 10de:2204``, ``GRID T4-1Q on 0000:01:00.0, slot 3``."""
     card: str = ""
-    """Of a vGPU the card that it is, or would be made, on; empty for what is no part of a card."""
+    """Of a vGPU, the card that it is or would be created on; empty for other devices."""
     made: bool = True
-    """False for a vGPU that isn't there yet: its card may be of no type still (G1)."""
+    """False for a vGPU that doesn't exist yet; its card may have no type yet, either (G1)."""
     vgpu_types: tuple[str, ...] = ()
-    """Of a vGPU the name of its type, or of those that it may get."""
+    """Of a vGPU, the name of its type, or of the types that it may get."""
     most: int = 0
-    """Of a vGPU that is made when it is needed: how many of its type an empty card has room for; 0: unknown."""
+    """Of a vGPU that is created on demand: how many of its type fit on an empty card; 0: unknown."""
     place: str = ""
-    """Of a vGPU a VF that has room for no other: devices of one place are alternatives."""
+    """Of a vGPU, a VF that has room for only one: devices with the same place are alternatives."""
     model: str = ""
-    """What pci.ids calls it; looked up only for DRA."""
+    """Its name in pci.ids; looked up only for DRA."""
 
     @property
     def healthy(self) -> bool:
@@ -84,22 +84,22 @@ class Resource(NamedTuple):
     companion: bool = False
     """See `launcherkit_plugin.model.config.PciRule`."""
     made_at_start: bool = False
-    """PreStartContainer makes what is missing of a device (G3); else it has nothing to do, and isn't asked for."""
+    """PreStartContainer creates vGPUs that don't exist (G3). Otherwise the kubelet isn't asked to call it."""
     dra: bool = False
-    """It is published in ResourceSlices, and the kubelet's device manager doesn't hear of it (D1)."""
+    """It is published in ResourceSlices, and not to the kubelet's device manager (D1)."""
 
     use: CardUse = "vm"
-    """Containers may have devices of one IOMMU group, and replicas of one device, beside each other (K10)."""
+    """Several containers may have devices of one IOMMU group, and replicas of one device (K10)."""
     replicas: int = 0
-    """How many IDs each card has, ``<ID>::0`` and so on; 0: its own alone."""
+    """How many IDs each card has: ``<ID>::0`` and so on; 0: only its own."""
     packed: bool = False
-    """Replicas of the cards of which the most are taken come first, not of which the fewest are."""
+    """Cards with the most users are preferred, not those with the fewest."""
     lists_siblings: bool = False
-    """Its variable lists what goes along, too."""
+    """Its variable lists the siblings, too."""
 
     @property
     def socket(self) -> str:
-        """File name of its socket, as NVIDIA's plugin forms it: what comes after the domain."""
+        """The file name of its socket, formed as by NVIDIA's plugin: from the part after the domain."""
         return f"kubevirt-{self.name.rpartition('/')[2]}.sock"
 
 
@@ -112,7 +112,7 @@ class Wishes(NamedTuple):
     """How a claim wants its devices (D6); None where the configuration decides."""
 
     siblings: Siblings | None = None
-    """Within what the rule says: what goes along is known when a device is published."""
+    """Only within the rule's: the siblings are fixed when a device is published."""
     nodes: NodeChoice | None = None
 
 
@@ -120,7 +120,7 @@ NO_WISHES = Wishes()
 
 
 class Wanted(NamedTuple):
-    """Devices of one resource that a claim is given together."""
+    """Devices of one resource that a claim gets together."""
 
     resource: str
     ids: Sequence[str]
@@ -136,18 +136,18 @@ class Grant(NamedTuple):
     cdi: tuple[str, ...] = ()
     """``vendor.com/class=name``."""
     annotations: Mapping[str, str] = {}
-    """Of the container: the same names for a runtime whose kubelet can't hand them on."""
+    """Annotations of the container: the same CDI names, for kubelets that can't pass them on."""
     each: Mapping[str, tuple[str, ...]] = {}
-    """The nodes of each device, by ID; ``nodes`` may have more, which belong to all of them together."""
+    """The nodes of each device, by ID; ``nodes`` may have more, which all devices need."""
     along: Mapping[str, tuple[str, ...]] = {}
-    """The addresses of what goes along with each device, by ID."""
+    """The addresses of each device's siblings, by device ID."""
     permissions: str = "mrw"
-    """For the nodes in the container's device cgroup. libvirt gives QEMU a ``/dev`` of its own and makes the nodes in
-    it, which takes ``m``; KubeVirt's and NVIDIA's plugins give the same."""
+    """For the nodes in the container's device cgroup. ``m`` is needed because libvirt gives QEMU a private ``/dev``
+    and creates the nodes in it; KubeVirt's and NVIDIA's plugins give the same."""
 
 
 class ClaimRef(NamedTuple):
-    """A ResourceClaim. One that was deleted and made again under its name has another UID."""
+    """A ResourceClaim. One that was deleted and created again with the same name has another UID."""
 
     namespace: str
     name: str
@@ -158,13 +158,13 @@ class ClaimRef(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A container that has a device. The checkpoint knows the pod by its UID alone."""
+    """A container that has a device, or a ResourceClaim. The kubelet's checkpoint has only the UID of the pod."""
 
     pod: str
     """``namespace/name``, or ``uid:<UID>``, or empty for a pod that the kubelet has not named yet."""
     container: str = ""
     claim: ClaimRef | None = None
-    """The ResourceClaim that it was prepared for, in place of a pod: several pods may share one."""
+    """The ResourceClaim for which the device was prepared; then there is no pod, for several may share the claim."""
 
     def __str__(self) -> str:
         if self.claim is not None:
@@ -173,12 +173,13 @@ class Holder(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Holders by resource and device ID, from one source; with ``none`` nothing is known, and nothing is taken away."""
+    """The holders of devices. With source ``none`` nothing is known, and no device is taken away."""
 
     source: UsageSource
     held: Mapping[str, Mapping[str, Holder]]
+    """By resource and device ID."""
     doubtful: Mapping[str, Mapping[str, Holder]] = {}
-    """What pods may have of which nobody can tell whether they have ended: nothing of it is taken away (T2)."""
+    """Devices of pods that may have ended; it can't be told. They are not taken away (T2)."""
 
     @property
     def known(self) -> bool:
@@ -190,7 +191,7 @@ class Usage(NamedTuple):
 
     @property
     def kept(self) -> Mapping[str, Mapping[str, Holder]]:
-        """What must not be taken away, by resource and device ID."""
+        """The holders of devices that must not be taken away, by resource and device ID."""
         if not self.doubtful:
             return self.held
         return {

@@ -1,4 +1,4 @@
-"""What can go wrong in the device plugin. Codes and pages are one series with those of `launcherkit.errors`."""
+"""The errors of the device plugin. Their codes and pages continue those of `launcherkit.errors`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BadPluginConfig(Misconfigured):
-    """The configuration file, or one of KubeVirt's, is not as its schema says."""
+    """The configuration file, or one of KubeVirt's, doesn't match its schema."""
 
     code = "LK701"
 
@@ -26,7 +26,7 @@ class NameClash(Misconfigured):
 
 
 class ConfigNotRead(Unavailable):
-    """The process that reads the configuration did not do its work."""
+    """The process that reads the configuration failed."""
 
     code = "LK703"
 
@@ -63,7 +63,7 @@ class GroupSplit(LauncherkitError):
 
 
 class RegistrationRefused(Unavailable):
-    """The kubelet is there and doesn't take a resource."""
+    """The kubelet is there and refuses a resource."""
 
     code = "LK715"
 
@@ -79,8 +79,11 @@ class PluginSocketNotMade(Misconfigured):
 
 
 def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[InUse, NotMade]:
-    """The errors of a socket on which the plugin serves, by their remedies: another process answers there; it can't be
-    made. ``key`` is the option that names it.
+    """The errors of a socket on which the plugin serves: another process answers there; it can't be created.
+
+    Args:
+        in_use, not_made: their remedies.
+        key: the option that names the socket.
     """
     facts: Facts = {"key": key} if key else {}
     return (
@@ -92,12 +95,12 @@ def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[
 
 
 class BadKubeletRequest(LauncherkitError):
-    """A request that no kubelet makes: no device, one twice, or more must-include devices than devices."""
+    """A request that no kubelet sends: no device, one twice, or more must-include devices than devices."""
 
     code = "LK718"
 
 
-# 72x: who holds what, and binding
+# 72x: usage and binding
 
 
 class UsageUnreadable(Unavailable):
@@ -107,7 +110,7 @@ class UsageUnreadable(Unavailable):
 
 
 class BindRefused(LauncherkitError):
-    """A member of the group must stay with its driver: the host uses it, or it has VFs or mdevs (K8)."""
+    """A member of the group must keep its driver: the host uses it, or it has VFs or mdevs (K8)."""
 
     code = "LK722"
 
@@ -119,13 +122,13 @@ class DeviceHeld(Unavailable):
 
 
 class HoldersUnknown(Unavailable):
-    """Nobody can tell whether a pod or a process has a device of the group (K8)."""
+    """It is unknown whether a pod or a process has a device of the group (K8)."""
 
     code = "LK724"
 
 
 class NotBoundByUs(LauncherkitError):
-    """Who bound it knows what was there before: only that is undone which is on record."""
+    """The function isn't on record as bound by launcherkit, so it isn't given back: its former driver is unknown."""
 
     code = "LK725"
 
@@ -137,19 +140,19 @@ class NoVfioDriver(Misconfigured):
 
 
 class StepFailed(Unavailable):
-    """The kernel refused a step of binding, or did something else."""
+    """The kernel refused a step of binding, or the result was another one."""
 
     code = "LK727"
 
 
 class StepHangs(Unavailable):
-    """A step of binding does not return, or another process is at it (K8)."""
+    """A step of binding does not return, or another process is binding the function (K8)."""
 
     code = "LK728"
 
 
 class BadRecord(Misconfigured):
-    """A record of what was bound before can't be read."""
+    """A record in the ledger can't be read."""
 
     code = "LK729"
 
@@ -158,19 +161,19 @@ class BadRecord(Misconfigured):
 
 
 class VgpuNotMade(Unavailable):
-    """The driver did not make an mdev, or did not set the type of a VF (G2, G4)."""
+    """The driver did not create an mdev, or did not set the type of a VF (G2, G4)."""
 
     code = "LK731"
 
 
 class NoVgpuRoom(LauncherkitError):
-    """The card has no room for a vGPU of that type beside those that it has (G1)."""
+    """The card has no room for a vGPU of that type in addition to those that it has (G1)."""
 
     code = "LK732"
 
 
 class WrongVgpu(LauncherkitError):
-    """What is at the place of a vGPU is another one (G2)."""
+    """Another vGPU is in the place of this one (G2)."""
 
     code = "LK733"
 
@@ -182,13 +185,13 @@ class VgpuInUse(LauncherkitError):
 
 
 class VgpuNotRemoved(Unavailable):
-    """The driver did not take a vGPU away."""
+    """The driver did not remove a vGPU."""
 
     code = "LK735"
 
 
 class BadLayout(Misconfigured):
-    """A layout that no driver here could bring about (G5)."""
+    """A layout that no driver on this node can provide (G5)."""
 
     code = "LK736"
 
@@ -203,37 +206,37 @@ class VmLacksDevices(LauncherkitError):
 
 
 class NoCluster(Unavailable):
-    """The configuration wants something from the cluster, and there is no API server that answers."""
+    """The configuration needs something from the cluster, and no API server answers."""
 
     code = "LK741"
 
 
 class NoMetricsAddress(Misconfigured):
-    """Metrics can't be served where they should."""
+    """Metrics can't be served at the given address."""
 
     code = "LK742"
 
 
 class ClusterSocketNotMade(Misconfigured):
-    """The socket that the cluster's process dials can't be made."""
+    """The socket to which the cluster container connects can't be created."""
 
     code = "LK743"
 
 
 class BadMetricsToken(Misconfigured):
-    """The file with the token for the metrics has none."""
+    """The file with the token for the metrics contains no token."""
 
     code = "LK744"
 
 
 class NoProbeSocket(Unavailable):
-    """The socket of the probes can't be made, or nobody answers at it."""
+    """The socket of the probes can't be created, or nobody answers there."""
 
     code = "LK745"
 
 
 class CdiNotWritten(Unavailable):
-    """The file by which the container runtime finds the devices can't be written: a full disk, no folder."""
+    """The CDI file, from which the container runtime takes the devices, can't be written: a full disk, no folder."""
 
     code = "LK746"
 
@@ -242,7 +245,7 @@ class CdiNotWritten(Unavailable):
 
 
 class WorkHangs(Unavailable):
-    """Work on a card or group does not return from the kernel, and nothing else is begun there (K9)."""
+    """Work on a card or group does not return from the kernel; no other work on it is begun (K9)."""
 
     code = "LK750"
 
@@ -254,13 +257,13 @@ class BindingTooSlow(Unavailable):
 
 
 class NotBoundOnDemand(Unavailable):
-    """A group can't be bound for the pod that is getting it; it is as it was (K8)."""
+    """A group can't be bound for the pod to which it is allocated; it is as it was (K8)."""
 
     code = "LK752"
 
 
 class NotGivenBackOnDemand(Unavailable):
-    """A card that is bound to VFIO can't be given back to its driver for the container that is getting it (K10)."""
+    """A card that is bound to VFIO can't be given back to its driver for the container that gets it (K10)."""
 
     code = "LK753"
 
@@ -281,7 +284,7 @@ class CardInBothWorlds(Misconfigured):
 
 
 class BadDeviceConfig(LauncherkitError):
-    """The opaque parameters of a claim or its DeviceClass are not as their schema says (D6)."""
+    """The opaque parameters of a claim or its DeviceClass don't match their schema (D6)."""
 
     code = "LK802"
 
@@ -308,7 +311,7 @@ class DeviceTaken(LauncherkitError):
 
 
 class PrepareLate(Unavailable):
-    """Preparing a claim takes longer than the kubelet waits; it may come to pass later."""
+    """Preparing a claim takes longer than the kubelet waits; it may succeed later."""
 
     code = "LK813"
 
@@ -340,11 +343,11 @@ class ClaimUnreadable(Unavailable):
     code = "LK821"
 
 
-# 84x: what other runtimes than KubeVirt's need
+# 84x: CDI kinds, shared cards, several uses of a card
 
 
 class CdiKindRefused(Misconfigured):
-    """CDI files are to be called after the resources, and one has a name that CDI can't say."""
+    """The CDI kind is to be the name of the resource, and one has a name that CDI doesn't allow."""
 
     code = "LK841"
 
@@ -365,13 +368,13 @@ class CardInOtherUse(LauncherkitError):
 
 
 class PageNotServed(Misconfigured):
-    """The page is wanted, and something is missing without which it can't be, or not safely."""
+    """The page is configured, but something that it needs, or needs to be safe, is missing."""
 
     code = "LK851"
 
 
 class TokenNotReviewed(Unavailable):
-    """Nobody says whether a token is good: the cluster's process is away, or may not ask."""
+    """It is unknown whether a token is valid: the cluster container doesn't answer, or may not ask the API server."""
 
     code = "LK852"
 
@@ -380,13 +383,13 @@ class TokenNotReviewed(Unavailable):
 
 
 class NotOffered(LauncherkitError):
-    """A node has not as many devices of a resource to give as a VM asks for."""
+    """A node has fewer free devices of a resource than a VM asks for."""
 
     code = "LK861"
 
 
 class BadNodeRecord(LauncherkitError):
-    """What a node's device plugin has published of it can't be read, or there is nothing."""
+    """A node's record, which its device plugin publishes, can't be read or doesn't exist."""
 
     code = "LK865"
 
@@ -395,7 +398,7 @@ class BadNodeRecord(LauncherkitError):
 
 
 class BadInjections(Misconfigured):
-    """What the webhook is to add to pods is not written as its schema says."""
+    """The file of the webhook's injections doesn't match its schema."""
 
     code = "LK881"
 
@@ -407,6 +410,6 @@ class BadCertificate(Misconfigured):
 
 
 class NoWebhookPort(Unavailable):
-    """The webhook can't listen where it should."""
+    """The webhook can't listen at the given address."""
 
     code = "LK883"

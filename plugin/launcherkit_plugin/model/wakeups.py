@@ -1,4 +1,4 @@
-"""What the daemon is woken for, and the queue that gathers the wakeups."""
+"""Why the daemon's loop is woken, and the queue that collects the wakeups."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from enum import Enum, auto
 
 
 class Wakeup(Enum):
-    """What has changed, or may have."""
+    """What may have changed."""
 
     HOST = auto()
     """Devices, drivers or nodes."""
     GIVEN = auto()
-    """An Allocate has given something away."""
+    """A device was allocated."""
     PODS = auto()
-    """A pod has come or gone."""
+    """A pod has started or ended."""
     CONFIG = auto()
-    """A file of the configuration, or KubeVirt's in the cluster."""
+    """A configuration file, or KubeVirt's settings in the cluster."""
     TIME = auto()
-    """Nothing was heard for long enough."""
+    """Nothing in particular: the longest time between two turns is over."""
 
 
 class WakeupQueue:
-    """May be given wakeups at any time, in the loop's thread."""
+    """Collects wakeups. To be used in the event loop's thread."""
 
     def __init__(self, settle: float) -> None:
-        """``settle``: seconds from the first wakeup to the end of `wait`, which returns all that came in between."""
+        """``settle``: how many seconds after the first wakeup `wait` returns, with all that came in between."""
         self._settle = settle
         self._waiting: set[Wakeup] = set()
         self._some = asyncio.Event()
@@ -35,7 +35,7 @@ class WakeupQueue:
         self._some.set()
 
     async def wait(self, seconds: float) -> frozenset[Wakeup]:
-        """The wakeups that have come; none after so many seconds without one."""
+        """Wait for wakeups and return them; an empty set after ``seconds`` without one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._some.wait()

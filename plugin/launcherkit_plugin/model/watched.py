@@ -1,4 +1,4 @@
-"""A value that is streamed: whoever watches it is woken when it changes, and when it is closed."""
+"""A value that is streamed: its watchers are woken when it changes and when it is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Watched(Generic[T]):
-    """The value ``now``, and whether streams of it last. To be used in the loop's thread alone."""
+    """The current value, ``now``, and whether streams of it are open. To be used in the event loop's thread."""
 
     def __init__(self, now: T) -> None:
         self.now = now
@@ -17,13 +17,13 @@ class Watched(Generic[T]):
         self._changed = asyncio.Event()
 
     def set(self, value: T) -> None:
-        """Change it; an equal value changes nothing."""
+        """Set the value. Watchers are woken if it differs."""
         if value != self.now:
             self.now = value
             self._wake()
 
     def open(self) -> None:
-        """From now on streams last."""
+        """From now on streams stay open."""
         self.is_open = True
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class Watched(Generic[T]):
         self._changed = asyncio.Event()
 
     async def change(self, since: T, seconds: float | None = None) -> None:
-        """Wait until it is another value than ``since``, or closed, or for so many seconds."""
+        """Wait until the value isn't ``since`` any more, or it is closed, or ``seconds`` have passed."""
         if self.now is not since or not self.is_open:
             return
         waiting = asyncio.create_task(self._changed.wait())
