@@ -1,1 +1,1 @@
-"""Kinds of devices: what is advertised, under which names, and what a container gets."""
+"""PCI devices: which are advertised, under which names, and what a container gets for them."""

@@ -1,6 +1,6 @@
-"""CDI: the device nodes of each device in a file, for container runtimes that put them in by name.
+"""CDI files: the device nodes of each device, which a container runtime adds to a container by the device's name.
 
-The names are `Grant.cdi`. The file is replaced by rename, always whole, and lists what is available at that moment.
+The names are those of `Grant.cdi`. A file lists the devices that are available, and is replaced atomically, by rename.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from launcherkit_plugin.model.errors import CdiKindRefused, CdiNotWritten
 
 KIND = "launcherkit.io/vfio"
 _PREFIX = "launcherkit.io-vfio-"
-"""Of the files' names."""
+"""The beginning of the files' names."""
 VERSION = "0.5.0"
-"""Of the specification: the oldest that lets a name begin with a digit and has a path on the host. A runtime refuses a
-file that is newer than itself."""
+"""The version of the CDI specification: the oldest in which a name may begin with a digit and a node has a host path. A
+runtime refuses files of a newer version than it knows."""
 
 
 _CDEVS = "/dev/vfio/devices/"
 _SAYABLE = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
-"""A kind, vendor and class, as that version has it: later ones allow a ``.`` in the class. No domain has a ``_``."""
+"""A kind, vendor/class, as that version allows it. Later versions allow a ``.`` in the class. Domains have no ``_``."""
 
 
 def cdi_name(device_id: str, kind: str = KIND) -> str:
-    """The name by which a runtime is asked for a device: ``launcherkit.io/vfio=0000:e1:00.0``."""
+    """The qualified CDI name of a device: ``launcherkit.io/vfio=0000:e1:00.0``."""
     return f"{kind}={device_id}"
 
 
 def check_kinds(resources: Iterable[Resource]) -> None:
-    """Whether the name of each resource can be the kind of a CDI file; claims of DRA have files of another kind.
+    """Check that the name of each resource can be a CDI kind. Resources of DRA are skipped: their kind is another one.
 
     Raises:
-        CdiKindRefused, SeveralErrors: names each that can't.
+        CdiKindRefused, SeveralErrors: names each resource whose name can't.
     """
     errors = Collector()
     for name in [resource.name for resource in resources if not resource.dra]:
@@ -57,28 +57,28 @@ def check_kinds(resources: Iterable[Resource]) -> None:
 
 
 def opened_outside(nodes: Sequence[str]) -> tuple[str, ...]:
-    """What of a device's nodes tells a VMM outside of the container which device it is, as Kata takes it: VFIO's
-    character devices alone, else those of the groups. The VMM has ``/dev/iommu`` by itself."""
+    """The nodes by which a VMM outside the container, such as Kata's, identifies a device: only VFIO's character
+    devices if there are any, else all nodes. The VMM has ``/dev/iommu`` anyway."""
     return tuple(node for node in nodes if node.startswith(_CDEVS)) or tuple(nodes)
 
 
 def cdi_annotation(names: Sequence[str]) -> dict[str, str]:
-    """The annotation of a container by which its runtime is asked for devices where the kubelet can't name them.
+    """The annotation that names a container's CDI devices, for kubelets that can't pass the names to the runtime.
 
     Args:
-        names: as `cdi_name` gives them; at least one. No other container has the first of them, nor another resource of
-            this one, so the key is no other's.
+        names: at least one, from `cdi_name`. The annotation's key is made of the first, which no other container and
+            no other resource of this container has, so keys are unique.
     """
     key = re.sub(r"[^A-Za-z0-9.-]", "-", names[0].partition("=")[2])
     return {f"cdi.k8s.io/launcherkit_{key}": ",".join(names)}
 
 
 def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "", kind: str = KIND) -> bytes:
-    """The file.
+    """The content of a CDI file.
 
     Args:
-        nodes: the paths of the nodes in the container, by device ID. At least one device; CDI has no empty files.
-        dev_root: what stands before the paths on the host.
+        nodes: the paths of the nodes in the container, by device ID. At least one device: CDI has no empty files.
+        dev_root: prefix of the paths on the host.
         kind: of the devices.
     """
     devices = [
@@ -89,22 +89,22 @@ def cdi_spec(nodes: Mapping[str, Sequence[str]], dev_root: str = "", kind: str =
 
 
 def node_edit(path: str, dev_root: str) -> dict[str, str]:
-    """A device node of a container, as CDI writes it; the arguments as of `cdi_spec`."""
+    """A device node of a container in CDI's form; for ``dev_root`` see `cdi_spec`."""
     where = {"hostPath": dev_root.rstrip("/") + path} if dev_root else {}
     return {"path": path, **where, "permissions": "rwm"}
 
 
 class CdiFiles:
-    """The files of one provider: one for all its devices, or one a resource, whose kind is the resource's name.
+    """The CDI files of one provider: one for all its devices, or one for each resource, with its name as the kind.
 
-    What they say is kept; nothing is written that is written already.
+    A file is written only if its content changes.
 
     Args:
-        folder: ``/var/run/cdi``, which runtimes look into for devices that come and go.
-        part: whose devices these are: a kind may have several files, and each provider has its own.
-        dev_root: as `cdi_spec` has it.
-        by_resource: whether each resource has its own. Kata asks for ``<resource>=<ID>`` of all that a pod has.
-        unused: parts that no provider has; what earlier configurations have left of them is removed too.
+        folder: ``/var/run/cdi``, where runtimes look for the files of dynamic devices.
+        part: the provider's part of the file names. A kind may have several files; each provider has its own.
+        dev_root: see `cdi_spec`.
+        by_resource: each resource has its own file. Kata asks for ``<resource>=<ID>`` of every device of a pod.
+        unused: parts that no provider uses now; files that earlier configurations left there are removed too.
     """
 
     def __init__(
@@ -116,19 +116,23 @@ class CdiFiles:
         self._dev_root = dev_root
         self._ours = tuple(f"{_PREFIX}{each}{end}" for each in (part, *unused) for end in ("-", ".json"))
         self._nodes: dict[str, dict[str, tuple[str, ...]]] = {}
-        """Of devices, by kind and ID."""
+        """The nodes of devices, by kind and ID."""
         self._written: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def names(self, resource: str, ids: Iterable[str]) -> tuple[str, ...]:
-        """What a runtime is asked for."""
+        """The qualified CDI names of devices."""
         return tuple(cdi_name(key, self._kind(resource)) for key in ids)
 
     def replace(self, nodes: Mapping[str, Mapping[str, Sequence[str]]], held: Collection[str] = ()) -> None:
-        """From now on these devices, by resource and ID; of others only those stay that somebody has, who may have got
-        them since the look. The files of resources that are gone are removed.
+        """Replace the devices in the files. The files of resources that are gone are removed.
+
+        Args:
+            nodes: the nodes of each device, by resource and ID.
+            held: IDs that stay in the files even if they aren't among ``nodes``: they may have been allocated after the
+                scan.
 
         Raises:
-            CdiNotWritten: names the file and the reason; it is as it was.
+            CdiNotWritten: names the file and the reason; the file is unchanged.
         """
         wanted: dict[str, dict[str, tuple[str, ...]]] = {
             kind: {key: paths for key, paths in of_kind.items() if key in held} for kind, of_kind in self._nodes.items()
@@ -141,17 +145,17 @@ class CdiFiles:
         self._remove_others()
 
     def add(self, resource: str, nodes: Mapping[str, Sequence[str]]) -> None:
-        """Devices of a resource as they have just been found to be, before a runtime is made to look for them.
+        """Add or update devices of a resource, before a runtime is asked for them.
 
         Raises:
-            CdiNotWritten: names the file and the reason; it is as it was.
+            CdiNotWritten: names the file and the reason; the file is unchanged.
         """
         kind = self._kind(resource)
         self._nodes.setdefault(kind, {}).update(_tuples(nodes))
         self._write(kind)
 
     def path(self, kind: str = KIND) -> str:
-        """Of the file of a kind."""
+        """The path of the file of a kind."""
         of_kind = "" if kind == KIND else f"-{kind.replace('/', '_')}"
         return os.path.join(self._folder, f"{_PREFIX}{self._part}{of_kind}.json")
 
@@ -174,7 +178,7 @@ class CdiFiles:
         self._written[kind] = nodes
 
     def _remove_others(self) -> None:
-        """Those of an earlier daemon, or of another configuration."""
+        """Remove the files of an earlier daemon or of another configuration."""
         known = {os.path.basename(self.path(kind)) for kind in self._nodes}
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(self._folder):
@@ -206,18 +210,18 @@ def _not_written(path: str, why: str) -> CdiNotWritten:
 def claimed_nodes(
     variable: str, nodes: Mapping[str, Sequence[str]], listed: Iterable[str], together: Sequence[str]
 ) -> Grant:
-    """What a ResourceClaim gets, which has a CDI file of its own; the arguments as of `GrantedNodes.grant`."""
+    """What a ResourceClaim gets: each claim has its own CDI file. For the arguments see `GrantedNodes.grant`."""
     each = {key: tuple(dict.fromkeys(of_one)) for key, of_one in nodes.items()}
     return Grant({variable: ",".join(listed)}, tuple(together), each=each)
 
 
 class GrantedNodes:
-    """Device nodes for containers, and for their runtime where CDI is used.
+    """How containers get device nodes: from the kubelet, by CDI, or both.
 
     Args:
-        cdi: where the runtime finds them.
-        cdi_only: containers get them in no other way.
-        annotate: containers name them in an annotation too.
+        cdi: the CDI files; None: CDI isn't used.
+        cdi_only: containers get nodes by CDI alone.
+        annotate: CDI names are also in an annotation.
         environment: containers get the variables of E1.
     """
 
@@ -235,7 +239,7 @@ class GrantedNodes:
         self._environment = environment
 
     def replace(self, nodes: Mapping[str, Mapping[str, Sequence[str]]], held: Collection[str] = ()) -> None:
-        """What there is, by resource and ID, for the runtime: see `CdiFiles.replace`."""
+        """Set the devices in the CDI files, if CDI is used: see `CdiFiles.replace`."""
         if self.cdi is not None:
             self.cdi.replace(
                 {name: {key: self._said(paths) for key, paths in of_one.items()} for name, of_one in nodes.items()},
@@ -257,10 +261,10 @@ class GrantedNodes:
 
         Args:
             resource: of the devices.
-            nodes: of each, by ID in the order of the request; they aren't used where the next two are given and there
-                is no CDI file.
-            listed: what its variable lists, if not the IDs.
-            together: the nodes of all, if not those of each.
+            nodes: of each device, by ID in the order of the request. Unused if the next two are given and CDI isn't
+                used.
+            listed: what the variable lists; None: the IDs.
+            together: the nodes of all devices together; None: those of each.
 
         Raises:
             CdiNotWritten: see `CdiFiles`.

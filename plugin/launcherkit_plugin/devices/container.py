@@ -1,4 +1,4 @@
-"""Cards that containers use by the driver of the host: which are devices, whether they can be had, who shares them."""
+"""Cards that containers use through the host's driver: which are devices, and whether they are available."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, R
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
 
 READ_SECONDS = 5.0
-"""For how long the kubelet waits for a card to be read anew."""
+"""How long an Allocate waits for a card to be read again."""
 
 
 class GivesBack(Protocol):
-    """What has bound cards to VFIO on demand (K8), and gives them back when a container gets one."""
+    """Gives cards that were bound to VFIO on demand (K8) back to their drivers when a container gets one."""
 
     def stays(self, address: PciAddress) -> Problem | None:
-        """Why a card that is bound to VFIO can't be given back to its driver; None where it can."""
+        """Why a card that is bound to VFIO can't be given back to its driver; None if it can."""
         ...
 
     async def give_back(
@@ -52,32 +52,32 @@ class GivesBack(Protocol):
         Raises:
             NotGivenBackOnDemand: one can't be.
             GivingBackTooSlow: it takes longer than ``seconds``.
-            WorkHangs: something else is under way there.
+            WorkHangs: other work on the card hangs.
         """
         ...
 
 
 class _Read(NamedTuple):
-    """What was found of a card, and when that has to be looked at again."""
+    """What was read of a card, and when to read it again."""
 
     state: tuple[str | None, bytes | None]
-    """Its driver, and how many uevents there had been."""
+    """Its driver and the number of uevents then. When this changes, the card is read again."""
     look: CardLook
 
 
 class ContainerProvider:
-    """A `launcherkit_plugin.devices.provider.Provider` for rules whose cards containers get.
+    """A `launcherkit_plugin.devices.provider.Provider` for rules whose cards containers can get.
 
     Args:
-        match: the rule that a function falls under, if any.
-        may_match: a rule that it could fall under with another driver or NUMA node.
-        name_of: the name of the rule's resource for a function.
-        host: looked at again when the kubelet asks.
-        read: reads what the driver of a card has; blocks.
-        uuids: what is known of cards that have another driver now.
-        guarded: does what may hang.
-        gives_back: None where nothing is bound on demand.
-        annotate: CDI names are given in an annotation too.
+        match: returns the rule that applies to a function, if any.
+        may_match: returns a rule that could apply with another driver or NUMA node.
+        name_of: returns the name of the rule's resource for a function.
+        host: read again at each Allocate.
+        read: reads what the driver of a card offers to containers; blocks.
+        uuids: UUIDs of cards that have another driver now.
+        guarded: runs work that may hang.
+        gives_back: None if nothing is bound on demand.
+        annotate: CDI names are also in an annotation.
     """
 
     def __init__(  # noqa: PLR0913  # each is a thing of its own
@@ -112,11 +112,11 @@ class ContainerProvider:
         return self._gives_back is not None
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """See `launcherkit_plugin.devices.provider.Provider.wants`."""
         rule = None if function.is_bridge_by_class else self._may_match(function)
         return rule is not None and "container" in rule.uses
 
-    # What there is
+    # What is advertised
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
@@ -149,7 +149,7 @@ class ContainerProvider:
         detail = host.details.get(function.address)
         read = self._read.get(function.address)
         key = str(function.address)
-        if given_by(rule.container, function) != "nodes":  # as NVIDIA's device plugin calls it
+        if given_by(rule.container, function) != "nodes":  # NVIDIA's device plugin uses the UUID as the ID, too
             key = (read and read.look.uuid) or self._uuids.get(key) or key
         return Device(
             key,
@@ -162,7 +162,7 @@ class ContainerProvider:
         )
 
     def _problem(self, function: PciFunction, rule: PciRule, host: HostFacts, look: CardLook | None) -> Problem | None:
-        """Why a container can't have a card now (K5): the first thing that has to be fixed."""
+        """Why a container can't get a card now (K5): the first problem that has to be fixed."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
             return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
@@ -178,7 +178,7 @@ class ContainerProvider:
         return None if lacks is None else Problem("node", f"{what}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
-        """Read what the drivers of all cards have; blocks."""
+        """Read what the drivers of all cards offer to containers; blocks."""
         for function, _ in self._cards(host):
             if _has_host_driver(function, host):
                 self._learn(function.address, (function.driver, host.events), self._read_card(function.address))
@@ -206,7 +206,7 @@ class ContainerProvider:
         return self._learn(address, state, await begun)
 
     def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], look: CardLook) -> bool:
-        """Take note of a look; True where it has shown something new."""
+        """Note what was read of a card; returns whether it has changed."""
         before = self._read.get(address)
         self._read[address] = _Read(state, look)
         if look.uuid is not None:
@@ -219,7 +219,7 @@ class ContainerProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`.
 
         Raises:
-            SharedRequestTooLarge: the rule allows one replica a container.
+            SharedRequestTooLarge: the rule allows a container only one replica.
         """
         rule = self._rules[resource.name]
         if rule.sharing is not None and rule.sharing.one_a_request and len(ids) > 1:
@@ -227,8 +227,7 @@ class ContainerProvider:
                 f"{resource.name}: a container requests {len(ids)} of it, and its cards are shared: at most one is "
                 "allowed",
                 "Request one: more of them don't give a container a larger share. Or leave out "
-                "failRequestsGreaterThanOne in "
-                "the configuration.",
+                "failRequestsGreaterThanOne in the configuration.",
                 resource=resource.name,
             )
         cards = _cards_of(resource, ids)
@@ -254,11 +253,11 @@ class ContainerProvider:
         return await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
 
     async def _look_again(self, resource: Resource, address: PciAddress) -> tuple[ContainerBy, CardLook]:
-        """How a card is given and what its driver has now.
+        """How a container gets a card, and what its driver offers now.
 
         Raises:
-            DeviceUnhealthy: a container can't have it.
-            WorkHangs: it can't be read: a device in trouble makes its reader wait.
+            DeviceUnhealthy: a container can't get it.
+            WorkHangs: reading it hangs.
         """
         rule, host = self._rules[resource.name], await self._facts(address)
         function, look = host.functions.get(address), _NOTHING
@@ -285,12 +284,12 @@ _NOTHING = CardLook((), None, None)
 
 
 def _ids(card: str, sharing: Sharing | None) -> Iterator[str]:
-    """The IDs by which a card is advertised: its own, or one for each replica as NVIDIA's device plugin forms them."""
+    """The IDs of a card: its own, or one for each replica, formed as by NVIDIA's device plugin."""
     return (f"{card}::{number}" for number in range(sharing.replicas)) if sharing else iter((card,))
 
 
 def _cards_of(resource: Resource, ids: Iterable[str]) -> list[PciAddress]:
-    """The cards behind device IDs, each once: several replicas may be of one."""
+    """The cards of device IDs, each once; several replicas may belong to one card."""
     return list(dict.fromkeys(resource.devices[key].functions[0] for key in ids))
 
 

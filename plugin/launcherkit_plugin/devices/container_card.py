@@ -1,4 +1,4 @@
-"""What of a card a container could be given: its device nodes, its UUID or its number, by the driver of the host."""
+"""What containers get of a card with its host driver: device nodes, or its UUID or index for NVIDIA's runtime."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from launcherkit_plugin.model.config import ContainerBy, ContainerUse
 from launcherkit_plugin.model.device import Grant
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""What NVIDIA's container runtime reads."""
+"""The variable that NVIDIA's container runtime reads."""
 
 NONE_VISIBLE = {VISIBLE: "void"}
-"""For containers that are to get nothing by that runtime, whatever their image says."""
+"""For containers that must get nothing from that runtime, whatever their image says."""
 
 
 class CardLook(NamedTuple):
-    """What the driver of a card has for containers."""
+    """What the driver of a card offers to containers."""
 
     nodes: tuple[str, ...]
     uuid: str | None
@@ -30,7 +30,7 @@ class CardLook(NamedTuple):
 
 
 class GivenCard(NamedTuple):
-    """A card that a container gets."""
+    """A card that a container gets, and how."""
 
     use: ContainerUse
     by: ContainerBy
@@ -41,15 +41,15 @@ ReadCard: TypeAlias = Callable[[PciAddress], CardLook]
 
 
 def read_card(root: str, proc: str, address: PciAddress) -> CardLook:
-    """Look at a card; blocks.
+    """Read a card; blocks.
 
     Args:
-        root: where the host's ``sys/`` is.
+        root: the directory that contains the host's ``sys``.
         proc: where its proc file system is mounted.
-        address: the card's.
+        address: of the card.
 
     Raises:
-        UnreadableFile: what is there can't be read.
+        UnreadableFile: a file exists and can't be read.
     """
     nvidia = nvidia_card(proc, address)
     nodes = card_nodes(root, proc, address)
@@ -62,7 +62,7 @@ def given_by(use: ContainerUse, function: PciFunction) -> ContainerBy:
 
 
 def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None:
-    """What keeps a card with its driver from being given to a container, in words; None where nothing does."""
+    """Why a card with its host driver can't be given to a container, in words; None if it can."""
     if by == "nodes" and not look.nodes:
         return "its driver has no device node for containers"
     if by != "nodes" and use.cdi_names == "index" and look.number is None:
@@ -73,7 +73,7 @@ def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None
 
 
 def own_nodes(given: GivenCard) -> tuple[str, ...]:
-    """The card's device nodes, where the container gets them from us."""
+    """The card's device nodes, if this plugin passes them to the container; else an empty tuple."""
     by_us = given.by == "nodes" or (given.by == "environment" and given.use.pass_nodes)
     return given.look.nodes if by_us else ()
 
@@ -82,8 +82,8 @@ def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
     """What a container gets for cards, in the order of the request.
 
     Args:
-        uses: each card with how it is given.
-        annotate: whether CDI names are in an annotation too.
+        uses: each card, and how the container gets it.
+        annotate: CDI names are also in an annotation.
     """
     visible = [look.uuid for _, by, look in uses if by == "environment" and look.uuid is not None]
     names = tuple(

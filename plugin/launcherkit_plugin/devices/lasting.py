@@ -1,4 +1,4 @@
-"""Devices that can't be read, or aren't there any more, stay listed: a look that lacks them proves little (T2, K5)."""
+"""Devices that can't be read or have disappeared stay listed: a single scan without them proves little (T2, K5)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.device import Device, Problem, Usage
 
 GONE_SECONDS = 600.0
-"""For how long a device that is no longer on sysfs, and that no pod holds, stays listed as Unhealthy."""
+"""How long a device that is no longer in sysfs stays listed as Unhealthy if no pod holds it."""
 
 
 class Lasting:
-    """What one provider has listed last, by resource and ID."""
+    """The devices that one provider listed last, by resource and ID."""
 
     def __init__(self) -> None:
         self._before: dict[str, dict[str, Device]] = {}
         self._gone_since: dict[str, float] = {}
 
     def keep(self, found: dict[str, dict[str, Device]], host: HostFacts, usage: Usage, now: float) -> list[str]:
-        """Add to what a look has found; gives the IDs of those that can't be read and are as they were.
+        """Add unreadable and missing devices to those found; returns the IDs of the unreadable ones.
 
         Args:
-            found: by resource and ID.
-            host: the look.
-            usage: what pods hold stays listed for as long as they do.
+            found: the devices of this scan, by resource and ID; changed in place.
+            host: the scan.
+            usage: which pod holds which device. A device stays listed as long as a pod holds it.
             now: seconds on a monotonic clock.
         """
         unread = self._keep_unknown(found, host) if host.unknown else []
@@ -31,7 +31,7 @@ class Lasting:
         return unread
 
     def _keep_unknown(self, found: dict[str, dict[str, Device]], host: HostFacts) -> list[str]:
-        """What can't be read now is as it was (T2): devices with such a function, or with one in their groups."""
+        """Devices with an unreadable function, or with one in their groups, are listed as before (T2)."""
         unread = set(host.unknown)
         groups = {group for group, members in host.groups.items() if not unread.isdisjoint(members)}
         kept = []
@@ -44,14 +44,14 @@ class Lasting:
         return kept
 
     def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
-        """Devices that were there a moment ago stay listed, Unhealthy: so that the kubelet and people see it (K5)."""
+        """Devices that have disappeared stay listed as Unhealthy, so that the kubelet and people see it (K5)."""
         missing = [
             (name, key, device)
             for name, devices in self._before.items()
             for key, device in devices.items()
             if key not in found.get(name, ())
         ]
-        # A card may be listed by another name or ID now.
+        # A card may be listed under another name or ID now.
         there = {device.functions[0] for devices in found.values() for device in devices.values()} if missing else set()
         gone: dict[str, float] = {}
         for name, key, device in missing:

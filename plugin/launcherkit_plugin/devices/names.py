@@ -1,4 +1,4 @@
-"""What resources are called (K6), for each use of a card (K10), and that no two of them are called the same."""
+"""The names of resources (K6), for each use of a card (K10), and the check that they are unique."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DOMAINS: Mapping[int, str] = {
     0x8086: "intel.com",
     0x15B3: "mellanox.com",
 }
-"""Of the names of vendors' devices, where the configuration has no other."""
+"""The domains of vendors' resource names, unless the configuration has another."""
 
 LONGEST_NAME = 61
-"""Characters after the slash. Kubernetes takes 63, but the kubelet must reach the socket that has this in its name, and
-the path of a socket has 107 at most: 32 are those of ``/var/lib/kubelet/device-plugins/``, 14 ``kubevirt-.sock``."""
+"""Characters after the slash. Kubernetes allows 63, but the name is part of the socket's path, which has at most 107
+characters: ``/var/lib/kubelet/device-plugins/`` takes 32 of them, and ``kubevirt-.sock`` 14."""
 _LONGEST_DOMAIN = 244
-"""Kubernetes puts ``requests.`` before the whole, and takes 253."""
+"""Kubernetes prefixes the name with ``requests.``, and allows 253."""
 
 SHARED = ".shared"
 """What NVIDIA's device plugin adds to the name of a resource that is shared."""
@@ -41,7 +41,7 @@ _BLANK = " \t\n\f\r"
 
 
 def check_resource_name(name: str) -> str:
-    """A name that Kubernetes takes for an extended resource; gives it back.
+    """Check that Kubernetes accepts a name for an extended resource; returns it.
 
     Raises:
         ValueError: says what is wrong with it.
@@ -55,7 +55,7 @@ def check_resource_name(name: str) -> str:
 
 
 def check_domain(domain: str) -> str:
-    """A domain that may stand before the slash; gives it back.
+    """Check the domain, the part before the slash; returns it.
 
     Raises:
         ValueError: says what is wrong with it.
@@ -75,7 +75,7 @@ def _is_label(label: str) -> bool:
 
 
 def check_short_name(name: str) -> str:
-    """The part after the slash; gives it back.
+    """Check the part after the slash; returns it.
 
     Raises:
         ValueError: says what is wrong with it.
@@ -90,9 +90,14 @@ def check_short_name(name: str) -> str:
 
 
 def automatic_name(text: str, device: int) -> str:
-    """The NAME of a device that the table calls so, as NVIDIA's plugin forms it.
+    """The NAME of a device, formed from its name in ``pci.ids`` as by NVIDIA's plugin.
 
-    What the kubelet would refuse is mended: no ``_`` at the ends, and the device ID where too much or nothing is left.
+    Unlike there, the result is always valid: it has no ``_`` at its ends, and is the device ID if the name would be
+    empty or too long.
+
+    Args:
+        text: its name in ``pci.ids``; may be empty.
+        device: its device ID.
     """
     upper = text.strip(_BLANK).upper().replace("/", "_").replace(".", "_")
     name = "".join(c for c in _joined(upper) if c in _IN_AUTOMATIC).strip("_")
@@ -100,29 +105,29 @@ def automatic_name(text: str, device: int) -> str:
 
 
 def type_key(name: str) -> str:
-    """The name of a vGPU type as KubeVirt and NVIDIA's plugin compare it: ``GRID T4-1Q`` and ``GRID_T4-1Q`` are one."""
+    """The form in which KubeVirt and NVIDIA's plugin compare vGPU types: ``GRID T4-1Q`` equals ``GRID_T4-1Q``."""
     return _joined(name.strip(_BLANK))
 
 
 def _joined(text: str) -> str:
-    """Each run of white space made one ``_``."""
+    """The text with each run of white space replaced by one ``_``."""
     for blank in _BLANK:
         text = text.replace(blank, " ")
     return "_".join(part for part in text.split(" ") if part)
 
 
 class ModelName(NamedTuple):
-    """What a model's resource is called."""
+    """The resource name of a model."""
 
     name: str
     """``nvidia.com/A100_PCIE_40GB``."""
     shared: bool
-    """The table has it. All models that the table calls so are one resource: boards with one chip and memory differ in
-    nothing that a guest sees (K6)."""
+    """The name is from ``pci.ids``. All models with that name there form one resource: boards with the same chip and
+    memory look the same to a guest (K6)."""
 
 
 def model_name(function: PciFunction, config: Config, names: PciNames) -> ModelName:
-    """The name of a function's model: its alias, else what the table calls it, else its device ID (K6)."""
+    """The resource name of a function's model: from its alias, else from ``pci.ids``, else from its device ID (K6)."""
     alias = config.aliases.get(f"{function.vendor:04x}:{function.device:04x}")
     automatic = automatic_name(names.devices.get(function.model, ""), function.device)
     shared = alias is None and automatic != automatic_name("", function.device)
@@ -130,11 +135,11 @@ def model_name(function: PciFunction, config: Config, names: PciNames) -> ModelN
 
 
 def vgpu_name(type_name: str, vendor: int | None, config: Config) -> str:
-    """The name of a type of vGPU, ``nvidia.com/GRID_T4-1Q``: its alias, else its own name.
+    """The resource name of a vGPU type, ``nvidia.com/GRID_T4-1Q``: from its alias, else from its own name.
 
     Args:
-        type_name: ``GRID T4-1Q``; its ID, where it has no name.
-        vendor: of the parent; None where that isn't a PCI device.
+        type_name: ``GRID T4-1Q``; its ID if it has no name.
+        vendor: of the parent; None if that isn't a PCI device.
         config: aliases and domains.
     """
     key = type_key(type_name)
@@ -149,50 +154,50 @@ def _domain(vendor: int | None, config: Config) -> str:
 
 
 class Namer:
-    """Gives names as they are needed, looks for a model's in the table once, and keeps them distinct.
+    """Finds the names of resources, looks each model up only once, and checks that names are unique.
 
-    Who has which name is gathered from one `check` to the next: what has been unplugged is in nobody's way.
+    Names count as taken from one `check` to the next, so devices that were unplugged cause no clash.
     """
 
     def __init__(self, config: Config, tables: Sequence[str] = PATHS) -> None:
-        """Make one.
+        """Use a configuration.
 
         Args:
             config: aliases, domains, rules.
-            tables: where ``pci.ids`` may be, if the configuration doesn't say.
+            tables: paths at which ``pci.ids`` may be, unless the configuration names it.
         """
         self._config = config
         self._tables = tables if config.pci_ids is None else (config.pci_ids,)
         self._rules = {id(rule): f"rule {number}" for number, rule in enumerate(config.pci, 1)}
         self._by_model: dict[tuple[int, int], ModelName] = {}
         self._texts: dict[tuple[int, int], str] = {}
-        """What the table calls models."""
+        """The names of models in ``pci.ids``."""
         self._given: dict[tuple[tuple[int, int], int], tuple[str, object, str]] = {}
-        """By model and rule: the name, whose it is, and that in words."""
+        """By model and rule: the name, its owner, and the owner in words."""
         self._owners: dict[str, dict[object, str]] = {}
-        """Whose each name is, with that in words. Models that share a name are one owner."""
+        """The owners of each name, with a description. Models that share a name are one owner."""
 
     def learn(self, functions: Iterable[PciFunction]) -> None:
-        """Find the names of all of these in one pass over the table, which takes some milliseconds.
+        """Look up the names of these functions in one pass over ``pci.ids``, which takes some milliseconds.
 
         Raises:
-            UnreadableFile: the table that the configuration names can't be read.
+            UnreadableFile: the file that the configuration names can't be read.
         """
         new = {function.model: function for function in functions if function.model not in self._by_model}
         if new and self._config.pci_ids is not None:
-            read_file(self._config.pci_ids, 0)  # a table that was asked for and isn't there must not go unnoticed
+            read_file(self._config.pci_ids, 0)  # a configured file that is missing must not go unnoticed
         names = find_names(new.values(), self._tables)
         self._by_model |= {model: model_name(function, self._config, names) for model, function in new.items()}
         self._texts |= {model: names.devices.get(model, "") for model in new}
 
     def text(self, function: PciFunction) -> str:
-        """What the table calls a function's model; empty where it has no name for it."""
+        """The name of a function's model in ``pci.ids``; empty if it has none."""
         if function.model not in self._texts:
             self.learn([function])
         return self._texts[function.model]
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
-        """The name of the resource that a function belongs to by a rule."""
+        """The name of the resource to which a rule assigns a function."""
         given = self._given.get((function.model, id(rule)))
         if given is None:
             which = self._rules.get(id(rule), "a rule")
@@ -216,13 +221,13 @@ class Namer:
         return name
 
     def check(self, resources: Iterable[Resource]) -> None:
-        """Whether all names that were given since the last time are one thing's alone (K6).
+        """Check that no name returned since the last check has two owners, and that resources don't clash (K6).
 
         Args:
-            resources: what is to be advertised, of all providers.
+            resources: all that are to be advertised, of all providers.
 
         Raises:
-            NameClash, SeveralErrors: names both.
+            NameClash, SeveralErrors: each names both owners or resources.
         """
         errors = Collector()
         owned, self._owners = self._owners, {}
@@ -238,7 +243,7 @@ _REMEDY = "Give one of them another name: `aliases` has names for models and vGP
 
 
 def clashes(named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """What two resources have in common that each must have for itself (K6, E2): the name of one, and the words.
+    """Names, sockets and variables that two resources share (K6, E2): yields a resource's name and a sentence.
 
     Args:
         named: name and variable of each resource.
@@ -259,7 +264,7 @@ def clashes(named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def variable_name(name: str, prefix: str) -> str:
-    """``PCI_RESOURCE_NVIDIA_COM_GA102`` (E1)."""
+    """The variable of a resource (E1): ``PCI_RESOURCE_NVIDIA_COM_GA102``."""
     return f"{prefix}_{resource_suffix(name)}"
 
 

@@ -1,4 +1,4 @@
-"""The device nodes that a container gets for its functions (V2, K2), and whether what they rest on is still so."""
+"""The device nodes that a container gets for its functions (V2, K2), and whether the host has changed since."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from launcherkit_plugin.model.config import NodeChoice, PciRule
 
 
 class NodeSets(NamedTuple):
-    """The nodes of some functions, of either kind."""
+    """The device nodes of some functions, of both kinds."""
 
     groups: tuple[str, ...] | None
-    """VFIO's container and all groups; None where one is missing."""
+    """VFIO's container and all groups; None if one is missing."""
     cdevs: tuple[str, ...] | None
-    """iommufd and VFIO's character devices of all functions; None where one is missing. VFIO's container is added
-    where the node has it: QEMU doesn't open it, but libvirt 12.8 passes nothing through where it isn't there."""
+    """``/dev/iommu`` and VFIO's character devices of all functions; None if one is missing. VFIO's container is added
+    if the node has it: QEMU doesn't open it, but libvirt 12.8 passes nothing through without it."""
     has_iommufd: bool
     """Whether the node has ``/dev/iommu``."""
 
 
 def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
-    """The nodes of functions as they are on the host. With no ``dev/`` to look at they are taken to be there."""
+    """The device nodes of functions. If the facts don't cover ``/dev``, they are assumed to exist."""
     groups = [host.functions[member].iommu_group if member in host.functions else None for member in functions]
     cdevs = _complete([IOMMUFD_NODE, *(cdev_node(host.details.get(member)) for member in functions)], host)
     if cdevs is not None and host.nodes is not None and CONTAINER_NODE in host.nodes:
@@ -39,11 +39,10 @@ def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
 
 
 def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...] | None:
-    """The nodes for these together, each once; None where one that is chosen is missing.
+    """The nodes for several devices together, each once; None if a chosen one is missing.
 
-    ``auto`` and the single kinds never give a mix: a reader could take the one kind for one device and the other for
-    the next (V2). ``both`` is for readers that decide by themselves, and gives those of the groups alone where the
-    node has no iommufd.
+    ``auto`` and the single kinds never mix kinds: a reader could use one kind for one device and the other for the
+    next (V2). ``both`` is for readers that decide themselves; without iommufd it gives only the nodes of the groups.
     """
     groups, cdevs = [each.groups for each in sets], [each.cdevs for each in sets]
     alternatives = {
@@ -59,7 +58,7 @@ def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...
 
 
 def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: NodeChoice) -> str:
-    """The node that a person would look for first."""
+    """The missing node to name in a message: the first one that a person would look for."""
     present = host.nodes or frozenset()
     wanted: list[str] = []
     if choice != "cdev":
@@ -85,7 +84,7 @@ _CLASS = "sys/class/egm"
 
 
 def has_egm(root: str) -> bool:
-    """Whether the host has any; a directory is looked at, which waits for nobody."""
+    """Whether the host has EGM (extended GPU memory). Listing the directory never blocks."""
     try:
         return bool(os.listdir(f"{root}/{_CLASS}"))
     except OSError:
@@ -93,13 +92,13 @@ def has_egm(root: str) -> bool:
 
 
 def egm_nodes(root: str, given: Collection[str]) -> tuple[str, ...]:
-    """The nodes whose GPUs all go to one container, by name: ``/dev/egm4``.
+    """The EGM nodes for a container, such as ``/dev/egm4``: those whose GPUs it gets all of.
 
-    One of which another container may get a GPU is nobody's, and so is one whose GPUs can't be read (T2).
+    A node is left out if another container may get one of its GPUs, or if its list of GPUs can't be read (T2).
 
     Args:
-        root: where ``sys/`` and ``dev/`` are.
-        given: BDFs of what the container gets.
+        root: the directory that contains ``sys`` and ``dev``.
+        given: BDFs of the functions that the container gets.
     """
     with DiskTree(root or "/") as tree:
         return tuple(_nodes(tree, frozenset(given)))
@@ -113,21 +112,21 @@ def _nodes(tree: DiskTree, given: frozenset[str]) -> Iterator[str]:
 
 
 class Fingerprint(NamedTuple):
-    """What was seen. Every path is whole."""
+    """What a plan depends on, in a form that is cheap to compare with sysfs. All paths include the root."""
 
     bound: tuple[str, ...]
-    """Links that drivers have to their functions. Those that functions have to drivers take three times as long to
-    read, for they are behind a long path and another link."""
+    """Links from drivers to their functions, which must exist. The opposite links, from functions to drivers, take
+    three times as long to read, because of a longer path and another link in it."""
     unbound: tuple[str, ...]
-    """Links to drivers, of functions that have none."""
+    """The driver links of functions without a driver, which must not exist."""
     members: tuple[tuple[str, frozenset[str]], ...]
-    """Directories with their entries: of IOMMU groups, and those that name VFIO's character devices."""
+    """Directories and their entries: those of IOMMU groups, and those that name VFIO's character devices."""
     events: bytes | None
-    """See `HostFacts`. While the kernel has sent no uevent there is no other device, and so no other entry."""
+    """See `HostFacts`. As long as the kernel has sent no uevent, no device was added, so the entries are the same."""
 
 
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
-    """What the facts say of some functions, of those in their slots and of all members of the groups of these."""
+    """The fingerprint of some functions, the others in their slots, and all members of the groups of these."""
     known = [host.functions[address] for address in addresses if address in host.functions]
     nearby = {each.address: each for function in known for each in host.slot_functions(function.address)}
     groups = {function.iommu_group for function in nearby.values()}
@@ -153,7 +152,7 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
 
 
 def uevents(root: str) -> bytes | None:
-    """How many uevents the kernel has sent, as a number in text; None where that isn't known."""
+    """How many uevents the kernel has sent, as decimal text; None if unknown."""
     try:
         file = os.open(f"{root}/{EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -165,12 +164,13 @@ def uevents(root: str) -> bytes | None:
 
 
 def is_still_so(fingerprint: Fingerprint, events: bytes | None = None) -> bool:
-    """Whether a new look would see the same. A driver's links come and go before the uevent that says so: they are
-    looked at each time.
+    """Whether the host still matches a fingerprint.
+
+    The links of drivers are always read: they change before the uevent is sent.
 
     Args:
-        fingerprint: of an earlier look.
-        events: `uevents`, read just now.
+        fingerprint: taken earlier.
+        events: from `uevents`, read just now.
     """
     try:
         for path in fingerprint.bound:
@@ -192,7 +192,7 @@ def _is_absent(path: str) -> bool:
 
 
 class PciPlan(NamedTuple):
-    """What a container gets for a device, and what that rests on."""
+    """What a container gets for a device, and what this depends on."""
 
     functions: tuple[PciAddress, ...]
     nodes: NodeSets
@@ -200,7 +200,7 @@ class PciPlan(NamedTuple):
 
 
 def plan_of(address: PciAddress, rule: PciRule, host: HostFacts, root: str) -> PciPlan:
-    """The plan for a primary, with the siblings that the reader in the pod will see (S1, S2)."""
+    """The plan for a primary, with the siblings that the reader in the pod will find (S1, S2)."""
     functions = _attached(address, rule, host)
     return PciPlan(functions, node_sets(functions, host), fingerprint_of(functions, host, root))
 
@@ -210,7 +210,7 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
         return (address,)
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
     claim = Claim("environment", "gpus", "device", None, None, address)
-    # What this plugin gives is what the container will see.
+    # The container will see exactly the nodes that this plugin gives it.
     situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
     (unit,) = assemble_units([claim], situation)
     return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))

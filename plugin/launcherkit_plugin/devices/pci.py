@@ -1,4 +1,4 @@
-"""PCI functions that are passed through: which are devices, whether they are available, what a container gets."""
+"""PCI passthrough: which functions are devices, whether they are available, and what a container gets for them."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, R
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
 
 READ_SECONDS = 5.0
-"""For how long the kubelet waits for a device to be read anew."""
+"""How long an Allocate waits for a device to be read again."""
 
 
 class BindingProblems(Protocol):
-    """What binds functions for rules with ``bind`` (K8)."""
+    """Knows why functions of rules with ``bind`` could not be bound (K8)."""
 
     def problem(self, address: PciAddress) -> Problem | None:
-        """What kept it from binding a function."""
+        """Why a function could not be bound; None if nothing failed."""
         ...
 
 
 class BindsOnDemand(Protocol):
-    """What binds functions for rules with ``on_demand`` when a pod gets one (K8)."""
+    """Binds functions of rules with ``on_demand`` when one is allocated to a pod (K8)."""
 
     def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
-        """The host as it would be with all of that bound; and what keeps functions from being bound or given back."""
+        """The host as it would be with all of those bound, and why some can't be bound or given back."""
         ...
 
     async def bind(self, resource: str, devices: Sequence[Device], seconds: float) -> None:
-        """Bind the groups of devices for a pod that is getting them.
+        """Bind the groups of devices for a pod to which they are being allocated.
 
         Raises:
-            NotBoundOnDemand: one can't be; what was done is undone.
-            BindingTooSlow: it takes longer than ``seconds``; what comes to pass later is undone.
-            WorkHangs: something else is under way there.
+            NotBoundOnDemand: one can't be bound; completed steps are undone.
+            BindingTooSlow: it takes longer than ``seconds``; if it succeeds later, it is undone.
+            WorkHangs: other work on the group hangs.
         """
         ...
 
 
 class PciProvider:
-    """Devices by rules: see `launcherkit_plugin.devices.provider.Provider`."""
+    """A `launcherkit_plugin.devices.provider.Provider` for PCI functions that rules select."""
 
     def __init__(  # noqa: PLR0913  # each is a thing of its own
         self,
@@ -91,19 +91,19 @@ class PciProvider:
         """Make a provider.
 
         Args:
-            match: the rule that a function falls under, if any.
-            name_of: the resource's name for a function that falls under a rule.
-            host: looked at again when the kubelet asks for what has changed since.
-            root: where ``sys/`` and ``dev/`` of that host are.
+            match: returns the rule that applies to a function, if any.
+            name_of: returns the name of the rule's resource for a function.
+            host: read again at an Allocate if something has changed since the scan.
+            root: the directory that contains the host's ``sys`` and ``dev``.
             nodes: which device nodes containers get.
             granted: how containers get them.
             kata: how Kata gets them.
-            binder: binds functions before they are advertised.
-            on_demand: binds them when they are allocated.
-            guarded: does what may hang.
-            may_match: a rule that a function could fall under with another driver or NUMA node; ``match`` does where no
-                rule asks for these.
-            model_of: what pci.ids calls a function; asked of those for DRA.
+            binder: knows why functions could not be bound.
+            on_demand: binds functions when they are allocated.
+            guarded: runs work that may hang.
+            may_match: returns a rule that could apply with another driver or NUMA node. The default, ``match``, is
+                enough if no rule selects by these.
+            model_of: returns the name of a function in pci.ids; called only for DRA.
         """
         self._match = match
         self._may_match = may_match or match
@@ -124,11 +124,11 @@ class PciProvider:
         self._had_vfio: set[PciAddress] = set()
         self._lasting = Lasting()
         self._demands: dict[str, OnDemand] = {}
-        """Of devices that are bound when they are allocated."""
+        """Of devices that are bound on demand, by ID."""
         self._nvidia: set[str] = set()
-        """Devices that NVIDIA's container runtime must leave alone: a guest has them."""
+        """IDs of devices for guests that NVIDIA's container runtime must leave alone."""
         self._waiting: set[str] = set()
-        """Those of them that aren't bound."""
+        """IDs of devices that are bound on demand and aren't bound now."""
 
     @property
     def changes_host(self) -> bool:
@@ -136,11 +136,11 @@ class PciProvider:
         return self._on_demand is not None
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """See `launcherkit_plugin.devices.provider.Provider.wants`."""
         rule = None if function.is_bridge_by_class else self._may_match(function)
         return rule is not None and rule.uses != ("container",)
 
-    # What there is
+    # What is advertised
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
@@ -200,7 +200,7 @@ class PciProvider:
         return named
 
     def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, then: HostFacts) -> Device:
-        """A device by what there is, and by what there will be once it is bound on demand."""
+        """A device. ``host`` has the facts of now, ``then`` those after binding on demand."""
         detail = host.details.get(function.address)
         changed = (then.functions.get(each) is not host.functions.get(each) for each in plan.functions)
         waits = then is not host and any(changed)
@@ -222,7 +222,7 @@ class PciProvider:
     def _problem(
         self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, *, has_nodes: bool = True
     ) -> Problem | None:
-        """Why a device isn't available (K5): the first thing that has to be fixed."""
+        """Why a device isn't available (K5): the first problem that has to be fixed."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
             return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
@@ -301,8 +301,8 @@ class PciProvider:
         await self._look_again(resource, ids, self._rules[resource.name])
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
-        """See `launcherkit_plugin.devices.provider.Reconciler`: the container runtime finds what there is."""
-        # What was bound on demand since that look has nodes by now, which Allocate has written.
+        """See `launcherkit_plugin.devices.provider.Reconciler`: writes the CDI files."""
+        # Devices that were bound on demand since the scan have nodes by now; Allocate has written them to the files.
         held = {key for devices in usage.held.values() for key in devices if key in self._demands}
         for granted in {self._granted, self._kata}:
             if granted.cdi is not None:
@@ -329,11 +329,11 @@ class PciProvider:
         return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
 
     async def _look_again(self, resource: Resource, ids: Iterable[str], rule: PciRule) -> list[PciPlan]:
-        """Plans by what is on the host now.
+        """Plans from the present state of the host.
 
         Raises:
-            DeviceUnhealthy: the first device that isn't available.
-            WorkHangs: one can't be read: a device in trouble makes its reader wait.
+            DeviceUnhealthy: names the first device that isn't available.
+            WorkHangs: reading one hangs.
         """
         plans = []
         for address in map(PciAddress.parse, ids):
@@ -360,14 +360,14 @@ class PciProvider:
 
 
 _SAID: Mapping[NodeChoice, str] = {"group": "group", "cdev": "iommufd"}
-"""What claims call the kinds of nodes."""
+"""The kinds of nodes by their names in the parameters of claims."""
 
 
 def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
-    """The rule with what a claim wants to go along.
+    """The rule with the siblings that a claim wishes.
 
     Raises:
-        DeviceConfigRefused: that is more than the rule has, and what was published counts on.
+        DeviceConfigRefused: those are more than the rule has; what was published for the device relies on the rule.
     """
     if wishes.siblings is None:
         return rule
@@ -401,7 +401,7 @@ def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | Non
 
 
 def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
-    """The nodes of one device among those of the kind that was chosen for several."""
+    """The nodes of one device among those that were chosen for several."""
     return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
 
 

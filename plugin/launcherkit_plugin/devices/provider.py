@@ -1,6 +1,6 @@
-"""What the daemon asks of a kind of device: PCI passthrough, mediated devices, SR-IOV vGPU.
+"""The interfaces of a kind of device to the daemon: PCI passthrough, mediated devices, SR-IOV vGPU.
 
-A provider advertises devices and hands them out; a reconciler changes the host. One thing may be both.
+A provider advertises and allocates devices; a reconciler changes the host. A class may be both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Provider(Protocol):
 
     @property
     def changes_host(self) -> bool:
-        """Whether `allocate` may change the host. What it has begun is completed then, even if the caller hangs up."""
+        """Whether `allocate` may change the host. If so, it runs to its end even if the caller hangs up."""
         ...
 
     def wants(self, function: PciFunction) -> bool:
@@ -27,49 +27,49 @@ class Provider(Protocol):
         ...
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
-        """What there is to advertise; a pure look at the facts, and at what this provider remembers of earlier ones.
+        """The resources to advertise, from the facts and from what this provider remembers; does no I/O.
 
         Args:
             host: a fresh scan.
-            usage: the pods' devices, those included that Allocate has just given away.
+            usage: which pod has which device, including those that were just allocated.
             now: seconds on a monotonic clock.
         """
         ...
 
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = ...) -> Grant:
-        """What a container gets for these devices, resolved on the host at this moment (K2).
+        """What a container gets for these devices, from the present state of the host (K2).
 
         Args:
-            resource: theirs.
+            resource: of the devices.
             ids: of the devices.
-            wishes: how a claim wants them. Whether the nodes are of the kind that is wanted is seen by the caller.
+            wishes: how a claim wants them. The caller checks that the nodes are of the kind that it wants.
 
         Raises:
-            LauncherkitError: a device is not there any more, or isn't available; nothing is half done.
+            LauncherkitError: a device doesn't exist any more or isn't available. Nothing is left half done.
         """
         ...
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Once more before the container starts.
+        """Check devices once more before the container starts.
 
         Raises:
-            LauncherkitError: as `allocate`.
+            LauncherkitError: see `allocate`.
         """
         ...
 
 
 class Reconciler(Protocol):
-    """Brings the host closer to what the configuration says: binds, makes, removes."""
+    """Brings the host closer to the configuration: binds, creates, removes."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether the details of a function have to be read before `reconcile` is called."""
         ...
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:
-        """Begin what has to be done, in tasks that wait for nobody; each returns whether it has changed something.
+        """Begin the necessary work, in independent tasks. Each returns whether it has changed something.
 
-        What it takes away is begun before this returns: ``usage`` is true until then, and no longer. A card on which
-        something is under way is left for a later call (K9). Never touches what ``usage`` says is held; removes nothing
-        where ``usage`` isn't known. What fails is logged and tried again by a later call.
+        Work that takes a device away is begun before this returns, since ``usage`` is valid only until then. Devices
+        that are held according to ``usage`` are never touched; if it is unknown, nothing is removed. A card on which
+        other work is in progress is left for a later call (K9). Failures are logged, and retried by a later call.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which functions a rule is about, the rules that nobody has to write, and those that get nothing."""
+"""Which functions a rule selects and which become devices; the rules of ``auto``; rules that get no device."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from launcherkit_plugin.model.config import Auto, Config, DraConfig, PciRule, Se
 Test: TypeAlias = Callable[[PciFunction], bool]
 
 NO_DRIVER = "none"
-"""What a selector calls having no driver."""
+"""In a selector's ``drivers``: the function has no driver."""
 
 
 class _Compiled(NamedTuple):
-    """What a selector says."""
+    """A compiled selector."""
 
     tests: tuple[Test, ...]
-    """One for each key that says anything, the quick ones first."""
+    """One for each key that is set, the fast ones first."""
     glob: re.Pattern[str] | None
-    """Of addresses. To write an address down takes longer than all tests, so that is done once, and only if need be."""
+    """Matches addresses. Formatting an address takes longer than all tests, so it is done last, and only once."""
 
 
 def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callable[[PciFunction], PciRule | None]:
-    """A function that finds the first rule which a PCI function falls under. What its class calls a bridge falls under
-    none, unless ``bridges`` is said; others are recognised by their header, which not every look reads."""
+    """Compile rules to a callable that returns the first rule that applies to a PCI function.
+
+    Without ``bridges``, no rule applies to functions with the class of a bridge. Other bridges are recognised by their
+    header type, which isn't read for every function.
+    """
     compiled = [
         (rule, [_compile(selector) for selector in rule.select], [_compile(selector) for selector in rule.exclude])
         for rule in rules
@@ -52,7 +55,7 @@ def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callabl
 
 
 def whatever_driver(rules: Iterable[PciRule]) -> list[PciRule]:
-    """Rules for whatever these could select with another driver or NUMA node; both change while a function stays."""
+    """Rules that select all that these could select with another driver or NUMA node, which may change at any time."""
     return [
         rule._replace(
             select=tuple(each._replace(drivers=frozenset(), numa_nodes=frozenset()) for each in rule.select),
@@ -63,8 +66,8 @@ def whatever_driver(rules: Iterable[PciRule]) -> list[PciRule]:
 
 
 def _any(selectors: Iterable[_Compiled], function: PciFunction, text: list[str]) -> bool:
-    """Whether any of the selectors holds; ``text`` is the address as soon as somebody has needed it."""
-    # Plain loops: a generator for each costs more than the tests, and there may be thousands of functions.
+    """Whether any of the selectors matches; ``text`` caches the formatted address."""
+    # Plain loops: generators cost more than the tests, and there may be thousands of functions.
     for tests, glob in selectors:
         for test in tests:
             if not test(function):
@@ -109,21 +112,21 @@ _AUTO: dict[Auto, Selector] = {
     "all": Selector(),
 }
 _AUTO_TYPES: dict[Auto, tuple[str, ...]] = {"nvidia": ("nvidia-*",), "gpu": ("*",), "all": ("*",)}
-"""vGPU types: NVIDIA's driver numbers its types so."""
+"""Globs over vGPU types; ``nvidia-*`` are the IDs that NVIDIA's driver uses."""
 
 
 def auto_rules(auto: Auto, exclude: tuple[Selector, ...] = ()) -> tuple[PciRule, ...]:
-    """The rules that ``auto`` stands for: resources by model, of what is bound to a VFIO driver."""
+    """The rules of ``auto``: a resource for each model of functions that are bound to a VFIO driver."""
     return (PciRule((_AUTO[auto],), exclude, only_vfio=True),)
 
 
 def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool = True) -> Config:
-    """A configuration with the rules of its ``auto`` behind its own, which come first.
+    """A configuration with the rules of its ``auto`` after its own.
 
     Args:
         config: as it was read.
-        exclude: what somebody else advertises.
-        vgpu: whether vGPUs that exist are advertised too.
+        exclude: functions that another device plugin advertises.
+        vgpu: whether existing vGPUs are advertised too.
     """
     if config.auto is None:
         return config
@@ -137,11 +140,11 @@ def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool 
 
 
 def with_dra(config: Config, *, every: bool = False) -> Config:
-    """A configuration with ``dra`` set where one of its rules is for DRA, and in every rule where all of them are.
+    """A configuration with ``dra`` set if one of its rules is for DRA; if all are to be, ``dra`` is set in each rule.
 
     Args:
         config: with the rules of ``auto``.
-        every: all of them are, whatever it says.
+        every: all rules are for DRA, whatever the configuration says.
     """
     dra = config.dra or (DraConfig() if every or any(rule.dra for rule in config.rules) else None)
     if dra is None or not (every or dra.all):
@@ -155,13 +158,13 @@ def with_dra(config: Config, *, every: bool = False) -> Config:
 
 
 def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
-    """The functions that are devices (K1), each with its rule, by address."""
+    """The functions that are devices (K1), each with its rule, sorted by address."""
     slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
     for function in host.functions.values():
         rule = match(function)
         if rule is None or is_bridge(function, host.details.get(function.address)) or _is_vgpu(function, host):
             continue
-        # A VF is a device of its own, and so is what is asked for beside its card.
+        # A VF is a device of its own, and so is a companion, which is requested in addition to its card.
         alone = function.is_vf or rule.companion
         key = function.address if alone else (*function.address.slot, id(rule))
         slots.setdefault(key, []).append((function, rule))
@@ -176,7 +179,7 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
 
 
 def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
-    """A function of an SR-IOV vGPU card, which is the business of another provider: VFs, and PFs never (G4)."""
+    """Whether it belongs to an SR-IOV vGPU card: another provider advertises its VFs, and PFs are no devices (G4)."""
     detail = host.details.get(function.address)
     if detail is None:
         return False
@@ -185,9 +188,10 @@ def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
 
 
 def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
-    """The resources that have functions of cards of which others have the best: those are asked for beside the card.
+    """The resources whose functions accompany the primaries of another resource's cards.
 
-    NVIDIA's device plugin makes each function of a card a resource of its own, and so may KubeVirt's own list (K7).
+    NVIDIA's device plugin makes each function of a card a resource of its own, and KubeVirt's list of host devices may
+    do so too (K7).
     """
     found = {name for _, rule, name in named if rule.companion}
     slots: dict[object, list[tuple[PciFunction, str]]] = {}
@@ -205,13 +209,13 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
 def unmet_rules(
     rules: Sequence[PciRule], host: HostFacts, devices: Iterable[tuple[PciFunction, PciRule]]
 ) -> Iterator[str]:
-    """A line for each rule that selects something and gets nothing.
+    """A line for each rule that selects functions but gets no device.
 
-    Rules of which only what is bound to a VFIO driver is advertised are left out: to get nothing is usual for them.
+    Rules with ``only_vfio`` are skipped: it is normal that they get none.
 
     Args:
         rules: of the configuration, in order.
-        host: a scan, with the details of what rules select.
+        host: a scan, with the details of the functions that rules select.
         devices: from `primaries`.
     """
     numbers = {id(rule): number for number, rule in enumerate(rules, 1)}

@@ -1,4 +1,4 @@
-"""The UUIDs of NVIDIA's cards, kept while another driver has them: the kubelet knows the cards by these (K10)."""
+"""The UUIDs of NVIDIA's cards, which are their device IDs; remembered while a card has another driver (K10)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 from launcherkit.atomic import write_atomically
 
 FILE = "gpu-uuids"
-"""In the folder of what was bound to what before. It has no ending, because those with ``.json`` are records there."""
+"""The file in the ledger's folder. It has no extension, because files with ``.json`` are records there."""
 
 
 class CardUuids:
-    """What was learnt since the boot.
+    """The UUIDs that were seen since the machine booted, by address.
 
     Args:
-        folder: where that is kept for the next process; None: nowhere.
-        boot: which boot of the machine this is; another one may have other cards at these addresses.
+        folder: where they are kept for the next process; None: nowhere.
+        boot: the ID of this boot; after a reboot the addresses may belong to other cards.
     """
 
     def __init__(self, folder: str | None, boot: str) -> None:
@@ -26,18 +26,18 @@ class CardUuids:
         self._found = _kept(self._path, boot)
 
     def get(self, address: str) -> str | None:
-        """The UUID of the card at an address, if it has been known."""
+        """The UUID of the card at an address; None if unknown."""
         return self._found.get(address)
 
     def learn(self, address: str, uuid: str) -> None:
-        """Keep a UUID.
+        """Remember a UUID.
 
         Raises:
-            UnwritableFile: it is known to this process alone.
+            UnwritableFile: it can't be kept for the next process; this process remembers it.
         """
         if self._found.get(address) == uuid:
             return
-        # Another card at its place: whatever had this UUID has it no longer.
+        # The card may have moved: no other address has this UUID any more.
         self._found = {at: other for at, other in self._found.items() if other != uuid} | {address: uuid}
         if self._path is not None:
             with suppress(OSError):  # the write below gives the reason
@@ -47,7 +47,8 @@ class CardUuids:
 
 
 def _kept(path: str | None, boot: str) -> dict[str, str]:
-    """What an earlier process has kept; what can't be read is learnt again, as soon as the card has its driver."""
+    """The UUIDs that an earlier process kept. If they can't be read, they are learnt again when the cards have their
+    driver."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         if path is not None:
             with open(path, "rb") as file:

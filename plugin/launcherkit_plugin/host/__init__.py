@@ -1,1 +1,1 @@
-"""The node: what is read of it, watched on it and written to it."""
+"""The node: reading it, watching it, and writing to it."""

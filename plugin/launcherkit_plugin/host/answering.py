@@ -1,6 +1,6 @@
-"""A question to a short-lived process, and its answer: what takes much memory, or may hang, is done there.
+"""Runs work that takes much memory or may hang in a short-lived process, which answers one question.
 
-The question comes on its standard input, the answer goes to its standard output.
+The question is passed on its standard input, and the answer on its standard output.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 1.0
-"""For the end of a process that was killed: one that hangs in the kernel has none."""
+"""How long to wait for a killed process to end: one that hangs in the kernel doesn't."""
 
 
 class NoAnswer(Exception):
-    """Why there is none."""
+    """There is no answer; the message says why."""
 
     def __init__(self, why: str, hanging: Process | None = None) -> None:
         super().__init__(why)
         self.hanging = hanging
-        """The process, where it was killed and has not ended: it waits in the kernel."""
+        """The process, if it was killed and has not ended, because it hangs in the kernel."""
 
 
 def command_of(module: str) -> tuple[str, ...]:
-    """The process that runs a module, which calls `answer_with`."""
+    """The command line of a process that runs a module, which must call `answer_with`."""
     return (sys.executable, "-P", "-m", module)
 
 
 async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes:
-    """The answer of a process that ends when it has given it, and together with this one.
+    """Start a process, pass it a question and return its answer. It ends after that, or when this process ends.
 
     Args:
-        command: the process; its last argument is this process's ID.
+        command: its command line; the ID of this process is added as the last argument.
         question: for its standard input.
-        patience: seconds that it may take.
+        patience: how many seconds it may take.
 
     Raises:
-        NoAnswer: it can't be started, failed, or takes longer. It is killed then, and not waited for.
+        NoAnswer: it can't be started, fails, or takes longer; then it is killed.
     """
-    import asyncio  # not above: the other process doesn't need it, and must start fast
+    import asyncio  # not above: the started process imports this module too, doesn't need it, and must start fast
 
     pipe = asyncio.subprocess.PIPE
     try:
@@ -75,18 +75,18 @@ async def _end(process: Process) -> None:
 
 
 def answer_with(make: Callable[[bytes], bytes]) -> None:
-    """What the other process does: it answers the one question."""
+    """The main function of the started process: answers one question."""
     import gc
 
     end_with(int(sys.argv[1]))
-    gc.disable()  # a tenth of its short life otherwise, most of which is imports
+    gc.disable()  # it would take a tenth of the process's short life, most of which is imports
     sys.stdout.buffer.write(make(sys.stdin.buffer.read()))
 
 
 def end_with(parent: int) -> None:
-    """End this process when that one ends, however it does; at once if it has ended already."""
+    """Let the kernel kill this process when its parent ends, for whatever reason; exit if it has ended already."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # it ended before the line above
         sys.exit(1)

@@ -1,5 +1,5 @@
-"""The device nodes by which processes use a function through its host driver, ``/dev/dri/card1`` or ``/dev/nvidia0``;
-and what NVIDIA's driver says of its cards in proc, for which its library isn't needed.
+"""The device nodes by which processes use a function through its host driver, such as ``/dev/dri/card1`` or
+``/dev/nvidia0``; and what NVIDIA's driver says about its cards in proc, which needs no NVIDIA library.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.value import NamedTuple
 
 NVIDIA = 0x10DE
-"""The vendor."""
+"""NVIDIA's PCI vendor ID."""
 
 GPUS = "driver/nvidia/gpus"
-"""Below proc: a folder for each card that has the driver, named by its address."""
+"""Below proc; has a folder for each card with the driver, named by its address."""
 
 _BYTES = 4096
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -26,23 +26,23 @@ class NvidiaCard(NamedTuple):
     """A card with NVIDIA's driver."""
 
     minor: int | None
-    """Of its node: 2 is ``/dev/nvidia2``."""
+    """The minor number of its device node: 2 for ``/dev/nvidia2``."""
     uuid: str | None
-    """``GPU-5a0c...``; None as long as the driver doesn't know it: question marks stand there until the card has been
-    opened once."""
+    """``GPU-5a0c...``; None as long as the driver doesn't know it: until the card is opened for the first time, the
+    file has question marks instead."""
     number: int
-    """Its index among the cards that have the driver, by address, as NVIDIA's tools count them."""
+    """Its index among the cards with the driver, by address. NVIDIA's tools count the same way."""
 
 
 def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
-    """What the driver says of a card; None where the card doesn't have it.
+    """What the driver says about a card; None if the card doesn't have the driver.
 
     Args:
         proc: where the host's proc file system is mounted.
-        address: the card's.
+        address: of the card.
 
     Raises:
-        UnreadableFile: it can't be read.
+        UnreadableFile: the driver's file can't be read.
     """
     path = f"{proc}/{GPUS}/{address}/information"
     text = read_short(path)
@@ -55,7 +55,7 @@ def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
 
 
 def nvidia_uuids(proc: str) -> Mapping[str, str]:
-    """The addresses of all cards that have the driver, by UUID; what can't be read is left out."""
+    """The addresses of all cards with the driver, by UUID; cards that can't be read are left out."""
     found = {}
     try:
         for name in os.listdir(f"{proc}/{GPUS}"):
@@ -63,12 +63,12 @@ def nvidia_uuids(proc: str) -> Mapping[str, str]:
             if card is not None and card.uuid is not None:
                 found[card.uuid] = name
     except (OSError, ValueError, UnreadableFile):
-        pass  # not NVIDIA's, or going at this moment
+        pass  # the driver isn't loaded, or a card is just disappearing
     return found
 
 
 def read_short(path: str) -> str | None:
-    """A short file; None where it isn't there, or goes while it is read.
+    """The text of a short file; None if there is no such file.
 
     Raises:
         UnreadableFile: it can't be read.
@@ -86,18 +86,18 @@ _NVIDIA_MAJOR = 195
 
 
 def driver_nodes(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[str, tuple[int, int]]:
-    """The nodes of some functions, each with its major and minor number.
+    """The device nodes of some functions, each with its major and minor number.
 
-    All that sysfs has below a function: DRM, frame buffers, sound, disks, what hangs on a USB controller. NVIDIA's
-    driver has its nodes in proc alone.
+    These are all that sysfs has below a function: DRM, frame buffers, sound, disks, devices on a USB controller.
+    NVIDIA's nodes aren't in sysfs, but follow from proc.
 
     Args:
-        root: where the host's ``sys/`` is.
+        root: the directory that contains the host's ``sys``.
         proc: where its proc file system is mounted.
         addresses: functions.
 
     Raises:
-        UnreadableFile: what is there can't be read, and so it may be in use (T2).
+        UnreadableFile: a file exists and can't be read, so the function may be in use (T2).
     """
     found: dict[str, tuple[int, int]] = {}
     for address in addresses:
@@ -107,14 +107,14 @@ def driver_nodes(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[
 
 
 def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:
-    """The nodes by which a container uses a card: those of DRM and of the kernel's accelerators, and NVIDIA's.
+    """The device nodes by which a container uses a card: those of DRM and of the kernel's accelerators, and NVIDIA's.
 
     Raises:
-        UnreadableFile: what is there can't be read.
+        UnreadableFile: a file exists and can't be read.
     """
     device = os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")
     found = [node for kind in ("accel", "drm") for node, _ in _below(f"{device}/{kind}")]
-    # Below a card's connectors are nodes of I2C and of DisplayPort's auxiliary channel.
+    # A card's connectors also have nodes, of I2C and of DisplayPort's auxiliary channel; containers don't need them.
     return (*sorted(node for node in found if node.startswith(("/dev/accel/", "/dev/dri/"))), *_nvidia(proc, address))
 
 

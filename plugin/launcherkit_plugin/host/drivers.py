@@ -1,4 +1,4 @@
-"""Drivers of PCI functions: their modules, and the steps of binding, each as one file of sysfs."""
+"""Drivers of PCI functions: loading their modules, and the steps of binding, each of which accesses one sysfs file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from launcherkit_plugin.model.errors import NoVfioDriver, StepFailed, StepHangs
 T = TypeVar("T")
 
 STEP_SECONDS = 30.0
-"""A large GPU takes some ten seconds to be shut down by its driver."""
+"""How long one step may take. The driver of a large GPU takes about ten seconds to shut it down."""
 
 
 class Power(NamedTuple):
-    """How the kernel may save a function's power; None where it has no such file, or where it doesn't matter."""
+    """The power management of a function. None: there is no such file, or any value will do."""
 
     d3cold: str | None
     """``d3cold_allowed``: ``1`` or ``0``."""
@@ -31,15 +31,15 @@ class Power(NamedTuple):
 
 
 AWAKE = Power("0", "on")
-"""For a function that is passed through: from D3cold some don't come back."""
+"""For functions that are passed through: some don't wake up from D3cold."""
 _POWER_FILES = ("d3cold_allowed", "power/control")
 
 
 class Sysfs:
     """PCI devices and drivers below ``<root>/sys``.
 
-    Methods that say so may wait, and are called within `holding`. They raise `StepFailed` where the kernel says no, and
-    `StepHangs` where it says nothing.
+    Methods that may block say so, and must be called within `holding`. They raise `StepFailed` if the kernel refuses,
+    and `StepHangs` if it doesn't return in time.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Sysfs:
         """Use the files below a root.
 
         Args:
-            root: where ``sys/`` is.
-            seconds: the longest that one step may take.
-            make_worker: makes what does the steps, from open files that it is to keep.
+            root: the directory that contains ``sys``.
+            seconds: how long one step may take.
+            make_worker: returns a worker that performs the steps and keeps the given file descriptors open.
         """
         self.root = root
         self._bus = os.path.join(root, "sys/bus/pci")
@@ -64,7 +64,7 @@ class Sysfs:
 
     @contextmanager
     def holding(self, locks: Sequence[int]) -> Iterator[None]:
-        """Let the worker keep these open files: a step that is left behind keeps the locks."""
+        """Use a worker that keeps these file descriptors open, so that an abandoned step still holds the locks."""
         assert self._worker is None
         self._worker = self._make_worker(locks)
         try:
@@ -74,14 +74,14 @@ class Sysfs:
             self._worker = None
 
     def exists(self, address: PciAddress) -> bool:
-        """Whether the function is there."""
+        """Whether the function exists."""
         return os.path.exists(f"{self._bus}/devices/{address}")
 
     def driver(self, address: PciAddress) -> str | None:
-        """The driver that has the function. A link: reading it waits for nobody.
+        """The driver of the function; None if it has none. Doesn't block: it is a symbolic link.
 
         Raises:
-            StepFailed: it is unknown (T2).
+            StepFailed: it can't be read (T2).
         """
         path = f"{self._bus}/devices/{address}/driver"
         try:
@@ -98,20 +98,20 @@ class Sysfs:
         return os.path.isdir(f"{self._bus}/drivers/{name}")
 
     def may_write(self) -> bool:
-        """Whether this process may bind anything at all."""
+        """Whether this process may bind functions at all."""
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
 
     def override(self, address: PciAddress) -> str | None:
-        """The driver that alone may take the function. May wait: reading it takes the device's lock."""
+        """The only driver that may bind the function; None: any. May block: reading it takes the device's lock."""
         path = f"{self._bus}/devices/{address}/driver_override"
         return text(self._read(path))
 
     def set_override(self, address: PciAddress, name: str | None) -> None:
-        """Let one driver alone take the function, or again any that knows it. May wait."""
+        """Let only this driver bind the function; None: any that supports it. May block."""
         self._put(f"devices/{address}/driver_override", name or "\n")
 
     def power(self, address: PciAddress) -> Power:
-        """How the kernel may save the function's power. May wait."""
+        """The function's power management. May block."""
         found = []
         for name in _POWER_FILES:
             path = f"{self._bus}/devices/{address}/{name}"
@@ -120,21 +120,21 @@ class Sysfs:
         return Power(*found)
 
     def set_power(self, address: PciAddress, power: Power) -> None:
-        """Change it, as far as it says something else than what is there. May wait: the device may wake up."""
+        """Set the function's power management where it differs. May block: this may wake the device up."""
         for name, wanted, present in zip(_POWER_FILES, power, self.power(address), strict=True):
             if wanted is not None and present not in (None, wanted):
                 self._put(f"devices/{address}/{name}", wanted)
 
     def unbind(self, address: PciAddress, name: str) -> None:
-        """Take the function from its driver. May wait."""
+        """Unbind the function from its driver. May block."""
         self._put(f"drivers/{name}/unbind", str(address))
 
     def bind(self, address: PciAddress, name: str) -> None:
-        """Give the function, which has no driver, to this one. May wait."""
+        """Bind the function, which has no driver, to this one. May block."""
         self._put(f"drivers/{name}/bind", str(address))
 
     def probe(self, address: PciAddress) -> None:
-        """Let the kernel find a driver for the function. May wait."""
+        """Let the kernel find a driver for the function. May block."""
         self._put("drivers_probe", str(address))
 
     def _read(self, path: str) -> bytes | None:
@@ -170,19 +170,19 @@ def _remedy(problem: OSError) -> str:
 LOAD_SECONDS = 60.0
 
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where modprobe is, which is not on everybody's path."""
+"""Where modprobe is; not every user has this in PATH."""
 
 
 def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None:
-    """See to it that a driver is there.
+    """Load a driver unless it is loaded.
 
     Args:
         name: of the driver: ``vfio-pci``.
-        sysfs: knows which drivers there are.
-        load: loads a module by the name of its driver, as `modprobe`.
+        sysfs: knows which drivers are loaded.
+        load: loads a module by the name of its driver, like `modprobe`.
 
     Raises:
-        NoVfioDriver: it isn't, and could not be loaded.
+        NoVfioDriver: it could not be loaded.
     """
     if sysfs.has_driver(name):
         return
@@ -196,10 +196,10 @@ def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None
 
 
 def modprobe(name: str) -> None:
-    """Load a module by ``modprobe``.
+    """Load a module with ``modprobe``.
 
     Raises:
-        NoVfioDriver: says what modprobe says, or that it isn't there.
+        NoVfioDriver: modprobe fails or isn't installed.
     """
     program = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
     if program is None:
@@ -216,7 +216,7 @@ def modprobe(name: str) -> None:
 
 
 def no_modprobe(name: str) -> None:
-    """For a host that is not this machine.
+    """In place of `modprobe` for a host that is not this machine.
 
     Raises:
         NoVfioDriver: always.

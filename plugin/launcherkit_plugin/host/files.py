@@ -1,4 +1,4 @@
-"""Reads and writes single files of sysfs. A write is an order to a driver, and some never come back."""
+"""Reads and writes single files of sysfs. A write is executed by a driver, and some never return."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _IOMMUFD_NODE, _IOMMUFD_CLASS = "dev/iommu", "sys/class/misc/iommu"
 
 
 class NodeTree(DiskTree):
-    """The files of the node, as the pod of the device plugin has them.
+    """The files of the node as the pod of the device plugin sees them.
 
-    A file that only some nodes have can't be mounted into the pods of all, so ``/dev/iommu`` isn't in this one. iommufd
-    registers the device in sysfs, which is in every pod.
+    A DaemonSet can't mount a file that only some nodes have, so ``/dev/iommu`` is missing in the pod. iommufd also
+    registers the device in sysfs, which every pod has.
     """
 
     __slots__ = ()
@@ -29,33 +29,33 @@ class NodeTree(DiskTree):
 
 
 def node_host(root: str) -> Host:
-    """The node with this root; in the place of a root the text may name a snapshot or a recording.
+    """The node with this root directory. ``root`` may also name a snapshot or a recording.
 
     Raises:
-        LauncherkitError: as `open_host`.
+        LauncherkitError: see `open_host`.
     """
     return open_host(root).followed(NodeTree)
 
 
 class KernelFiles(Protocol):
-    """What changes a host. Paths are relative to its root: ``sys/bus/mdev/devices``."""
+    """The files of a host. Paths are relative to its root: ``sys/bus/mdev/devices``."""
 
     def tree(self) -> Tree:
-        """To read from, and to be closed."""
+        """The files to read; the caller closes it."""
         ...
 
     def write(self, path: str, text: str) -> None:
-        """Write to a file that is there.
+        """Write to an existing file.
 
         Raises:
-            TimeoutError: it is still being written; it may come to pass later.
-            OSError: as the kernel refuses it.
+            TimeoutError: the write hasn't returned; it may still succeed.
+            OSError: the kernel refuses it.
         """
         ...
 
 
 class DiskFiles:
-    """The files below a directory. A write blocks for as long as the driver takes."""
+    """The files below a directory. A write blocks as long as the driver takes."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -64,7 +64,7 @@ class DiskFiles:
         return NodeTree(self._root)
 
     def write(self, path: str, text: str) -> None:
-        # Neither made nor cut: what isn't there is an error, and a file of sysfs has no length.
+        # Neither O_CREAT nor O_TRUNC: a missing file is an error, and files of sysfs have no length.
         handle = os.open(os.path.join(self._root, path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             os.write(handle, text.encode())

@@ -1,8 +1,8 @@
-"""Work that may hang in the kernel: one piece at a time for each key, in a thread that is left behind when it is late.
+"""Runs work that may hang in the kernel in threads, one piece at a time for each key; late threads are abandoned.
 
-Reading sysfs takes the device's lock for some files, a write is an order to a driver, and neither can be interrupted.
-All such work of the daemon goes through here, so that a card in trouble holds up nobody but those who want that card.
-Single files that need a process instead of a thread are read and written by `launcherkit_plugin.host.files`.
+Reading some files of sysfs takes the device's lock, and writing is executed by a driver; neither can be interrupted.
+All such work of the daemon is done here, so that a stuck card delays only those who need that card. Work that needs a
+process instead of a thread is done by `launcherkit_plugin.host.worker`.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from launcherkit_plugin.model.errors import WorkHangs
 Result = TypeVar("Result")
 
 TURN_SECONDS = 2.0
-"""For how long a caller waits for what is under way for the same key before its own work begins."""
+"""How long a caller waits for earlier work with the same key to end."""
 
 
 def group_key(address: PciAddress, group: int | None) -> str:
-    """The key of work that changes whom a function is bound to: the function's group, which is bound whole (K8)."""
+    """The key of work that changes a function's driver: its IOMMU group, which is bound as a whole (K8)."""
     return str(address) if group is None else f"IOMMU group {group}"
 
 
 def binding_keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
-    """Those of work that would change what devices are bound to."""
+    """The keys of work that would change the drivers of devices."""
     for device in (resource.devices[key] for key in ids):
         for group in sorted(device.groups) or (None,):
             yield group_key(device.functions[0], group)
 
 
 class Reports(Protocol):
-    """Takes the reports of waits."""
+    """Receives reports about late work."""
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
-        """Work for a key is late; ``hanging`` pieces are, this one included."""
+        """Work for a key is late. ``hanging``: how many pieces of work are late, including this one."""
 
     def came_back(self, key: str, text: str, hanging: int) -> None:
-        """It has ended after all; ``hanging`` pieces are still late."""
+        """Late work has ended after all. ``hanging``: how many pieces are still late."""
 
 
 class _Work(Generic[Result]):
-    """One piece under way."""
+    """A piece of work in progress."""
 
     def __init__(self, what: Callable[[], str], began: float, seconds: float) -> None:
         self.what = what
@@ -54,14 +54,14 @@ class _Work(Generic[Result]):
         self.due = began + seconds
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.late: str | None = None
-        """What it was at when it became late."""
+        """What it was doing when it became late, in words."""
 
 
 class Guarded:
-    """The work of one process. It outlives configurations: what hangs is known after a reload.
+    """Runs the work of one process. It lasts across configuration reloads, so hanging work stays known.
 
-    There is at most one thread for each key, whatever is asked for and however often. Threads are daemons, so that
-    the process can end all the same. To be used in the loop's thread alone.
+    There is never more than one thread for a key. They are daemon threads, so the process can end while one hangs. To
+    be used in the event loop's thread.
     """
 
     def __init__(self, reports: Reports | None = None) -> None:
@@ -69,24 +69,24 @@ class Guarded:
         self._under_way: dict[str, _Work[object]] = {}
 
     def is_busy(self, key: str) -> bool:
-        """Whether something is under way for a key, late or not."""
+        """Whether work for a key is in progress, late or not."""
         return key in self._under_way
 
     def hanging(self, key: str) -> str | None:
-        """What is late for a key, in words; None where nothing is."""
+        """The late work of a key, in words; None if none is late."""
         work = self._under_way.get(key)
         return None if work is None or work.late is None else self._text(work)
 
     def begin(
         self, key: str, what: str | Callable[[], str], work: Callable[[], Result], seconds: float
     ) -> asyncio.Future[Result] | None:
-        """Begin work at once; None, and nothing is begun, where something is under way for the key.
+        """Begin work at once. If other work for the key is in progress, begins nothing and returns None.
 
         Args:
-            key: what it is about: a card, an IOMMU group.
-            what: the work in words, ``removing mdev ...``; asked for when it is late, where that is only known then.
+            key: the object of the work: a card, an IOMMU group.
+            what: the work in words, ``removing mdev ...``; a callable is called when the work is late.
             work: blocks.
-            seconds: after which it is late.
+            seconds: after how many it is late.
         """
         if key in self._under_way:
             return None
@@ -104,7 +104,7 @@ class Guarded:
                 begun.done.set_result(result)  # type: ignore[arg-type]
             else:
                 begun.done.set_exception(error)
-                begun.done.exception()  # whoever waited for it may have gone
+                begun.done.exception()  # marks it as retrieved: the caller may have stopped waiting
 
         def run() -> None:
             result, error = None, None
@@ -127,16 +127,16 @@ class Guarded:
         *,
         turn: float = TURN_SECONDS,
     ) -> Result:
-        """Do work when nothing else is under way for its key.
+        """Do work once no other work for its key is in progress.
 
         Args:
-            key, what, work: as of `begin`.
-            seconds: that it may take.
-            turn: seconds that it waits for what is under way.
+            key, what, work: see `begin`.
+            seconds: how long the work may take.
+            turn: how many seconds to wait for earlier work.
 
         Raises:
-            WorkHangs: this, or what was begun before it, is late; it may come to pass later.
-            Exception: what the work raises.
+            WorkHangs: this or earlier work is late; it may still complete.
+            Exception: raised by the work.
         """
         await self.quiet([key], turn)
         begun = self.begin(key, what, work, seconds)
@@ -148,10 +148,10 @@ class Guarded:
         return begun.result()
 
     async def quiet(self, keys: Iterable[str], seconds: float = TURN_SECONDS) -> None:
-        """Wait until nothing is under way for some keys; the caller is the next as long as it awaits nothing else.
+        """Wait until no work for these keys is in progress. It stays so until the caller awaits something else.
 
         Raises:
-            WorkHangs: something still is after so many seconds, or is late.
+            WorkHangs: some work is late, or still in progress after ``seconds``.
         """
         if not self._under_way:
             return
@@ -166,7 +166,7 @@ class Guarded:
             await asyncio.wait({work.done}, timeout=left)
 
     def give_up(self, key: str) -> None:
-        """Call what is under way late, before its time or at it."""
+        """Declare the work of a key late."""
         work = self._under_way.get(key)
         if work is not None and work.late is None:
             work.late = work.what()

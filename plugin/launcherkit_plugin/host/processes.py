@@ -1,4 +1,4 @@
-"""What the host's proc says: which device nodes processes have open, which pods have any, which boot this is."""
+"""What the host's proc says: which device nodes processes have open, which pods have processes, the boot's ID."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 class HolderProcess(NamedTuple):
-    """Somebody who has a node open."""
+    """A process that has a device node open."""
 
     pid: int
     name: str
@@ -24,30 +24,30 @@ class HolderProcess(NamedTuple):
 
 
 class OpenNodes(NamedTuple):
-    """What was found."""
+    """Which processes have device nodes open."""
 
     holders: Mapping[str, tuple[HolderProcess, ...]]
-    """By node, as ``/dev/vfio/44`` or ``/dev/vfio/devices/vfio3``."""
+    """By node, such as ``/dev/vfio/44`` or ``/dev/vfio/devices/vfio3``."""
     unseen: str = ""
-    """Why there may be more: a process that could not be looked into, or that can't be seen at all. Empty: there are no
+    """Why there may be more: a process could not be inspected, or not all processes are visible. Empty: there are no
     more."""
 
     @property
     def complete(self) -> bool:
-        """Whether all processes were looked into."""
+        """Whether all processes were inspected."""
         return not self.unseen
 
     def is_open(self, nodes: Iterable[str]) -> bool | None:
-        """Whether a process has one of these nodes open; None where that is unknown."""
+        """Whether a process has one of these nodes open; None if unknown."""
         if any(self.holders.get(node) for node in nodes):
             return True
         return False if self.complete else None
 
 
 def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
-    """Look through all processes, for VFIO's nodes and some others.
+    """Find the processes that have VFIO's device nodes, or some others, open.
 
-    It takes root to look into those of others, and the host's PID namespace (``hostPID``) to see them at all.
+    This needs root to inspect other users' processes, and the host's PID namespace (``hostPID``) to see them all.
 
     Args:
         proc: where the host's proc file system is mounted.
@@ -81,7 +81,7 @@ def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] 
 
 
 def sees_all(proc: str) -> bool:
-    """Whether the processes of the whole host are there to be seen."""
+    """Whether all processes of the host are visible."""
     try:
         return os.readlink(f"{proc}/1/ns/pid") == _HOST_PID_NAMESPACE
     except OSError:
@@ -89,16 +89,16 @@ def sees_all(proc: str) -> bool:
 
 
 def pids(proc: str) -> list[int]:
-    """The processes that there are.
+    """The IDs of all processes, sorted.
 
     Raises:
-        OSError: that is unknown.
+        OSError: they can't be listed.
     """
     return sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
 
 
 def _nodes_of(directory: str, node_of: Callable[[str, str], str | None]) -> set[str]:
-    """The nodes that a process has open, of those that are looked for.
+    """The device nodes that a process has open, among those looked for.
 
     Raises:
         OSError: it can't be inspected.
@@ -116,7 +116,7 @@ def _nodes_of(directory: str, node_of: Callable[[str, str], str | None]) -> set[
 
 
 def _node(target: str) -> str | None:
-    """A path as the host calls it: from another mount namespace the way to ``/dev`` may look otherwise."""
+    """The host's path of a VFIO node; in another mount namespace the path of ``/dev`` may differ."""
     directory, _, name = target.removesuffix(" (deleted)").rpartition("/")
     if directory.endswith("/vfio") and name.isascii() and name.isdigit():
         return f"/dev/vfio/{name}"
@@ -126,9 +126,9 @@ def _node(target: str) -> str | None:
 
 
 def _is_device(link: str, number: tuple[int, int]) -> bool:
-    """Whether an open file is a device. Its number tells: in a container its path may be another.
+    """Whether an open file is a device, by its number: in a container its path may differ.
 
-    To be called only for files of the right name: for one on a network file system that hangs it would never return.
+    Call this only for files with the right name: for a file on a hanging network file system it would never return.
     """
     try:
         status = os.stat(link)
@@ -149,7 +149,7 @@ def _name(proc: str, pid: int) -> str:
 
 
 def boot_id(proc: str) -> str:
-    """Which boot of the machine this is; empty where that is unknown, as in a tree that was made by hand."""
+    """The ID of this boot of the machine; empty if unknown, as in a tree that was made by hand."""
     try:
         with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(64).strip()
@@ -158,19 +158,19 @@ def boot_id(proc: str) -> str:
 
 
 _POD = re.compile(rb"[/-]pod([\w-]{1,64})(?:\.slice)?(?=[/\n]|$)")
-"""The name of a pod's cgroup, by either driver: ``pod<UID>``, ``kubepods-burstable-pod<UID with _>.slice``."""
+"""The name of a pod's cgroup, by both cgroup drivers: ``pod<UID>``, ``kubepods-burstable-pod<UID with _>.slice``."""
 
 _CGROUP_BYTES = 4096
 
 
 def pod_states(uids: Collection[str], kubelet_dir: str, proc: str) -> dict[str, bool]:
-    """Which pods are there (True) and which have ended (False); one of which neither is known is left out.
+    """Which pods exist (True) and which have ended (False); a pod of which this is unknown is left out.
 
-    A pod has ended when the kubelet's folder ``pods`` has nothing of it any more, or when no process is in its cgroup;
-    the kubelet keeps the folder for as long as the API server knows the pod, so where processes can be seen they count.
+    A pod has ended if the kubelet's folder ``pods`` has no entry for it, or if no process is in its cgroup. The kubelet
+    keeps the entry as long as the API server knows the pod, so processes decide where they are visible.
 
     Args:
-        uids: of pods.
+        uids: UIDs of pods.
         kubelet_dir: ``/var/lib/kubelet``.
         proc: where the host's proc file system is mounted.
     """
@@ -191,7 +191,7 @@ def pod_states(uids: Collection[str], kubelet_dir: str, proc: str) -> dict[str, 
 
 
 def _running(proc: str) -> frozenset[str] | None:
-    """The UIDs of the pods that have processes; None where not all processes can be seen."""
+    """The UIDs of the pods that have processes; None if not all processes are visible."""
     if not sees_all(proc):
         return None
     found: set[str] = set()

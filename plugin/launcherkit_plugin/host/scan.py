@@ -1,4 +1,6 @@
-"""Looks at the node: everything a little, what may be advertised closely; one stalled device holds up nobody else."""
+"""Scans the node: the identity of all functions, and the details of those that may be advertised. A device whose files
+can't be read in time doesn't delay the others.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from launcherkit_plugin.model.device import Problem, Resource, Usage
 
 
 class _Judged(NamedTuple):
-    """Which functions are wanted, in their order."""
+    """Which functions are wanted, in order; remembered from one scan to the next."""
 
     wanted: Callable[[PciFunction], bool] | None
     functions: Mapping[PciAddress, PciFunction]
@@ -34,41 +36,41 @@ _NOT_JUDGED = _Judged(None, {}, {})
 
 
 class NodeReader:
-    """Looks at one node again and again.
+    """Scans one node repeatedly.
 
-    A node may have thousands of functions, virtual ones, and it is looked at every few seconds. Who a function is
-    doesn't change while it is there, so that is read once; what can change is read of the wanted ones, each time.
+    A node may have thousands of VFs, and is scanned every few seconds. The identity of a function doesn't change while
+    it exists, so it is read once. What can change is read in each scan, but only of wanted functions.
     """
 
     def __init__(self, *, numa: bool = False) -> None:
-        """With ``numa`` the NUMA nodes of what is not wanted are read, too."""
+        """With ``numa``, the NUMA nodes of functions that aren't wanted are read, too."""
         self._numa = numa
         self._memory = IdentityMemory(numa=numa)
         self._judged = _NOT_JUDGED
 
     def prepare(self, host: Host) -> None:
-        """Learn who the functions are, which doesn't depend on what is wanted.
+        """Read the identities of all functions, which don't depend on which are wanted.
 
         Raises:
-            UnreadableFile: see `read`, which then finds it too.
+            UnreadableFile: see `read`, which will raise it too.
         """
         host.identities(self._memory)
 
     def read(
         self, host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
     ) -> HostFacts:
-        """Who all functions are and who is in which group; details, drivers and nodes of what is wanted alone.
+        """The identities and groups of all functions; drivers, details and device nodes only of wanted ones.
 
         Args:
-            host: the same one each time, in whatever way it is read.
-            wanted: whether the rest about a function, its slot and its group is read: driver and NUMA node, details,
-                and which of the device nodes are there. Nodes of others are not among ``nodes``. It must not depend on
-                the driver or the NUMA node, and be equal for the same answers.
-            vgpu: whether mediated devices with their nodes, and the parents of such, are read.
-            without: names of functions that are not really read this time.
+            host: always the same host, though it may be read in different ways.
+            wanted: whether to read the rest about a function, its slot and its group: driver, NUMA node, details, and
+                which device nodes exist; ``nodes`` has no others. It must not depend on driver or NUMA node. Two
+                callables that are equal must give the same answers.
+            vgpu: whether to read mediated devices with their nodes, and the parents of mediated devices.
+            without: names of functions whose files are not read this time.
 
         Raises:
-            UnreadableFile: the host can't be looked at: nothing is known then (T2).
+            UnreadableFile: the host can't be read, so nothing is known (T2).
         """
         identity = host.identities(self._memory, without)
         addresses = self._wanted_of(identity, wanted)
@@ -103,7 +105,7 @@ class NodeReader:
 
 
 def _closely(host: Host, addresses: Collection[PciAddress], mdevs: Iterable[str] = ()) -> HostFacts:
-    """What is wanted, with its slots and groups."""
+    """The facts about these functions, their slots and groups, and about mdevs."""
     needed = host.facts(addresses, map(MdevAddress, mdevs), numa=True)
     paths = host.paths(address for address in addresses if address in needed.functions)
     details = {
@@ -114,7 +116,7 @@ def _closely(host: Host, addresses: Collection[PciAddress], mdevs: Iterable[str]
 
 
 def read_bound(host: Host) -> HostFacts:
-    """What VFIO drivers have, with the slots and groups of that: so little is soon read on a host of thousands.
+    """The functions that are bound to VFIO drivers, with their slots and groups: fast even with thousands of functions.
 
     Raises:
         UnreadableFile: see `NodeReader.read`.
@@ -123,31 +125,31 @@ def read_bound(host: Host) -> HostFacts:
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
-    """Whether a function is in another group than when it was read first: then nothing that is remembered holds."""
+    """Whether a function is in another group than at its first reading; then nothing remembered is valid any more."""
     known = identity.functions.get(function.address)
     return known is not None and known.iommu_group != function.iommu_group
 
 
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
-    """One look at everything: see `NodeReader.read`."""
+    """A single scan: see `NodeReader.read`."""
     return NodeReader(numa=True).read(host, wanted, vgpu=vgpu)
 
 
 STALL_SECONDS = 1.0
-"""A file of sysfs that takes longer than that to be read makes its device a stalled one."""
+"""If reading a file of sysfs takes longer, its device is stalled."""
 
 LATE_SECONDS = 600.0
-"""No look takes that long: it is called late when it stalls."""
+"""Longer than any scan: `Looks` detects stalls itself."""
 
 _UNANSWERED = b"DRIVER=unknown\nPCI_CLASS=0\nPCI_ID=0000:0000\nPCI_SUBSYS_ID=0000:0000\n"
-"""Instead of the file ``uevent`` of a device that doesn't answer. It stays a member of its group, with a driver that is
-none of VFIO's: what has never been read is not free (T2)."""
+"""Stands for the file ``uevent`` of a stalled device. The device stays a member of its group, with a driver that isn't
+VFIO's: a device that was never read is not free (T2)."""
 
 _DEVICE = re.compile(r"/(?:devices|mdev_bus)/([^/]+)")
 
 
 class Progress:
-    """How far a look is; written by the thread that looks.
+    """The progress of a scan; updated by the thread that scans.
 
     Args:
         without: names of devices whose files are not read.
@@ -156,27 +158,27 @@ class Progress:
     def __init__(self, without: Collection[str] = frozenset()) -> None:
         self.without = without
         self.reads = 0
-        """So many files were begun to be read."""
+        """How many reads of files were begun."""
         self.path = ""
-        """The last of them."""
+        """The file of the last of them."""
 
     @property
     def device(self) -> str | None:
-        """The device whose file is being read: a BDF, an mdev's UUID, or the name of a parent."""
+        """The device whose file is being read: a BDF, the UUID of an mdev, or the name of a parent."""
         found = _DEVICE.findall(self.path)
         return found[-1] if found else None
 
     def text(self) -> str:
-        """What is being done, in words."""
+        """The present activity, in words."""
         return f"reading {self.path}"
 
     def open_tree(self, path: str) -> DiskTree:
-        """A tree of the disk that keeps this up to date."""
+        """A tree of files that updates this progress."""
         return _FollowedTree(path, self)
 
 
 class _FollowedTree(NodeTree):
-    """Only reads are followed: links and directories are the kernel's own, and wait for no driver."""
+    """Follows only reads of files: links and directories never wait for a driver."""
 
     __slots__ = ("_progress",)
 
@@ -197,16 +199,16 @@ class _FollowedTree(NodeTree):
 
 
 Scan: TypeAlias = Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
-"""Looks at the host, by which functions are wanted and whether vGPUs are; blocks."""
+"""Scans the host; the arguments say which functions and whether vGPUs are wanted. Blocks."""
 
 
 class Looks:
-    """Looks one after the other.
+    """Scans of the host, one after the other.
 
     Args:
-        guarded: does them.
-        scan: how.
-        read_bound: reads what VFIO drivers have, where `at_bound` may be called.
+        guarded: runs them.
+        scan: one scan.
+        read_bound: reads the functions with VFIO drivers, for `at_bound`; None: it returns None.
         stall: seconds, see `STALL_SECONDS`.
     """
 
@@ -226,29 +228,29 @@ class Looks:
 
     @property
     def stalled(self) -> frozenset[str]:
-        """The names of the devices that have not answered yet."""
+        """The names of the devices that are stalled."""
         return frozenset(name for name, look in self._stalled.items() if not look.done())
 
     async def at_bound(self) -> HostFacts | None:
-        """What VFIO drivers have; None where that isn't all that could be advertised, or can't be read at once."""
+        """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
         if self._read_bound is None:
             return None
         try:
             return await self._guarded.run("what VFIO drivers have", "reading it", self._read_bound, self._stall)
         except LauncherkitError:
-            return None  # `look` reports it, or can do without the device that is in trouble
+            return None  # `look` reports it, or leaves out the stalled device
 
     async def look(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
-        """What there is; of devices that don't answer what was known last, for they may be in use (T2).
+        """Scan the host. Of stalled devices, the last known facts are returned, since they may be in use (T2).
 
-        Where something else than a device makes it wait the last look counts, and the first one is waited for.
+        If the scan stalls at something that is no device, the last scan is returned; the very first one is waited for.
         """
         while True:
             without = self.stalled
             progress = Progress(without)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
             begun = self._guarded.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
-            if begun is None:  # one that nobody could say of where it stalls
+            if begun is None:  # an earlier scan still hangs, and not at a device
                 if self._last is not None:
                     return self._last
                 await asyncio.sleep(self._stall)
@@ -267,7 +269,7 @@ class Looks:
                 await asyncio.wait({begun})
 
     async def _comes_back(self, begun: asyncio.Future[HostFacts], progress: Progress) -> bool:
-        """Whether a look ends; False where one read takes too long."""
+        """Whether a scan ends; False if one read takes too long."""
         while True:
             before = progress.reads
             await asyncio.wait({begun}, timeout=self._stall)
@@ -278,7 +280,7 @@ class Looks:
 
 
 def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> Resource:
-    """A resource with the devices that don't answer Unhealthy, but for those that somebody has. Pure."""
+    """A resource with its stalled devices Unhealthy, except those that pods have. Pure."""
     if not stalled:
         return resource
     devices = {
@@ -293,11 +295,11 @@ def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> 
 
 
 def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:
-    """A look from which some devices were left out, with what was known of them. Pure.
+    """A scan that left out some devices, completed by what was known about them. Pure.
 
     Args:
-        found: without them.
-        last: the look before.
+        found: the scan without them.
+        last: the scan before.
         stalled: their names.
     """
     names = frozenset(stalled)

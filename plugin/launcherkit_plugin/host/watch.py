@@ -1,4 +1,4 @@
-"""What wakes the daemon: folders that change (inotify), and uevents of devices."""
+"""Wakes the daemon when folders change (inotify) and when devices send uevents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAD = struct.Struct("iIII")
 
 
 class Inotify:
-    """Watches folders. `fileno` is readable when there is something to `read`.
+    """Watches folders. When `fileno` is readable, call `read`.
 
     Raises:
         OSError: the user has too many instances, or the kernel has no inotify.
@@ -41,9 +41,9 @@ class Inotify:
         return self._fd
 
     def watch(self, folders: Iterable[str]) -> frozenset[str]:
-        """Watch these folders and no others; gives those that are there and weren't watched before.
+        """Watch exactly these folders; returns those that exist and weren't watched before.
 
-        A folder that isn't there is not an error: call again when it may be. One that was made again is new.
+        A missing folder is not an error: call again when it may exist. A folder that was created again counts as new.
         """
         wanted = frozenset(folders)
         for folder in self._watched.keys() - wanted:
@@ -51,7 +51,7 @@ class Inotify:
         return frozenset(folder for folder in wanted if self._add(folder))
 
     def read(self) -> frozenset[str]:
-        """The folders that have changed since the last call; all of them where the kernel has lost count."""
+        """The folders that have changed since the last call; all of them if the kernel's queue overflowed."""
         changed: set[str] = set()
         while data := self._take():
             names = {watch: folder for folder, watch in self._watched.items()}
@@ -62,9 +62,9 @@ class Inotify:
                     changed.update(self._watched)
                 elif folder := names.get(watch):
                     changed.add(folder)
-                    if mask & _IN_IGNORED:  # the folder has gone
+                    if mask & _IN_IGNORED:  # the folder was removed
                         self._watched.pop(folder, None)
-                    elif mask & _IN_MOVE_SELF:  # what has its name now is another
+                    elif mask & _IN_MOVE_SELF:  # another folder may have its name now
                         self._forget(folder)
         return frozenset(changed)
 
@@ -74,7 +74,7 @@ class Inotify:
     def _add(self, folder: str) -> bool:
         try:
             watch = self._call(self._libc.inotify_add_watch, self._fd, os.fsencode(folder), _MASK)
-        except OSError:  # not there, not ours to read, or too many: the timer sees to it
+        except OSError:  # missing, unreadable, or too many watches: then the timer has to suffice
             self._watched.pop(folder, None)
             return False
         new = self._watched.get(folder) != watch
@@ -83,7 +83,7 @@ class Inotify:
 
     def _forget(self, folder: str) -> None:
         watch = self._watched.pop(folder)
-        if watch not in self._watched.values():  # two paths of one folder are one watch
+        if watch not in self._watched.values():  # two paths of one folder share a watch
             with suppress(OSError):
                 self._call(self._libc.inotify_rm_watch, self._fd, watch)
 
@@ -106,11 +106,11 @@ _KOBJECT_UEVENT = 15
 _KERNELS_GROUP = 1
 
 SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev", "iommu", "drivers"})
-"""What says that a device, its driver or its node has come or gone."""
+"""The subsystems whose uevents say that a device, its driver or its node has appeared or disappeared."""
 
 
 def open_uevents() -> socket.socket | None:
-    """A socket that is readable when uevents have come; None where the kernel sends none, as in some sandboxes."""
+    """A socket that is readable when uevents have come; None if the kernel sends none, as in some sandboxes."""
     try:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT)
     except OSError:
@@ -125,7 +125,7 @@ def open_uevents() -> socket.socket | None:
 
 
 def read_uevents(source: socket.socket) -> bool:
-    """Whether any of the uevents that have come is about devices of ours; lost ones may have been."""
+    """Read all uevents that have come; whether any is of `SUBSYSTEMS`. Lost ones count as such."""
     concerns_us = False
     while True:
         try:
@@ -135,14 +135,14 @@ def read_uevents(source: socket.socket) -> bool:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 return True
-            concerns_us = True  # more came than was read
+            concerns_us = True  # the buffer overflowed: some were lost
             continue
-        if sender == 0:  # the kernel; processes may send too
+        if sender == 0:  # the kernel; processes can send them, too
             concerns_us = concerns_us or subsystem_of(data) in SUBSYSTEMS
 
 
 def subsystem_of(data: bytes) -> str:
-    """``pci`` for ``add@/devices/pci0000:00/...\\0ACTION=add\\0SUBSYSTEM=pci\\0``; empty where none is named."""
+    """``pci`` for ``add@/devices/pci0000:00/...\\0ACTION=add\\0SUBSYSTEM=pci\\0``; empty if there is none."""
     for field in data.split(b"\0"):
         name, _, value = field.partition(b"=")
         if name == b"SUBSYSTEM":
@@ -151,18 +151,18 @@ def subsystem_of(data: bytes) -> str:
 
 
 class Watching:
-    """What is watched; see `watching`."""
+    """The folders that are watched, with their callbacks; see `watching`."""
 
     def __init__(self, inotify: Inotify | None) -> None:
         self._inotify = inotify
         self._folders: Mapping[str, Callable[[], None]] = {}
         self._at: dict[str, str] = {}
-        """What is watched for each: itself, or while it isn't there the nearest folder above it that is."""
+        """What is watched for each folder: itself, or, while it doesn't exist, its nearest existing parent."""
 
     def folders(self, wanted: Mapping[str, Callable[[], None]]) -> None:
-        """Call back when entries of these folders change, and of no others; one that is not there is waited for.
+        """Call back when entries of these folders change; others are no longer watched. A missing folder is waited for.
 
-        The first time nobody has looked at them before, so nothing can have been missed.
+        The first call makes no callbacks: nobody has read the folders before, so no change can have been missed.
         """
         first, self._folders = not self._folders, dict(wanted)
         if first:
@@ -171,18 +171,18 @@ class Watching:
             self.renew()
 
     def renew(self) -> None:
-        """Watch what has come since, and call back for it. For changes that made no event; cheap."""
+        """Watch folders that exist by now, and call back for them. Cheap; for changes that caused no event."""
         self._call(self._rearm())
 
     def read(self) -> None:
-        """Something is there to be read."""
+        """Read inotify's events and call back."""
         assert self._inotify is not None
         changed = self._inotify.read()
         changed_folders = {folder for folder, at in self._at.items() if at in changed}
         self._call(changed_folders | self._rearm())
 
     def _rearm(self) -> set[str]:
-        """The folders for which something else is watched now than before: what has come in between made no event."""
+        """The folders for which another folder is watched than before. Changes in between caused no event."""
         new: set[str] = set()
         while self._inotify is not None:
             self._at = {folder: _nearest(folder) for folder in self._folders}
@@ -205,10 +205,10 @@ def _nearest(folder: str) -> str:
 
 @contextmanager
 def watching(uevents: Callable[[], None]) -> Iterator[Watching]:
-    """Watch in the running loop while the block runs; where the kernel reports nothing, nothing is called.
+    """Watch, in the running event loop, until the block ends. If the kernel reports nothing, nothing is called.
 
     Args:
-        uevents: called when uevents of devices have come.
+        uevents: called when devices have sent uevents.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -1,8 +1,8 @@
-"""A process that reads and writes single files of sysfs, and can be left behind: some writes never come back.
+"""A process that reads and writes single files of sysfs, and can be abandoned: some writes never return.
 
-The daemon does such work in threads (`launcherkit_plugin.host.guarded`). Here are the two cases in which a thread won't
-do. A command has to end: a process that has a thread in the kernel doesn't, not even by SIGKILL. And the locks of a
-step of binding must be held until the step has ended, even if this process is killed meanwhile.
+The daemon does such work in threads (`launcherkit_plugin.host.guarded`). There are two cases in which a thread isn't
+enough. A command has to end, but a process with a thread that hangs in the kernel doesn't end, not even by SIGKILL. And
+the locks for a step of binding must be held until the step has ended, even if this process is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 from launcherkit_plugin.host.files import DiskFiles
 
 PATIENCE_SECONDS = 15.0
-"""How long a write may take. A driver that needs longer is stuck, often for ever."""
+"""How long a write may take. A driver that needs longer is stuck, often forever."""
 
 _CODE = """\
 import os, sys
@@ -55,7 +55,7 @@ _ANSWER_BYTES = 16384
 
 
 class Late(Exception):
-    """It has not returned in time. ``pid`` is the process that is left waiting."""
+    """A step has not returned in time. ``pid`` is the process that was abandoned."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(pid)
@@ -63,32 +63,32 @@ class Late(Exception):
 
 
 class Worker(Protocol):
-    """Does what may hang."""
+    """Accesses files that may make it hang."""
 
     def read(self, path: str, seconds: float) -> bytes:
         """The first 4096 bytes of a file.
 
         Raises:
-            OSError: as the system says.
+            OSError: from the system call.
             Late: no answer within ``seconds``.
         """
         ...
 
     def write(self, path: str, text: str, seconds: float) -> None:
-        """Write to a file that is there, in one write; raises as `read`."""
+        """Write to an existing file, with one system call; raises the same as `read`."""
         ...
 
     def close(self) -> None:
-        """It isn't needed any more."""
+        """Release the worker."""
         ...
 
 
 class ProcessWorker:
-    """A `Worker` that is a process, started when it is first needed, and again after one was left behind.
+    """A `Worker` with a process, which is started when it is first needed, and again after one was abandoned.
 
     Args:
-        keep: open files that the process keeps open until this is closed, whatever becomes of the one that asks.
-        standby: has the process, where it has one, and gets it.
+        keep: file descriptors that the process keeps open until `close`, even if the calling process ends.
+        standby: where to take an idle process from, and where to return it.
     """
 
     def __init__(self, keep: Sequence[int] = (), standby: Standby | None = None) -> None:
@@ -105,7 +105,7 @@ class ProcessWorker:
         self._ask("write", path, text, seconds)
 
     def close(self) -> None:
-        """End the process, or let it stand by; what it was to keep it keeps no longer."""
+        """End the process or put it on standby. It closes the file descriptors that it kept."""
         process, self._process = self._process, None
         if process is not None and not (self._standby is not None and self._standby.take_back(process)):
             process.end()
@@ -122,33 +122,30 @@ class ProcessWorker:
 
 
 class Standby:
-    """Keeps one process that has done its work for the next: to start one takes longer than most steps.
-
-    Used by several threads.
-    """
+    """Keeps one idle process for reuse: starting one takes longer than most steps. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: _Process | None = None
 
     def worker(self, keep: Sequence[int] = ()) -> Worker:
-        """A `Worker` by the process that stands by, if there is one."""
+        """A `Worker` that uses the idle process if there is one."""
         return ProcessWorker(keep, self)
 
     def hand_out(self, keep: Sequence[int]) -> _Process | None:
-        """The process, with open files to keep; None where there is none."""
+        """The idle process, which then keeps these file descriptors open; None if there is none."""
         process = self._change(None)
         if process is None:
             return None
         try:
             process.keep(keep)
-        except (OSError, Late):  # it was killed, or these are more files than a message takes
+        except (OSError, Late):  # it was killed, or there are more descriptors than a message can hold
             process.leave()
             return None
         return process
 
     def take_back(self, process: _Process) -> bool:
-        """Let a process stand by; False where that isn't possible."""
+        """Put a process on standby; False if it doesn't answer."""
         try:
             process.ask("drop", "", "", _END_SECONDS)
         except (OSError, Late):
@@ -159,7 +156,7 @@ class Standby:
         return True
 
     def close(self) -> None:
-        """End the process."""
+        """End the idle process."""
         process = self._change(None)
         if process is not None:
             process.end()
@@ -171,11 +168,11 @@ class Standby:
 
 
 class _Gone(OSError):
-    """The process doesn't answer any more."""
+    """The process has ended."""
 
 
 class _Process:
-    """One process, asked one thing after another."""
+    """One process, which executes one request at a time."""
 
     def __init__(self, keep: Sequence[int]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -186,20 +183,20 @@ class _Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=keep,
-                start_new_session=True,  # a key pressed in our terminal must not end it in the middle
+                start_new_session=True,  # Ctrl-C in the terminal must not interrupt it in the middle of a step
             )
 
     def keep(self, files: Sequence[int]) -> None:
-        """Hand it open files; raises as `ask`."""
+        """Pass it file descriptors to keep open; raises the same as `ask`."""
         self._socket.send(b"keep,,")
         socket.send_fds(self._socket, [b"-"], files)
         self._answer(_END_SECONDS)
 
     def ask(self, kind: str, path: str, text: str, seconds: float) -> bytes:
-        """What it answers.
+        """Send a request and return the answer.
 
         Raises:
-            OSError: as the system says there.
+            OSError: from the system call in the process.
             _Gone: it has ended.
             Late: no answer within ``seconds``.
         """
@@ -225,7 +222,7 @@ class _Process:
         return bytes.fromhex(content.decode())
 
     def end(self) -> None:
-        """It ends when nobody can ask it any more; one that doesn't is left behind."""
+        """Close the socket, which ends the process; if it doesn't end in time, kill and abandon it."""
         self._socket.close()
         try:
             self.process.wait(_END_SECONDS)
@@ -233,14 +230,14 @@ class _Process:
             self.leave()
 
     def leave(self) -> None:
-        """End it if it can be ended, and reap it when it has ended."""
+        """Kill the process without waiting for it; a thread reaps it."""
         self._socket.close()
         self.process.kill()
         threading.Thread(target=self.process.wait, name=f"waits for {self.process.pid}", daemon=True).start()
 
 
 class TimedFiles(DiskFiles):
-    """`DiskFiles` for a command, whose user must not wait for ever: a write that is late is left behind."""
+    """`DiskFiles` for a command, whose user must not wait forever: a late write is abandoned."""
 
     def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
         super().__init__(root)

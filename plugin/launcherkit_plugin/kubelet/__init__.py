@@ -1,1 +1,1 @@
-"""The kubelet: registration, one gRPC server a resource, its sockets."""
+"""The kubelet: registration, a gRPC server for each resource, and which pod holds which device."""

@@ -22,17 +22,17 @@ from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
-"""Between two checks without an event. A check is two calls of lstat."""
+"""The interval of checks without an event. A check takes two calls of lstat."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-"""Between tries that fail."""
+"""Pauses after failures; they double."""
 
 UNWATCHED_SECONDS = 10.0
-"""A kubelet that doesn't watch a registered resource for so long has forgotten it."""
+"""If the kubelet hasn't watched a registered resource for this long, it has forgotten the resource."""
 
 
 class Advertised:
-    """One resource. ``changed`` is called when it has become, or isn't any longer, `registered`."""
+    """One resource. ``changed`` is called when `registered` changes."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Advertised:
         self._server = ResourceServer(resource, folder, answers, reporter, self._left, dev_root)
         self._wake = asyncio.Event()
         self._known_to: SocketIdentity | None = None
-        """The kubelet's socket by which it was registered."""
+        """The kubelet's socket at which it was registered."""
         self._since = 0.0
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._failing = False
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet has it registered, as far as is known."""
+        """Whether it is registered with the kubelet, as far as is known."""
         return self._known_to is not None
 
     def update(self, resource: Resource) -> None:
@@ -70,11 +70,11 @@ class Advertised:
             self._server.update(resource)
 
     def look(self) -> None:
-        """Something may have changed."""
+        """Check soon: something may have changed."""
         self._wake.set()
 
     async def keep(self) -> None:
-        """Serve and register it until cancelled; the caller must `end` it then."""
+        """Serve and register it until cancelled; the caller must call `end` then."""
         while True:
             self._wake.clear()
             pause = LOOK_SECONDS
@@ -133,7 +133,7 @@ class Advertised:
             self._changed()
 
     async def _rest(self, pause: float, kubelet: SocketIdentity | None) -> None:
-        """Wait for the next look; after a failure an event counts only if it is that of another kubelet."""
+        """Wait for the next check. After a failure, an event ends the pause only if the kubelet has a new socket."""
         deadline = asyncio.get_running_loop().time() + pause
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -151,7 +151,7 @@ class Advertiser:
     """All resources, each with its own task.
 
     Args:
-        folder: of the device plugins' sockets.
+        folder: the folder of the device plugins' sockets.
         answers: answers the kubelet's calls.
         reporter: receives problems and registrations.
         clock: seconds, monotonic.
@@ -199,19 +199,19 @@ class Advertiser:
         self._notify()
 
     def look(self) -> None:
-        """Something has changed in the folder of the sockets."""
+        """Check all soon: something has changed in the folder of the sockets."""
         for one, _ in self._kept.values():
             one.look()
 
     def unregistered(self) -> list[str]:
-        """The resources that the kubelet doesn't know."""
+        """The names of the resources that aren't registered."""
         return sorted(name for name, (one, _) in self._kept.items() if not one.registered)
 
     def _notify(self) -> None:
         self._changed(self.unregistered())
 
     async def close(self) -> None:
-        """Stop serving all of them; calls under way are finished."""
+        """Stop serving all of them, after calls in progress have finished."""
         kept, self._kept = self._kept, {}
         ends = [self._end(name, one, task, gone=False) for name, (one, task) in kept.items()]
         await asyncio.gather(*ends, *self._ending.values())

@@ -1,4 +1,4 @@
-"""Calls of the kubelet: registration of a resource (v1beta1), and PodResources, who holds which device."""
+"""Calls to the kubelet: registration of a resource (v1beta1), and PodResources: which pod holds which device."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ KUBELET_SOCKET = "kubelet.sock"
 
 
 async def register(folder: str, resource: Resource) -> None:
-    """Register a resource. Its socket must listen: the kubelet dials it at once.
+    """Register a resource. Its socket must be listening: the kubelet connects to it at once.
 
     Args:
-        folder: of the device plugins' sockets.
+        folder: the folder of the device plugins' sockets.
         resource: its name, socket and options.
 
     Raises:
         NoKubelet: nobody answers.
-        RegistrationRefused: the kubelet says why.
+        RegistrationRefused: the kubelet refuses it, and says why.
     """
     path = f"{folder}/{KUBELET_SOCKET}"
     channel = unix_channel(path)
@@ -59,7 +59,7 @@ async def register(folder: str, resource: Resource) -> None:
 
 
 def no_kubelet(path: str, why: str) -> NoKubelet:
-    """The error where nobody answers at the kubelet's socket."""
+    """The error if nobody answers at the kubelet's socket."""
     return NoKubelet(
         f"{path}: no kubelet answers there: {why}",
         "The plugin waits for it. If it runs: mount its folder device-plugins, and give the parent with --kubelet-dir.",
@@ -68,23 +68,23 @@ def no_kubelet(path: str, why: str) -> NoKubelet:
 
 
 class PodDevices(NamedTuple):
-    """What the kubelet says."""
+    """The kubelet's answer."""
 
     pods: frozenset[str]
-    """All that it knows, with devices or not: ``namespace/name``."""
+    """All pods that it knows, with or without devices: ``namespace/name``."""
     held: dict[str, dict[str, Holder]]
     """By resource and device ID."""
 
 
 async def list_pod_devices(socket: str, seconds: float = ANSWER_SECONDS) -> PodDevices:
-    """Ask the kubelet.
+    """Ask the kubelet which pod holds which device.
 
     Args:
-        socket: path of ``pod-resources/kubelet.sock``.
-        seconds: the longest to wait for the whole answer.
+        socket: the path of ``pod-resources/kubelet.sock``.
+        seconds: how long to wait for the whole answer.
 
     Raises:
-        UsageUnreadable: it isn't there, doesn't answer, or answers what can't be read.
+        UsageUnreadable: there is no such socket, nobody answers, or the answer can't be read.
     """
     try:
         return _pod_devices(await list_pods(socket, seconds))
@@ -106,6 +106,6 @@ def _pod_devices(answer: ListPodResourcesResponse) -> PodDevices:
         for container in pod.containers:
             holder = Holder(name, container.name)
             for devices in container.devices:
-                # An entry a NUMA node: a resource may come several times.
+                # There is an entry for each NUMA node, so a resource may occur several times.
                 held.setdefault(devices.resource_name, {}).update(dict.fromkeys(devices.device_ids, holder))
     return PodDevices(frozenset(pods), held)

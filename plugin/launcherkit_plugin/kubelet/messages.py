@@ -1,4 +1,4 @@
-"""The plugin's values as messages on the wire, and back. Pure."""
+"""Converts the plugin's values to messages on the wire, and back. Pure."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
 def options(resource: Resource) -> wire.DevicePluginOptions:
-    """What the kubelet may ask us.
+    """Which optional methods the kubelet may call.
 
-    A kubelet that has been told to call PreStartContainer does so for a container whose devices of that name come from
-    a DRA driver, too, and the container doesn't start.
+    PreStartContainer is requested only where it is needed. The kubelet also calls it for containers whose devices of
+    that resource name come from a DRA driver, and such a container then doesn't start.
     """
     return wire.DevicePluginOptions(pre_start_required=resource.made_at_start, get_preferred_allocation_available=True)
 
 
 def device_list(resource: Resource) -> wire.ListAndWatchResponse:
-    """All devices of a resource, in the order of their IDs (K1)."""
+    """All devices of a resource, sorted by ID (K1)."""
     return wire.ListAndWatchResponse(devices=[_device(resource.devices[name]) for name in sorted(resource.devices)])
 
 
@@ -58,7 +58,7 @@ def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
 
     Args:
         grant: what the container gets.
-        dev_root: prefix of a node's path on the host; usually empty.
+        dev_root: prefix of the nodes' paths on the host; usually empty.
     """
     return wire.ContainerAllocateResponse(
         envs=dict(grant.env),
@@ -76,11 +76,11 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
 
     Args:
         resource: its name.
-        request: the kubelet's.
-        most: how many devices the kubelet may know of.
+        request: from the kubelet.
+        most: how many devices the kubelet may know.
 
     Raises:
-        BadKubeletRequest: for no container, of no device, of a device more than once, or of more than there are.
+        BadKubeletRequest: there is no container, a container without devices, a repeated device, or too many devices.
     """
     containers = [list(container.devices_ids) for container in request.container_requests]
     _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
@@ -102,10 +102,10 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
 def preferences(
     resource: str, request: wire.PreferredAllocationRequest, most: int
 ) -> list[tuple[Sequence[str], Sequence[str], int]]:
-    """For each container: what is available, what must be among it, and how many are wanted.
+    """For each container: the available IDs, those that the answer must include, and the number wanted.
 
     Raises:
-        BadKubeletRequest: it can't be met, or asks for more than the ``most`` devices that the kubelet may know of.
+        BadKubeletRequest: it can't be satisfied, or has more than ``most`` devices, which is all the kubelet may know.
     """
     containers = request.container_requests
     for asked in (len(containers), *(len(each.available_deviceIDs) for each in containers)):
@@ -131,7 +131,7 @@ def to_check(resource: str, request: wire.PreStartContainerRequest, most: int) -
     """The device IDs of the container that is about to start.
 
     Raises:
-        BadKubeletRequest: they are more than the ``most`` that the kubelet may know of.
+        BadKubeletRequest: there are more than ``most``, which is all the kubelet may know.
     """
     _refuse_above(most, resource, "a PreStartContainer", len(request.devices_ids))
     return list(request.devices_ids)
@@ -148,7 +148,7 @@ _NOT_A_KUBELET = "No kubelet asks for that; check what else has the folder devic
 
 
 def refused(error: LauncherkitError) -> GRPCError:
-    """An error as the kubelet reads it; it is shown in the pod's Events."""
+    """The gRPC error for the kubelet, which shows it in the pod's Events."""
     first = next(iter(error.leaves()))
     return refusal(error, next((status for kind, status in _STATUS if isinstance(first, kind)), None))
 

@@ -1,4 +1,4 @@
-"""One resource on its socket: what the kubelet calls (v1beta1 DevicePlugin)."""
+"""The gRPC server of one resource, which the kubelet calls (v1beta1 DevicePlugin)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 """The method whose calls last as long as the kubelet knows the resource."""
 REQUEST_BYTES = 1 << 20
-"""The largest request: 256 devices take 4 KB."""
+"""The largest request that is read; one for 256 devices takes 4 KB."""
 DRAIN_SECONDS = 10.0
-"""For how long calls under way may go on when the server ends."""
+"""How long calls in progress may continue when the server stops."""
 
 
 _SOCKET_ERRORS = plugin_socket_errors(
@@ -38,7 +38,7 @@ _SOCKET_ERRORS = plugin_socket_errors(
 
 
 class KubeletAnswers(Protocol):
-    """What answers the kubelet; `launcherkit_plugin.allocation.allocator.Allocator`."""
+    """Answers the kubelet's calls: `launcherkit_plugin.allocation.allocator.Allocator`."""
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
 
@@ -61,13 +61,13 @@ class ResourceServer(Servicer):
         when_left: Callable[[], None],
         dev_root: str = "",
     ) -> None:
-        """Make it.
+        """Make a server.
 
         Args:
             resource: as it is now.
-            folder: of the device plugins' sockets.
-            answers: answers the kubelet.
-            reporter: takes what is refused, and the time that an Allocate took.
+            folder: the folder of the device plugins' sockets.
+            answers: answers the kubelet's calls.
+            reporter: receives errors, and the time that each Allocate takes.
             when_left: called when nobody watches the devices any more.
             dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
         """
@@ -83,22 +83,22 @@ class ResourceServer(Servicer):
 
     @property
     def watchers(self) -> int:
-        """How many streams of ListAndWatch there are: one, where the kubelet knows the resource."""
+        """How many streams of ListAndWatch are open: one if the kubelet knows the resource."""
         return self._devices.watchers
 
     def in_place(self) -> bool:
-        """Whether it runs, and its socket is still there: the kubelet removes all of them when it starts (K4)."""
+        """Whether it runs and its socket still exists: a starting kubelet removes all sockets (K4)."""
         return self._running is not None and identity(self.path) == self._ours
 
     def update(self, resource: Resource) -> None:
-        """Tell the watchers where something has changed for them."""
+        """Set the devices; watchers are sent the new list if it differs."""
         self._devices.put(messages.device_list(resource))
 
     async def start(self) -> None:
         """Listen on the socket.
 
         Raises:
-            PluginSocketInUse, PluginSocketNotMade: it isn't started then.
+            PluginSocketInUse, PluginSocketNotMade: it isn't started.
         """
         assert self._running is None
         async with AsyncExitStack() as opening:
@@ -116,7 +116,7 @@ class ResourceServer(Servicer):
             self._running = opening.pop_all()
 
     async def stop(self) -> None:
-        """End the streams, let calls under way finish, and remove the socket if it is ours."""
+        """End the streams, let calls in progress finish, and remove the socket if it is ours."""
         if self._running is not None:
             running, self._running = self._running, None
             self._devices.close()
@@ -178,7 +178,7 @@ class ResourceServer(Servicer):
         await self._answers.check(self.name, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
-        """What went wrong is logged, and returned to the kubelet."""
+        """Run ``work``. An error is logged, and returned to the kubelet."""
         try:
             return await work(*arguments)
         except LauncherkitError as error:
@@ -205,7 +205,7 @@ class _Devices(Watched[wire.ListAndWatchResponse]):
         self.set(devices)
 
     async def send(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:
-        """The list, and again whenever it has changed; a slow reader gets only the latest."""
+        """Send the list, and again whenever it has changed; a slow reader gets only the latest one."""
         self.watchers += 1
         try:
             while True:

@@ -1,12 +1,12 @@
-"""Which pod holds which device, from what of the kubelet's can be read (K3, K8, G3).
+"""Which pod holds which device, from the kubelet's PodResources API and its checkpoint (K3, K8, G3).
 
-PodResources is right about what is free once the kubelet knows its pods: just after its start it answers, but names
-none of those that run. The checkpoint is right about what is held, but lags behind on what is free. So PodResources
-counts, and until the kubelet must have settled so does what only the checkpoint has; and after that for as long
-as its pod isn't known to have ended (G3, T2).
+PodResources is right about which devices are free, but only once the kubelet knows its pods: just after its start it
+answers, but lists none of the running pods. The checkpoint is right about which devices are held, but keeps those of
+ended pods for a while. So PodResources is used; devices that are only in the checkpoint count as held, too, until the
+kubelet must have settled, and after that as long as their pod isn't known to have ended (G3, T2).
 
-The checkpoint is private to the kubelet: two shapes are known, keys that aren't known are passed over, the checksum is
-not looked at. It is made over Go's own way to print a structure, which differs between versions.
+The checkpoint is private to the kubelet. Two formats of it are known; unknown keys are ignored. The checksum isn't
+verified: it is taken over Go's printed form of a structure, which differs between versions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable
 
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
-"""Below the kubelet's folder."""
+"""The path below the kubelet's folder."""
 CHECKPOINT_BYTES = 16 << 20
-"""The most that is read; the kubelet's is some hundred bytes a container."""
+"""The most that is read; a container takes some hundred bytes."""
 
 
 PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
-"""Of pods by UID: True for those that are there, False for those that have ended, nothing where it is unknown."""
+"""From UIDs of pods to True for those that exist and False for those that have ended; without those of which neither
+is known."""
 
 SETTLE_SECONDS = 60.0
-"""For how long after the kubelet's start, or after an allocation, what the checkpoint alone has counts as held."""
+"""How long after the kubelet's start, or after an allocation, devices that only the checkpoint lists count as held."""
 
 SYNCED_SECONDS = 10.0
-"""The same, once the kubelet names our own pod: it has its pods from the API server then, and takes in one after the
-other."""
+"""The same, once the kubelet lists our own pod: then it has got its pods from the API server, and is adding them one
+after the other."""
 
 
 async def read_usage(
@@ -50,17 +51,17 @@ async def read_usage(
     states: PodStates = lambda _: {},
     tell: Callable[[UsageUnreadable], object] = str,
 ) -> Usage:
-    """Who holds what; `NO_USAGE` where it can't be known. Raises nothing.
+    """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
 
     Args:
-        pod_resources: path of the socket ``pod-resources/kubelet.sock``.
-        checkpoint: path of ``device-plugins/kubelet_internal_checkpoint``.
-        own_pod: ``namespace/name`` of the pod that this runs in. As long as the kubelet doesn't name it, it doesn't
-            know its pods: without an API server it may never after a restart.
+        pod_resources: the path of the socket ``pod-resources/kubelet.sock``.
+        checkpoint: the path of ``device-plugins/kubelet_internal_checkpoint``.
+        own_pod: ``namespace/name`` of the pod in which this runs. As long as the kubelet doesn't list it, the kubelet
+            doesn't know its pods; after a restart without an API server, it may never.
         settle: seconds, see `SETTLE_SECONDS`.
-        clock: seconds since the epoch, as the file system has them.
-        states: tells which pods are there, by their UIDs.
-        tell: called with the reason why a source can't be read.
+        clock: seconds since the epoch, like the times of files.
+        states: see `PodStates`.
+        tell: called with the error if a source can't be read.
     """
     saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
     try:
@@ -71,7 +72,7 @@ async def read_usage(
     if _has_settled(listed, own_pod, min(clock() - _changed(path) for path in (pod_resources, checkpoint)), settle):
         return _beside(listed.held, saved or {}, states)
     if saved is None:
-        # A kubelet that has never given anything away has no checkpoint; with one that can't be read nobody knows.
+        # A kubelet that never allocated a device has no checkpoint. If there is an unreadable one, nothing is known.
         return Usage("pod-resources", listed.held) if is_missing(checkpoint) else NO_USAGE
     return Usage("pod-resources", _either(listed.held, saved))
 
@@ -85,14 +86,14 @@ def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> dict[st
 
 
 def _has_settled(listed: PodDevices, own_pod: str | None, age: float, settle: float) -> bool:
-    """``age`` is in seconds; below 0 the clock has been set back, which proves nothing."""
+    """Whether the kubelet knows all its pods. ``age`` is in seconds; if it is negative, the clock was set back."""
     if own_pod is None:
         return age >= settle
     return own_pod in listed.pods and age >= min(settle, SYNCED_SECONDS)
 
 
 def _changed(path: str) -> float:
-    """When a file was made or written, in seconds since the epoch; long ago where there is none."""
+    """When a file was created or written, in seconds since the epoch; 0 if there is none."""
     try:
         return os.stat(path).st_ctime
     except OSError:
@@ -102,9 +103,9 @@ def _changed(path: str) -> float:
 def _beside(
     listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]], states: PodStates
 ) -> Usage:
-    """What PodResources has, plus what only the checkpoint names: a pod that is there keeps what it has.
+    """What PodResources lists, and what only the checkpoint lists, unless the pod has ended.
 
-    The kubelet takes a pod that has ended out of its checkpoint with the next allocation, which may be days later.
+    The kubelet removes ended pods from its checkpoint at the next allocation, which may be days later.
     """
     omitted = [
         (resource, device, holder)
@@ -127,15 +128,15 @@ def _beside(
 def _either(
     listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]]
 ) -> dict[str, dict[str, Holder]]:
-    """All that either has; the first knows the pods by name."""
+    """The devices that either lists; ``listed`` takes precedence, since it has the names of pods."""
     return {resource: {**saved.get(resource, {}), **listed.get(resource, {})} for resource in {*listed, *saved}}
 
 
 def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
-    """Holders by resource and device ID; pods are known by their UIDs.
+    """Holders by resource and device ID; pods are named by their UIDs.
 
     Raises:
-        UsageUnreadable: it isn't there, or isn't whole. A half-written one is never taken for an empty one.
+        UsageUnreadable: it is missing or incomplete. A half-written checkpoint never counts as an empty one.
     """
     try:
         with open(path, "rb") as file:
@@ -151,7 +152,7 @@ def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
 
 
 def is_missing(path: str) -> bool:
-    """Whether there is no checkpoint, in a folder that can be looked into: no container has got a device yet."""
+    """Whether there is certainly no checkpoint: its folder can be read. Then no container has got a device yet."""
     try:
         return os.path.basename(path) not in os.listdir(os.path.dirname(path) or ".")
     except OSError:
@@ -161,7 +162,7 @@ def is_missing(path: str) -> bool:
 def _held(document: object) -> dict[str, dict[str, Holder]]:
     data = _object(_object(document, "$").get("Data"), "$.Data")
     entries = data.get("PodDeviceEntries")
-    if entries is None:  # Go's way to write an empty list
+    if entries is None:  # Go writes an empty list as null
         if "PodDeviceEntries" in data:
             return {}
         raise ValueError("$.Data.PodDeviceEntries is missing")
@@ -179,7 +180,7 @@ def _held(document: object) -> dict[str, dict[str, Holder]]:
 
 
 def _device_ids(value: object, path: str) -> Iterator[str]:
-    """A list of IDs, or from 1.20 on such a list for each NUMA node."""
+    """The IDs in a list, or, from Kubernetes 1.20 on, in a list for each NUMA node."""
     if isinstance(value, dict):
         for node, ids in value.items():
             yield from _device_ids([] if ids is None else ids, f"{path}[{shown(node)}]")
