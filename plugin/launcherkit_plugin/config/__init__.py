@@ -1,1 +1,1 @@
-"""What people configure: YAML files and KubeVirt's own settings, made into the values of `model.config`."""
+"""Reads the configuration: YAML files and KubeVirt's own settings become the values of `model.config`."""

@@ -1,7 +1,7 @@
-"""Reads the configuration in another process, so that this one needs neither pydantic nor YAML: they take 20 MB.
+"""Reads the configuration in another process, so that this one needs neither pydantic nor YAML, which take 20 MB.
 
-Question and answer (`launcherkit_plugin.host.answering`) are JSON: a reading with named tuples as lists in the order of
-their fields and sets as sorted lists, or errors.
+Question and answer (`launcherkit_plugin.host.answering`) are JSON. The answer is a `Reading`, with named tuples as
+lists in the order of their fields and sets as sorted lists; or errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from launcherkit_plugin.model.errors import ConfigNotRead
 
 COMMAND = command_of("launcherkit_plugin.config.child")
 PATIENCE = 60.0
-"""Seconds. It takes a fifth of one; a node that is starting up may be slow."""
+"""How many seconds it may take. It usually takes 0.2, but a node that is starting up may be slow."""
 
 
 async def read_config_in_child(
@@ -45,19 +45,19 @@ async def read_config_in_child(
     command: tuple[str, ...] = COMMAND,
     patience: float = PATIENCE,
 ) -> Reading:
-    """As `launcherkit_plugin.config.reading.read_config`, in a process that ends when it has read.
+    """Run `launcherkit_plugin.config.reading.read_config` in a short-lived process.
 
     Args:
         path: YAML or JSON.
         auto: overrides the file's.
         kubevirt: the configuration of the cluster's KubeVirt.
         labels: of this node.
-        dra: every rule is one with ``dra``.
-        command: the process; its last argument is this process's ID: it ends with this process.
-        patience: seconds that it may take.
+        dra: every rule has ``dra``.
+        command: the command line of the process.
+        patience: how many seconds it may take.
 
     Raises:
-        LauncherkitError: what `read_config` raises.
+        LauncherkitError: from `read_config`.
         ConfigNotRead: the process failed.
     """
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {}), "dra": dra})
@@ -80,10 +80,10 @@ def _not_read(path: str, why: str) -> ConfigNotRead:
 
 
 def decode_answer(answer: bytes) -> Reading:
-    """What `answer_of` has written.
+    """The reading in an answer of `answer_of`.
 
     Raises:
-        LauncherkitError: what went wrong in the other process.
+        LauncherkitError: the errors in the answer.
     """
     document = json.loads(answer)
     if isinstance(document, dict):
@@ -96,7 +96,7 @@ def decode_answer(answer: bytes) -> Reading:
 
 
 def answer_of(asked: bytes) -> bytes:
-    """What the other process answers: a `Reading`, or errors as the log has them."""
+    """The answer of the other process: a `Reading`, or errors in the form of the log."""
     from launcherkit_plugin.config.reading import read_config
 
     try:
@@ -115,10 +115,10 @@ def dump(reading: Reading) -> str:
 
 
 def load(document: Any) -> Reading:
-    """The reading whose JSON this is.
+    """The reading in parsed JSON.
 
     Raises:
-        LookupError, TypeError, ValueError: it is none.
+        LookupError, TypeError, ValueError: it isn't a reading.
     """
     config, notes, files, *rest = document
     return Reading(_config(config), tuple(Note(*note) for note in notes), tuple(files), *rest)

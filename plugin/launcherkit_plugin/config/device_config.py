@@ -1,4 +1,4 @@
-"""The opaque parameters of DeviceClasses and claims, as people write them: their JSON Schema is made of this.
+"""The opaque parameters of DeviceClasses and claims, as people write them. Only their JSON Schema is made from this.
 
 The daemon reads them without pydantic: see `launcherkit_plugin.dra.parameters`.
 """

@@ -1,4 +1,4 @@
-"""The strings in a configuration: IDs, classes, addresses, names; checked and parsed here."""
+"""Checks and parses the strings in a configuration: IDs, classes, addresses, names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcherkit_plugin.devices.names import check_domain, check_resource_name, 
 class Written(BaseModel):
     """A mapping in a configuration: no keys but its own; a key without a value counts as missing."""
 
-    # Built when used: most are used only as parts of others.
+    # Validators are built on first use: most models are used only as parts of others.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
@@ -38,7 +38,7 @@ def parse_id(text: str) -> int:
     """A vendor, device or subsystem ID: ``10de``, ``0x10DE``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't an ID.
     """
     digits = text.strip().lower().removeprefix("0x")
     if len(digits) != 4 or not _HEX.issuperset(digits):
@@ -50,7 +50,7 @@ def parse_pair(text: str) -> tuple[int, int]:
     """Two IDs with a colon: ``10de:2204``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't a pair of IDs.
     """
     first, colon, second = text.partition(":")
     if not colon:
@@ -62,7 +62,7 @@ def parse_class(text: str) -> str:
     """The beginning of a class code, two, four or six digits: ``03``, ``0x0302``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't one.
     """
     digits = text.strip().lower().removeprefix("0x")
     if len(digits) not in (2, 4, 6) or not _HEX.issuperset(digits):
@@ -71,10 +71,10 @@ def parse_class(text: str) -> str:
 
 
 def parse_address_glob(text: str) -> str:
-    """An address or a glob of addresses, in full and in lower case: ``e1:00.*`` gives ``0000:e1:00.*``.
+    """An address or a glob over addresses, with its domain and in lower case: ``e1:00.*`` becomes ``0000:e1:00.*``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is neither.
     """
     glob = text.strip().lower()
     if _WILD.isdisjoint(glob):
@@ -85,10 +85,10 @@ def parse_address_glob(text: str) -> str:
 
 
 def parse_alias_key(text: str) -> str:
-    """What an alias stands for: a model ``10de:2204``, or the type of a vGPU, whose blanks become ``_``.
+    """The key of an alias: a model, ``10de:2204``, or a vGPU type, whose spaces become ``_``.
 
     Raises:
-        ValueError: it has a colon and is no model.
+        ValueError: it has a colon and isn't a model.
     """
     if ":" in text:
         vendor, device = parse_pair(text)
@@ -97,10 +97,10 @@ def parse_alias_key(text: str) -> str:
 
 
 def parse_prefix(text: str) -> str:
-    """What a variable's name begins with, with or without the underscore behind.
+    """The prefix of a variable's name; an underscore at its end is removed.
 
     Raises:
-        ValueError: it can't.
+        ValueError: a name can't begin with it.
     """
     prefix = text.rstrip("_")
     if not is_variable_prefix(prefix):
@@ -112,7 +112,7 @@ def parse_driver(text: str) -> str:
     """The name of a DRA driver.
 
     Raises:
-        ValueError: Kubernetes wouldn't take it.
+        ValueError: Kubernetes wouldn't accept it.
     """
     if len(text) > _LONGEST_DRIVER:
         raise ValueError(f"the name of a DRA driver has at most {_LONGEST_DRIVER} characters")
@@ -120,10 +120,10 @@ def parse_driver(text: str) -> str:
 
 
 def parse_device_node(text: str) -> str:
-    """The path of a device node, whole and without detours.
+    """The path of a device node: absolute, below ``/dev``, without ``.`` and ``..``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't one.
     """
     parts = text.split("/")
     if parts[:2] != ["", "dev"] or len(parts) < 3 or not all(part not in ("", ".", "..") for part in parts[1:]):
@@ -132,7 +132,7 @@ def parse_device_node(text: str) -> str:
 
 
 def _text(parse: Callable[[str], T]) -> BeforeValidator:
-    """Parses text, and refuses what is no text."""
+    """A validator that parses a string, and refuses any other value."""
 
     def parsed(value: object) -> T:
         if not isinstance(value, str):

@@ -1,6 +1,6 @@
-"""KubeVirt's ``permittedHostDevices`` and ``mediatedDevicesConfiguration`` as our configuration (K7).
+"""Translates KubeVirt's ``permittedHostDevices`` and ``mediatedDevicesConfiguration`` to our configuration (K7).
 
-What is not ours in them is KubeVirt's business: it is looked at no more closely than to leave it alone.
+Entries that aren't for this plugin are not validated: they are left to KubeVirt.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ class WrittenSettings(Written):
 
     @property
     def makes_vgpus(self) -> bool:
-        """Whether a KubeVirt with these settings makes and removes mediated devices itself."""
+        """Whether a KubeVirt with these settings creates and removes mediated devices itself."""
         gates = self.developer.gates if self.developer else []
         return self.mediated is not None and self.mediated.enabled and DISABLE_GATE not in gates
 
 
 DISABLE_GATE = "DisableMDEVConfiguration"
-"""The gate by which KubeVirt was told to leave mediated devices alone before it had ``enabled: false``."""
+"""The feature gate that keeps KubeVirt from managing mediated devices; older than ``enabled: false``."""
 
 
 class KubevirtRules(NamedTuple):
-    """What KubeVirt's settings say to us."""
+    """The configuration that KubeVirt's settings contain for this plugin."""
 
     pci: tuple[PciRule, ...]
     mdevs: tuple[VgpuRule, ...]
     spread: tuple[str, ...]
     others: tuple[Selector, ...]
-    """What KubeVirt's own plugin advertises, or another one."""
+    """PCI devices that KubeVirt advertises itself."""
     other_types: bool
-    """Whether there are such vGPU types too."""
+    """Whether KubeVirt advertises vGPU types itself, too."""
     notes: tuple[Note, ...]
 
 
@@ -113,12 +113,12 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
 
     Args:
         settings: as they were read.
-        name: what messages call the place that they are from.
+        name: the name of their source in messages.
         labels: of this node.
-        in_force: whether there is a KubeVirt that goes by them too. Two must not make vGPUs on one card.
+        in_force: whether a KubeVirt uses them too. If so, only one of the two may create vGPUs.
 
     Raises:
-        BadPluginConfig, SeveralErrors: an entry that is ours can't be understood.
+        BadPluginConfig, SeveralErrors: an entry for this plugin is wrong.
     """
     permitted = settings.permitted or WrittenPermitted.model_validate({})
     errors = Collector()
@@ -155,7 +155,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     if spread and not permitted.mediated:
         mdevs = (VgpuRule(spread),)
     return KubevirtRules(
-        # As in KubeVirt, what a driver of the host has is none of it.
+        # As in KubeVirt, functions with a host driver aren't advertised.
         tuple(
             PciRule((Selector(models=frozenset(pairs)),), name=resource, only_vfio=True)
             for resource, pairs in models.items()
@@ -169,7 +169,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
 
 
 def types_of_node(mediated: WrittenMediatedDevices | None, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The types that a node shall have: those of all selectors that fit it, or else those that are for every node."""
+    """The vGPU types of a node: those of all node selectors that match it, else those for every node."""
     if mediated is None:
         return ()
     fitting = [
@@ -186,7 +186,7 @@ _Value = TypeVar("_Value")
 
 
 def _ours(entries: list[_Device], path: str) -> tuple[list[tuple[str, _Device]], list[Note]]:
-    """The entries that are ours, each with its path; and notes on the others."""
+    """The entries for this plugin, each with its path; and notes about the others."""
     placed = [(f"{path}.{position}", entry) for position, entry in enumerate(entries)]
     why = "is left to KubeVirt: it lacks externalResourceProvider: true"
     others = [Note("left-alone", f"{place}: {entry.resource} {why}") for place, entry in placed if not entry.external]

@@ -1,6 +1,6 @@
-"""What KubeVirt must permit for what is advertised, as a patch (K7).
+"""The entries of ``permittedHostDevices`` that KubeVirt needs for the advertised resources, as a patch (K7).
 
-`launcherkit_plugin.config.kubevirt` goes the other way, from what KubeVirt permits to what is advertised.
+`launcherkit_plugin.config.kubevirt` goes the other way: from KubeVirt's entries to rules.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Permit(NamedTuple):
     which: PermittedList
     resource: str
     selector: str
-    """``10DE:2204``, or the name of a type of vGPUs."""
+    """``10DE:2204``, or the name of a vGPU type."""
 
 
 def permits(resources: Iterable[Resource], host: HostFacts) -> Iterator[Permit]:
-    """The entries for what is advertised to the kubelet; VMs request devices of DRA without any.
+    """The entries for resources of the device plugin; for DRA, KubeVirt needs none.
 
     Args:
-        resources: each with the devices that it has on the host, Unhealthy ones too.
-        host: theirs.
+        resources: with all their devices, including Unhealthy ones.
+        host: facts about their functions.
     """
     for resource in resources:
         for device in () if resource.dra or resource.use != "vm" else resource.devices.values():
-            if device.functions:  # a VF with a vGPU type too is a PCI device to KubeVirt (G4)
+            if device.functions:  # to KubeVirt, a VF with a vGPU type is a PCI device, too (G4)
                 vendor, model = host.functions[device.functions[0]].model
                 yield Permit("pciHostDevices", resource.name, f"{vendor:04X}:{model:04X}")
             else:
@@ -50,14 +50,14 @@ def permits(resources: Iterable[Resource], host: HostFacts) -> Iterator[Permit]:
 def permitting_patch(
     wanted: Iterable[Permit], current: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A merge patch for the KubeVirt resource, and notes.
+    """A JSON merge patch for the KubeVirt resource, and notes.
 
-    A merge patch replaces lists whole, so each list has the current entries first, as they are but for
-    ``externalResourceProvider`` of ours. A list that needs no entry isn't in the patch, which may be empty.
+    A merge patch replaces whole lists, so each list begins with the current entries. These are unchanged, except that
+    ``externalResourceProvider`` is set for our resources. A list that needs no new entry isn't in the patch.
 
     Args:
-        wanted: in any order, repeated or not.
-        current: ``permittedHostDevices`` of the KubeVirt resource; None or empty where it has none.
+        wanted: in any order; may contain duplicates.
+        current: ``permittedHostDevices`` of the KubeVirt resource; None or empty if it has none.
     """
     needed = sorted(set(wanted))
     notes: list[str] = []

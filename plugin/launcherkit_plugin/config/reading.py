@@ -1,4 +1,4 @@
-"""Reads a configuration and all that it refers to. Takes pydantic and YAML: see `config.child`."""
+"""Reads a configuration and the files to which it refers. Imports pydantic and YAML: see `config.child`."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def read_config(
         path: YAML or JSON; ``-`` is standard input.
         auto: overrides the file's.
         kubevirt: the configuration of the cluster's KubeVirt, for a file with ``kubevirt: {cluster: true}``; empty
-            where there is no KubeVirt, None where that isn't known yet: then ``auto`` has to wait.
+            if there is no KubeVirt, None if it isn't known yet; then ``auto`` is not applied yet.
         labels: of this node.
-        dra: every rule is one with ``dra``, whatever the file says.
+        dra: every rule has ``dra``, whatever the file says.
 
     Raises:
-        UnreadableFile: it, or what it refers to, can't be read.
-        BadPluginConfig, NameClash, SeveralErrors: all that is wrong in it.
-        EmptyPluginConfig: it could never advertise anything.
+        UnreadableFile: the file, or one to which it refers, can't be read.
+        BadPluginConfig, NameClash, SeveralErrors: all mistakes in it.
+        EmptyPluginConfig: nothing in it could ever be advertised.
     """
     written = _read(path, WrittenConfig)
     if auto is not None:
@@ -66,7 +66,7 @@ def read_config(
         _check_says_something(config, path)
     _check_names(config, path)
     if wanted.cluster and kubevirt is None:
-        # What KubeVirt itself advertises isn't known yet, so ``auto`` can't tell what is left.
+        # It isn't known yet what KubeVirt itself advertises, so the rules of ``auto`` can't exclude that.
         return Reading(with_dra(config, every=dra), (), found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
     return Reading(with_dra(config, every=dra), rules.notes, found.files, wanted.cluster)
@@ -77,21 +77,21 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
 
     Raises:
         UnreadableFile: it can't be read.
-        BadPluginConfig, SeveralErrors: all that is wrong in it.
+        BadPluginConfig, SeveralErrors: all mistakes in it.
     """
     written = _read(path, WrittenLayout)
     return tuple(entry.value() for entry in written.layout), tuple(written.spread)
 
 
 def read_permitted(path: str) -> Mapping[str, Any]:
-    """Read ``permittedHostDevices`` of a KubeVirt resource as it stands there; empty where it has none.
+    """Read ``permittedHostDevices`` of a KubeVirt resource, unchanged; empty if it has none.
 
     Args:
-        path: what ``kubectl get kubevirt -A -o yaml`` prints; ``-`` is standard input.
+        path: a file with the output of ``kubectl get kubevirt -A -o yaml``; ``-`` is standard input.
 
     Raises:
         UnreadableFile: it can't be read.
-        BadPluginConfig, SeveralErrors: it isn't one, or its entries are not as KubeVirt has them.
+        BadPluginConfig, SeveralErrors: it isn't a KubeVirt resource, or its entries don't match KubeVirt's schema.
     """
     configuration, is_resource = _configuration(_parse(path, KUBEVIRT_REMEDY), path)
     if not is_resource:
@@ -110,7 +110,7 @@ def _read(path: str, model: type[_Model]) -> _Model:
 
 
 def _parse(path: str, remedy: str) -> Any:
-    # IDs are hex and classes begin with zeros, so what looks like a number is left as it is.
+    # IDs are hexadecimal and classes begin with 0, so what looks like a number stays a string.
     return parse_document(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
 
 
@@ -138,8 +138,9 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
 
 
 def _pci_rules(written: WrittenConfig) -> Iterator[PciRule]:
-    """The written rules, with what depends on others: whether Kata, which finds cards by CDI alone, is among those that
-    get any card; whether NVIDIA's container runtime, which containers need, must be told to leave cards alone."""
+    """The written rules, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs CDI, if
+    CDI is configured; and ``void`` is set if a rule gives cards to containers, since these need NVIDIA's container
+    runtime, which must then leave the cards of VMs alone."""
     container = any("container" in resource.uses for resource in written.resources)
     for resource in written.resources:
         rule = resource.value()
@@ -149,7 +150,7 @@ def _pci_rules(written: WrittenConfig) -> Iterator[PciRule]:
 
 
 def _check_says_something(config: Config, path: str) -> None:
-    """An empty file is a mistake in a template or a ConfigMap's key, and would leave the node without its resources."""
+    """Refuse an empty configuration: a mistake in a template or ConfigMap would leave the node without resources."""
     vgpu = config.vgpu
     if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
         raise EmptyPluginConfig(
@@ -161,7 +162,7 @@ def _check_says_something(config: Config, path: str) -> None:
 
 
 def _check_names(config: Config, path: str) -> None:
-    """Whether the names that people gave are distinct (K6); those that are found on the host come later."""
+    """Check that configured names are unique (K6); names that depend on the host are checked later."""
     named = [(name, variable_name(name, rule.prefix)) for name, rule in written_names(config.pci)]
     vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
@@ -172,15 +173,15 @@ def _check_names(config: Config, path: str) -> None:
 
 
 class _Found(NamedTuple):
-    """KubeVirt's settings, and where they are from."""
+    """KubeVirt's settings and their source."""
 
     settings: WrittenSettings
     name: str
-    """What messages call the place."""
+    """The name of the source in messages."""
     files: tuple[str, ...]
-    """All that was read."""
+    """All files that were read."""
     in_force: bool
-    """A KubeVirt uses them too: they are its own resource, not only in its format."""
+    """A KubeVirt uses them too: they are from its resource, and not only in its format."""
 
 
 def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None) -> _Found:
@@ -195,15 +196,15 @@ def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | N
 
 
 def _beside(path: str, name: str) -> str:
-    """The path of a file that a configuration names, relative to it: in a ConfigMap both are keys."""
+    """The path of a file that a configuration names, relative to the configuration: both may be keys of a ConfigMap."""
     return os.path.join(os.path.dirname(path), name)
 
 
 def _configuration(document: Any, name: str) -> tuple[Any, bool]:
-    """``spec.configuration`` of the KubeVirt resource in a document, or the document; and whether it is of a resource.
+    """``spec.configuration`` of the KubeVirt resource in a document and True; or the document itself and False.
 
     Raises:
-        BadPluginConfig: a list with none or several of them.
+        BadPluginConfig: it is another resource, or a list without exactly one KubeVirt resource.
     """
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         found = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
@@ -223,7 +224,7 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
 
 
 def _known(values: Any, name: str) -> WrittenSettings:
-    """Settings without the keys that we don't know: they are KubeVirt's, and every release adds some."""
+    """The settings, without unknown keys: they are KubeVirt's, and every release adds some."""
     values = deepcopy(values)
     try:
         return WrittenSettings.model_validate(values)

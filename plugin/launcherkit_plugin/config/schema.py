@@ -1,4 +1,4 @@
-"""The configuration as people write it, and the values that it stands for."""
+"""The schema of the configuration as people write it, and its conversion to the values of `model.config`."""
 
 from __future__ import annotations
 

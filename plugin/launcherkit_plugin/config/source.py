@@ -1,4 +1,4 @@
-"""The configuration in force, read again when its files or the cluster's settings have changed."""
+"""The source of the configuration, which is read again when its files or the cluster's settings have changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcherkit_plugin.model.config import Config, Reading
 
 
 class FileVersion(NamedTuple):
-    """Which file a path leads to now. Kubelets replace a link above a ConfigMap's files, editors rename."""
+    """Identifies the file at a path. Kubelets replace a symbolic link above a ConfigMap's files, and editors rename."""
 
     real: str
     inode: int
@@ -21,7 +21,7 @@ class FileVersion(NamedTuple):
 
 
 def versions(paths: Iterable[str]) -> dict[str, FileVersion | None]:
-    """The version of each file, None where there is none; to be compared with an earlier one."""
+    """The version of each file, to be compared with an earlier one; None if there is no such file."""
     return {path: _version(path) for path in paths}
 
 
@@ -35,7 +35,7 @@ def _version(path: str) -> FileVersion | None:
 
 
 def folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """The folders in which something changes when one of the files does: its own, and that of what it is a link to."""
+    """The folders to watch for changes of some files: that of each path, and that of the file to which it links."""
     found: dict[str, None] = {}
     for path in paths:
         found[os.path.dirname(os.path.abspath(path))] = None
@@ -44,17 +44,17 @@ def folders(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 Read: TypeAlias = Callable[[Mapping[str, Any] | None, Mapping[str, str]], Awaitable[Reading]]
-"""Reads it, with KubeVirt's settings in the cluster and the node's labels, as far as they are known."""
+"""Reads the configuration, given KubeVirt's settings in the cluster (None: not known yet) and the node's labels."""
 
 
 class ConfigSource:
-    """A configuration that may change. `first` comes before all else."""
+    """A configuration that may change. Call `first` first."""
 
     def __init__(self, path: str | None, read: Read) -> None:
         """Make a source.
 
         Args:
-            path: of the file; None where there is none, and nothing ever changes.
+            path: of the file; None: there is none, and nothing ever changes.
             read: see `Read`.
         """
         self._read = read
@@ -72,19 +72,19 @@ class ConfigSource:
         """Read it.
 
         Raises:
-            LauncherkitError: what is wrong with it.
+            LauncherkitError: it is wrong.
         """
         return await self._take()
 
     def tell(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> None:
-        """Set what the cluster's process has sent."""
+        """Set the cluster's settings, which the cluster container has sent."""
         self._settings = kubevirt, labels
 
     async def again(self) -> Reading | None:
-        """Read it if it may have changed; None where it hasn't. A wrong one is read each time.
+        """Read it if it may have changed; None if it hasn't. A wrong one is read again each time.
 
         Raises:
-            LauncherkitError: what is wrong with it; the old one stays in force.
+            LauncherkitError: it is wrong; the old one stays in force.
         """
         if self._seen == self._fingerprint():
             return None
@@ -93,7 +93,7 @@ class ConfigSource:
         return None if reading.config == before else reading
 
     def forget(self) -> None:
-        """What was read last did not come into force: read it again."""
+        """Forget the last reading, which did not come into force, so that `again` reads it again."""
         self._seen = self._config = None
 
     async def _take(self) -> Reading:
@@ -101,7 +101,7 @@ class ConfigSource:
         try:
             reading = await self._read(*self._settings)
         except LauncherkitError:
-            self._seen = None  # the fault may be in a file that it refers to, whose changes aren't watched
+            self._seen = None  # the mistake may be in a file to which it refers, which isn't watched
             raise
         if reading.files != self._files and self._files:
             self._files = reading.files

@@ -1,4 +1,4 @@
-"""The keys of a rule that say who gets its cards, as people write them: VMs, Kata, containers (K10)."""
+"""The schema of the keys of a rule that say who gets its cards: VMs, Kata, containers (K10)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WrittenUse(Written):
 
     @property
     def uses(self) -> tuple[CardUse, ...]:
-        """Those that get the cards. Kata finds them by CDI alone: `read_config` adds it where that is configured."""
+        """Who gets the cards. With ``any``, `read_config` adds Kata if CDI is configured, which Kata needs."""
         if self.use != "any":
             return (self.use,)
         return ("vm", "container") if self.names is None else tuple(self.names.value())
@@ -115,7 +115,7 @@ class WrittenUse(Written):
 
     @model_validator(mode="after")
     def _of_passthrough(self) -> WrittenUse:
-        """What only cards of VMs can have."""
+        """Refuse keys that are only for cards of VMs."""
         if self.use == "vm":
             return self
         fields = {"companion": "companion", "when_bound": "whenBound"}
@@ -132,7 +132,7 @@ class WrittenUse(Written):
 
     @model_validator(mode="after")
     def _of_claims(self) -> WrittenUse:
-        """What pods get from the device plugin alone (D1)."""
+        """With ``dra``, refuse keys that only the device plugin supports (D1)."""
         have = {
             "`use: kata`": self.use == "kata",
             "`names.kata`": self.names is not None and self.names.kata is not None,

@@ -1,1 +1,1 @@
-"""The daemon: its parts put together, and its one loop."""
+"""The daemon: puts its parts together, and runs the loop."""

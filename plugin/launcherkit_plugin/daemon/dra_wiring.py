@@ -1,4 +1,4 @@
-"""The DRA drivers of a node: that of the configuration, and those of earlier ones as long as claims have something."""
+"""The DRA drivers of a node: the configured one, and those of earlier configurations as long as claims have devices."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class DraDrivers:
-    """None is made, and nothing of it imported, where no configuration asks for one and no claim has anything.
+    """The drivers, by name. Nothing of DRA is imported unless one is configured or a claim has devices.
 
     Args:
         make: makes a driver.
-        plugins: the kubelet's folder of the drivers' own folders.
+        plugins: the kubelet's folder ``plugins``, which has a folder for each driver.
     """
 
     def __init__(self, make: Callable[[DraConfig], NodeDriver], plugins: str) -> None:
@@ -30,14 +30,14 @@ class DraDrivers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def start(self, config: DraConfig | None) -> None:
-        """Hold what claims have before anything else is done. What an earlier configuration gave them counts, too."""
+        """Read which devices claims have, before anything else is done; also those from an earlier configuration."""
         if config is not None:
             self._driver(config)
         elif has_records(f"{self._plugins}/{DRA_DRIVER}/claims"):
             self._driver(DraConfig(), tidy=False)
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource], config: DraConfig | None) -> None:
-        """What there is from now on, by this configuration."""
+        """Set the facts, resources and configuration from now on. Drivers that are no longer needed are closed."""
         if config is not None:
             self._driver(config)
         for name, driver in list(self._drivers.items()):
@@ -56,9 +56,9 @@ class DraDrivers:
         driver.config = config
 
     def unregistered(self) -> list[str]:
-        """The drivers that the kubelet doesn't know."""
+        """The names of the drivers that aren't registered with the kubelet."""
         return sorted(name for name, driver in self._drivers.items() if not driver.registered)
 
     async def close(self) -> None:
-        """Stop serving; what claims have stays theirs."""
+        """Stop serving; claims keep their devices."""
         await asyncio.gather(*(driver.close() for driver in self._drivers.values()), *self._ending)

@@ -1,6 +1,6 @@
-"""The daemon's one loop: look at the host and at who has what, bring the host closer to the configuration, advertise.
+"""The daemon's loop. A turn scans the host, reads usage, brings the host closer to the configuration, and advertises.
 
-Every turn starts from what is there. Wakeups only make the next turn come sooner; with none there is one each
+Every turn starts from the actual state. Wakeups only make the next turn come sooner; without any, there is a turn every
 ``rescan_seconds``.
 """
 
@@ -26,33 +26,36 @@ from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
 STEP_SECONDS = 0.5
-"""For how long a turn waits for what it has begun on the host, before it advertises what there is."""
+"""How long a turn waits for work that it has begun on the host, before it advertises."""
 BREATH_SECONDS = 60.0
 """The longest time between two calls of ``turned`` while the loop waits."""
 TURN_SECONDS = 10.0
-"""For how long a turn under way may go on when the daemon ends."""
+"""How long a turn in progress may continue when the daemon ends."""
 REGISTRATION_SECONDS = 0.2
-"""Between the first list and the look at the whole host, which would compete with the kubelet's first calls."""
+"""The pause between the first list and the scan of the whole host, which would delay the kubelet's first calls."""
 
 
 class Outlets(NamedTuple):
-    """Who is told what there is, beside the kubelet."""
+    """Who is told about facts and resources, in addition to the kubelet."""
 
     publish: Callable[[HostFacts, Sequence[Resource], DraConfig | None], None]
-    """Others of the node, by which configuration of the DRA driver, when it has changed; may raise a
-    `LauncherkitError`."""
+    """Called when they have changed, with the configuration of the DRA driver; may raise a `LauncherkitError`."""
     show: Callable[[HostFacts, Sequence[Resource], Usage], None]
-    """Who shows it with who has what; after every look, and when something was given away."""
+    """Called after every scan and every Allocate, with usage."""
 
 
 class Daemon:
-    """See the module. Whoever makes the advertiser needs the allocator first: it is handed to `run`.
+    """The loop; see the module. The advertiser is passed to `run`, because it is made from the allocator.
 
     Args:
-        setup: what the configuration amounts to at the start.
-        read_usage: who has what.
-        reload: what the configuration says now; None where it says what it did.
-        outlets: who else is told.
+        setup: made from the configuration at the start.
+        allocator: answers the kubelet from the last turn.
+        wakeups: what may have changed.
+        reporter: receives changes and problems.
+        looks: scans the host.
+        read_usage: reads which pod has which device.
+        reload: reads the configuration again; returns None if nothing else comes into force.
+        outlets: who else is told about facts and resources.
     """
 
     def __init__(
@@ -83,20 +86,22 @@ class Daemon:
         self._begun: set[asyncio.Task[bool]] = set()
         """Work on the host that outlasts its turn."""
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
-        """What was in force before a new configuration, until a whole turn with that has succeeded."""
+        """The former configuration, until a whole turn with the new one has succeeded."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
-        """Whether something on the host may change by itself when something is given away."""
+        """Whether the node has vGPUs: with them, an allocation may change the host, and needs a new scan."""
 
     async def run(self, advertiser: Advertiser, stop: asyncio.Event, turned: Callable[[], None]) -> None:
-        """Until ``stop`` is set. What goes wrong in the first turn is raised; later it is reported, and tried again.
+        """Run until ``stop`` is set. Errors in the first turn are raised; later ones are reported and retried.
 
         Args:
-            turned: called whenever the loop has come round.
+            advertiser: advertises the resources to the kubelet.
+            stop: ends the loop.
+            turned: called after each turn, and at least every `BREATH_SECONDS`.
 
         Raises:
-            LauncherkitError: the host can't be read at all, or two resources are in each other's way.
+            LauncherkitError: the host can't be read at all, or two resources clash.
         """
         self._turned = turned
         turning = asyncio.create_task(self._turns(advertiser, stop))
@@ -117,7 +122,7 @@ class Daemon:
                 if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
                 if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
-                    # Nothing but the group members of what was given has changed.
+                    # Only the health of the allocated devices' group members has changed.
                     self._report(self._facts, self._list(self._facts, advertiser))
                 else:
                     await self._turn(advertiser)
@@ -129,11 +134,11 @@ class Daemon:
                 self._reporter.bug(bug)
 
     async def _next_wakeups(self, stop: asyncio.Event) -> frozenset[Wakeup]:
-        """What to look for; nothing when it is time to end."""
+        """Wait for wakeups and return them; an empty set once ``stop`` is set."""
         while not stop.is_set():
             self._turned()
             left = self._due - monotonic()
-            if left <= 0:  # even if there is a wakeup: they may come all the time
+            if left <= 0:  # even if there is a wakeup: they may come continuously
                 self._due = monotonic() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
             waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
@@ -144,7 +149,7 @@ class Daemon:
         return frozenset()
 
     async def _advertise_bound(self, advertiser: Advertiser) -> bool:
-        """Advertise what VFIO drivers have before the whole host is looked at. True where that is anything."""
+        """Advertise functions with VFIO drivers before the whole host is scanned; returns whether there are any."""
         read_at = monotonic()
         facts = await self._looks.at_bound()
         if facts is None:
@@ -172,9 +177,9 @@ class Daemon:
         return facts
 
     async def _reconcile(self, facts: HostFacts, usage: Usage) -> bool:
-        """Begin all that is to be done on the host, before anything else is handled. True where it has changed.
+        """Begin all work on the host at once, and wait for it; returns whether something has changed.
 
-        What takes longer continues, and causes another turn when it has changed something.
+        Work that takes longer than `STEP_SECONDS` continues, and causes another turn if it changes something.
         """
         begun = [task for reconciler in self._setup.reconcilers for task in self._begin(reconciler, facts, usage)]
         if not begun:
@@ -183,7 +188,7 @@ class Daemon:
         for task in late:
             self._begun.add(task)
             task.add_done_callback(self._ended)
-        changed = [self._has_changed(task) for task in done]  # of all of them: what failed is reported
+        changed = [self._has_changed(task) for task in done]  # a list: errors of all tasks must be reported
         return any(changed)
 
     def _begin(self, reconciler: Reconciler, facts: HostFacts, usage: Usage) -> Sequence[asyncio.Task[bool]]:
@@ -210,7 +215,7 @@ class Daemon:
             self._wakeups.give(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
-        """What there is, by name."""
+        """Ask all providers for their resources and advertise these; returns them by name."""
         usage = self._allocator.usage()
         for provider in self._setup.providers:
             self._found[provider] = self._resources_of(provider, facts, usage)
@@ -221,7 +226,7 @@ class Daemon:
         return self._list(facts, advertiser)
 
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
-        """The same with the group members of what pods have Unhealthy (K3)."""
+        """Advertise the resources found last, with the group members of pods' devices Unhealthy (K3)."""
         listed = {name: offer.resource for name, offer in self._allocator.advertise(self._offers, facts).items()}
         advertiser.update(resource for resource in listed.values() if not resource.dra)
         return listed
@@ -231,12 +236,12 @@ class Daemon:
             found = provider.resources(facts, usage, monotonic())
             stalled = self._looks.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
-        except Exception as bug:  # concerns one kind of device: what it had stays, and the others continue
+        except Exception as bug:  # concerns one kind of device: its resources stay, and the others continue
             self._reporter.bug(bug, f" in {type(provider).__name__}")
             return self._found.get(provider, ())
 
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
-        """At the start a clash is an error (K6). A card that is plugged in later takes nothing away."""
+        """At the start a clash is an error (K6). Later, a newly plugged-in card doesn't affect existing resources."""
         try:
             self._setup.check([offer.resource for offer in offered])
         except LauncherkitError as error:
@@ -252,7 +257,7 @@ class Daemon:
         self._reporter.metrics.held_groups(len(held_groups(listed, usage)))
         self._outlets.show(facts, list(listed.values()), usage)
         if facts is self._facts and listed == self._reported:
-            return  # something was given away, which has made no difference to others
+            return  # an allocation that changed nothing for other devices
         for change in changes(self._reported, listed):
             if self._facts is None and change.type == "Normal":
                 continue  # at the start healthy devices are not news
@@ -267,7 +272,7 @@ class Daemon:
             self._reporter.problem("labels", error)
 
     async def _reload(self) -> None:
-        """Take the new configuration if it is one, and keep the old one if it is wrong."""
+        """Use the new configuration if there is one; keep the old one if the new one is wrong."""
         try:
             setup = await self._read_setup()
         except LauncherkitError as error:
@@ -289,7 +294,7 @@ class Daemon:
         self._reporter.happened("ConfigurationChanged", "the new configuration is in force")
 
     def _put_back(self, error: LauncherkitError) -> bool:
-        """Go back to the former configuration, where a new one proves wrong only on the host."""
+        """Go back to the former configuration if a new one fails on this host; returns whether there was a new one."""
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
@@ -305,7 +310,7 @@ class Daemon:
 
 
 class WakingAllocator:
-    """Answers the kubelet, and wakes the loop after an Allocate, to update the other members of the groups."""
+    """Answers the kubelet, and wakes the loop after each Allocate, to update the health of group members."""
 
     def __init__(self, allocator: Allocator, wakeups: WakeupQueue) -> None:
         self._allocator = allocator
@@ -315,20 +320,20 @@ class WakingAllocator:
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
 
-        If the caller hangs up while the host is being changed, that is completed before anything else is done.
+        If the caller hangs up while the host is being changed, the change is still completed.
         """
         work = self._allocate(resource, containers)
         return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.changes_host(resource) else work)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
-        """See `launcherkit_plugin.allocation.allocator.Allocator.check`; it may make vGPUs again, so the same holds."""
+        """See `launcherkit_plugin.allocation.allocator.Allocator.check`; may create vGPUs, and is completed, too."""
         await asyncio.shield(asyncio.create_task(self._allocator.check(resource, ids)))
 
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         try:
             grants = await self._allocator.allocate(resource, containers)
         except LauncherkitError:
-            self._wakeups.give(Wakeup.HOST)  # what was refused may have to be advertised otherwise
+            self._wakeups.give(Wakeup.HOST)  # the health of the refused devices may have to be updated
             raise
         self._wakeups.give(Wakeup.GIVEN)
         return grants

@@ -1,4 +1,4 @@
-"""The page of the node beside the metrics: whether there is one, and who gets it."""
+"""The page of the node, which is served with the metrics: whether there is one, and who may see it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NO_CLUSTER = (
 
 
 class PageDoor:
-    """Where the page is, as the command line and the configuration say.
+    """Opens and closes the page, as the command line and the configuration say.
 
     Args:
-        said: on the command line.
+        said: the option on the command line; None: not given.
         env: of the process.
         root: of the host's file system.
         cluster: has tokens reviewed.
-        log: is told where it is.
+        log: receives the page's address.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class PageDoor:
         self._page: NodePage | None = None
         self.recent = RecentChanges(cluster, time.time)
         self.pages: dict[str, Page] = {}
-        """What the server of the metrics serves; the page comes and goes."""
+        """The pages of the metrics' server, by path; that of the node is added and removed."""
 
     def served(self, served: Served) -> None:
-        """The server of the metrics is there."""
+        """Note that the server of the metrics has started."""
         self._served = served
 
     def configure(self, choice: PageChoice) -> None:
-        """A configuration comes into force.
+        """Open or close the page, as a new configuration says.
 
         Raises:
-            PageNotServed: it wants a page that can't be.
+            PageNotServed: the page can't be served as configured.
         """
         wanted = self._said or choice
         if wanted == "auto" and not (self._served and self._served.loopback):
@@ -91,6 +91,6 @@ class PageDoor:
         self._log("info", f"the page of the node is served on http://{self._served.where}/, {who}")
 
     def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
-        """What the daemon's last look has found."""
+        """Pass on the facts, resources and usage of the loop's last turn."""
         if self._page is not None:
             self._page.saw(facts, resources, usage)

@@ -1,7 +1,6 @@
-"""The daemon's process: everything that its loop needs, put together, and its end.
+"""The daemon's process: puts together everything that the loop needs, runs it, and ends on a signal.
 
-Neither pydantic, nor YAML, nor the Kubernetes client is imported here: each would take a tenth of the memory. They are
-in processes of their own.
+pydantic and YAML are not imported here: each would take a tenth of the memory. They are used in processes of their own.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ if TYPE_CHECKING:
     from launcherkit_plugin.dra.node_driver import NodeDriver
 
 SETTLE_SECONDS = 0.05
-"""From a wakeup to a look: a card that comes or goes causes a dozen."""
+"""The pause between a wakeup and the scan: a card that appears or disappears causes a dozen wakeups."""
 CLUSTER_SECONDS = 30.0
-"""For KubeVirt's settings in the cluster, where the configuration wants them."""
+"""How long to wait, at the start, for KubeVirt's settings in the cluster if the configuration uses them."""
 QUIET_SECONDS = 600.0
-"""After which a daemon whose loop hasn't turned is unhealthy: much longer than any pause or deadline in a turn."""
+"""If there was no turn for this long, the daemon is unhealthy. Much longer than any pause or deadline in a turn."""
 
 
 class Options(NamedTuple):
-    """What the command line says."""
+    """The options of the command line."""
 
     config: str | None
     auto: Auto | None
@@ -89,20 +88,20 @@ class Options(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        """Where the kubelet writes down what it has given away."""
+        """The file in which the kubelet records its allocations."""
         return f"{self.kubelet_dir}/{CHECKPOINT}"
 
 
 async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Reading] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; a second one doesn't wait for calls under way.
+    """Serve until SIGTERM or SIGINT. A second signal ends it without waiting for calls in progress.
 
     Args:
-        options: the command line's.
+        options: of the command line.
         env: of the process.
-        first: the task that already reads the configuration: that takes longer than everything before it is needed.
+        first: a task that already reads the configuration, which takes longer than everything before it is needed.
 
     Raises:
-        LauncherkitError: it can't start: the configuration is wrong, the host can't be read.
+        LauncherkitError: it can't start: the configuration is wrong, or the host can't be read.
     """
     keep_quiet(env)
     log = Lines(env, time.time)
@@ -205,12 +204,13 @@ def _advertiser(
 
 
 def _looks(options: Options, wiring: Wiring) -> Looks:
-    """What looks at the host, and does so while a configuration is read, which takes longer."""
+    """The scans of the host. The first reading begins at once, while the configuration is read, which takes longer."""
     reader = NodeReader()
     if options.config is not None:
         prepare = partial(reader.prepare, wiring.host)
         wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
-    # Without a configuration only what VFIO drivers have is advertised of PCI functions; DRA publishes all at once.
+    # Without a configuration, only PCI functions with VFIO drivers are advertised, so those can be read first. DRA
+    # publishes all devices at once.
     bound = None if options.config is not None or options.dra else partial(read_bound, wiring.host)
     return Looks(wiring.guarded, partial(_scan, wiring.host, reader), bound)
 
@@ -230,7 +230,7 @@ def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue, standby:
 
 
 class _Configuration:
-    """The configuration, by its file and the cluster, and what the daemon makes of it."""
+    """Reads the configuration from its file and the cluster, and makes a `Setup` of it."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class _Configuration:
         wiring: Wiring,
         door: PageDoor,
     ) -> None:
-        """``watch`` is called whenever one comes into force: its files may be others."""
+        """``watch`` is called whenever a configuration comes into force: it may have other files."""
         self._door = door
         self._source = source
         self._cluster = cluster
@@ -250,7 +250,7 @@ class _Configuration:
         """Which device nodes containers get."""
 
     async def first(self) -> Reading:
-        """What it says at the start. Where it wants the cluster's settings, they are waited for."""
+        """Read it at the start. If it uses the cluster's settings, these are waited for."""
         reading = await self._source.first()
         if not reading.cluster:
             return reading
@@ -262,7 +262,7 @@ class _Configuration:
         return await self._source.again() or reading
 
     async def reload(self) -> Setup | None:
-        """What it says now; None where nothing else is to come into force."""
+        """Read it again; None if nothing else comes into force."""
         self._source.tell(*self._cluster.facts)
         reading = await self._source.again()
         if reading is None:
@@ -273,7 +273,7 @@ class _Configuration:
         return self.in_force(reading)
 
     def in_force(self, reading: Reading) -> Setup:
-        """What the daemon works with from now on."""
+        """Put a configuration into force; returns its setup."""
         self._door.configure(reading.config.page)
         for note in reading.notes:
             self._wiring.reporter.log("info", note.text, topic=note.topic)
@@ -283,8 +283,8 @@ class _Configuration:
 
 
 def _waits_for(cluster: ClusterSocket, reporter: Reporter) -> bool:
-    """Whether a configuration that wants the cluster's settings has to wait for them. Where nothing is to speak to a
-    cluster that is reported, and what the configuration says by itself holds.
+    """Whether a configuration that uses the cluster's settings has to wait for them. Without a cluster socket, this is
+    reported as an error, and the rest of the configuration comes into force.
     """
     cluster.want_kubevirt()
     if not cluster.listens:
@@ -293,7 +293,7 @@ def _waits_for(cluster: ClusterSocket, reporter: Reporter) -> bool:
 
 
 class _Reader:
-    """Reads the configuration in a process of its own; what the command line says alone needs none."""
+    """Reads the configuration file in a process of its own. Without a file, the command line's options are used."""
 
     def __init__(self, options: Options, first: asyncio.Task[Reading] | None) -> None:
         self._options = options
@@ -305,7 +305,7 @@ class _Reader:
             return Reading(with_dra(with_auto(Config(auto=auto)), every=self._options.dra))
         if self._first is not None:
             first, self._first = self._first, None
-            return await asyncio.shield(first)  # whoever started it waits for its end
+            return await asyncio.shield(first)  # the caller that started it waits for its end
         return await read_config_in_child(path, auto, kubevirt, labels, dra=self._options.dra)
 
 
@@ -315,7 +315,7 @@ def _scan(
     return reader.read(host.followed(progress.open_tree), wanted, vgpu=vgpu, without=progress.without)
 
 
-def _dra_driver(  # what of the daemon a driver is made of
+def _dra_driver(
     options: Options,
     env: Mapping[str, str],
     allocator: Allocator,
@@ -336,7 +336,7 @@ def _dra_driver(  # what of the daemon a driver is made of
 def _recorder(
     options: Options, wiring: Wiring, cluster: ClusterSocket
 ) -> Callable[[HostFacts, Sequence[Resource], Usage, NodeChoice], None]:
-    """What writes the node down for others, where that is wanted."""
+    """The callable that publishes the node's record; it does nothing unless this is asked for."""
     if not options.publish_node:
         return lambda facts, resources, usage, nodes: None  # noqa: ARG005
     from launcherkit_plugin.rehearsal.node_record import NodeRecorder
@@ -362,10 +362,10 @@ def _watched(
 
 
 def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[], None]) -> Callable[[], None]:
-    """What to do when the kubelet's folder of plugins has changed.
+    """The callback for changes in the kubelet's folder of plugins.
 
-    The kubelet writes its checkpoint after each container that it has given devices to: from then on it says which pod
-    has them. Of a pod's end it writes nothing.
+    The kubelet writes its checkpoint after it has allocated devices to a container; from then on, PodResources lists
+    them. It writes nothing when a pod ends.
     """
     seen = identity(checkpoint)
 
@@ -380,7 +380,7 @@ def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[
 
 
 class _UsageReader:
-    """Reads who has what. Why that is unknown is reported once, and not for a kubelet that is just being restarted."""
+    """Reads usage. If it is unknown, this is reported once, and not while the kubelet is just being restarted."""
 
     def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter) -> None:
         self._paths = options.pod_resources, options.checkpoint

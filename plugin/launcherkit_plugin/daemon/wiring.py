@@ -1,4 +1,4 @@
-"""Builds what a configuration needs on a node: its providers and reconcilers."""
+"""Builds the providers and reconcilers that a configuration needs on a node."""
 
 from __future__ import annotations
 
@@ -32,65 +32,65 @@ if TYPE_CHECKING:
     from launcherkit_plugin.host.worker import Worker
 
 REMOVAL_SECONDS = 2.0
-"""For how long a vGPU that is being removed is watched. The next look sees it too, and a pod may need that card."""
+"""How long to wait for a removed vGPU to disappear: not long, for the next scan sees it and a pod may need the card."""
 
 
 class Setup(NamedTuple):
-    """What a configuration amounts to on this node."""
+    """A configuration, as the daemon uses it on this node."""
 
     providers: tuple[Provider, ...]
     reconcilers: tuple[Reconciler, ...]
-    """In the order in which they have their turn at a card."""
+    """In the order in which they are called in each turn."""
     vgpu: bool
-    """Whether mediated devices are looked at: vGPUs are devices, or keep containers from their cards (K10)."""
+    """Whether to read mediated devices: vGPUs are advertised, or keep containers from getting their cards (K10)."""
     rescan_seconds: float
     learn: Callable[[HostFacts], None]
-    """Called once, with the first look. Raises a `LauncherkitError` where rules are in each other's way (D1)."""
+    """Called once, with the first scan. Raises a `LauncherkitError` if rules clash (D1)."""
     check: Callable[[Sequence[Resource]], None]
-    """Raises a `LauncherkitError` where two resources are in each other's way (K6, D1), or CDI can't have a name."""
+    """Raises a `LauncherkitError` if two resources clash (K6, D1), or if CDI doesn't allow a name."""
     dra: DraConfig | None = None
-    """Of the DRA driver; None where there is to be none."""
+    """The settings of the DRA driver; None: there is none."""
     containers: ContainerProvider | None = None
-    """The provider of cards for containers, where there are any."""
+    """The provider of cards for containers; None if no rule gives cards to containers."""
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether somebody needs the details of a function."""
+        """Whether a provider or reconciler needs the details of a function."""
         wanting: dict[Provider | Reconciler, None] = dict.fromkeys((*self.providers, *self.reconcilers))  # may be both
         return any(each.wants(function) for each in wanting)
 
 
 class Wiring(NamedTuple):
-    """What the daemon and the commands work with, whatever a configuration says; each package is passed part of it."""
+    """What the daemon and the commands need under any configuration; each package is passed a part of it."""
 
     host: Host
     root: str
-    """Where ``sys/`` and ``dev/`` of that host are."""
+    """The directory that contains the host's ``sys`` and ``dev``."""
     reporter: Reporter
     guarded: Guarded
-    """Does what may hang; the same after a reload, so that what hangs is known."""
+    """Runs work that may hang. It stays the same across reloads, so that hanging work stays known."""
     stopped: Stopped
     dev_root: str = ""
-    """Prefix of the paths of device nodes where the kubelet sees them."""
+    """Prefix of the paths of device nodes as the kubelet sees them."""
     proc: str = "/proc"
     """The host's proc file system."""
     ledger: str = os.devnull
-    """Folder of what was bound to what before; by default nothing is kept."""
+    """The folder of the ledger; by default there are no records."""
     make_worker: Callable[[Sequence[int]], Worker] | None = None
-    """Makes what does the steps of binding; None: a process is started each time."""
+    """Returns a worker for the steps of binding; None: a process is started each time."""
 
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
-        """Which processes of the host have VFIO's nodes, and these, open."""
+        """Which processes of the host have VFIO's nodes, or these others, open."""
         return read_open_nodes(self.proc, devices)
 
     def open_ledger(self) -> Ledger:
-        """The records of what was bound, and of what it was bound to before."""
+        """The records of what functions were bound to before."""
         from launcherkit_plugin.binding.ledger import Ledger
 
         return Ledger(self.ledger, boot_id(self.proc))
 
 
 def assemble(config: Config, wiring: Wiring) -> Setup:
-    """The providers that a configuration asks for."""
+    """Build the providers and reconcilers of a configuration."""
     namer = Namer(config)
     match, may_match = compile_rules(config.pci), compile_rules(whatever_driver(config.pci))
     binder, on_demand = _binder(config, match, wiring)
@@ -221,7 +221,7 @@ def _has_kata(config: Config) -> bool:
 
 
 def _granted_to_kata(config: Config, wiring: Wiring) -> GrantedNodes | None:
-    """Rules for Kata have CDI files as Kata wants them whatever the others have."""
+    """Rules for Kata always use CDI files, in the form that Kata needs."""
     if not _has_kata(config):
         return None
     folder = (config.cdi or CdiConfig()).folder
@@ -231,8 +231,8 @@ def _granted_to_kata(config: Config, wiring: Wiring) -> GrantedNodes | None:
 def _binder(
     config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring
 ) -> tuple[BindingReconciler | None, OnDemandBinding | None]:
-    """Where something is to be bound, now or on demand, or what an earlier configuration has bound is to be given
-    back."""
+    """The reconciler that binds, if functions are to be bound, now or on demand, or if functions that an earlier
+    configuration bound are to be given back."""
     demands = any(rule.on_demand is not None for rule in config.pci)
     binds = demands or any(rule.bind for rule in config.pci)
     if not binds and not has_records(wiring.ledger):
@@ -258,7 +258,7 @@ def _binder(
 
 
 def has_records(folder: str) -> bool:
-    """Whether there are any, of what was bound or of what claims have."""
+    """Whether a folder contains records, of bound functions or of prepared claims."""
     try:
         return any(name.endswith(".json") for name in os.listdir(folder))
     except OSError:
@@ -266,4 +266,4 @@ def has_records(folder: str) -> bool:
 
 
 def _no_rule(_: PciFunction) -> None:
-    """Nothing is to be bound: thousands of functions need not be matched to find that out."""
+    """Matches nothing: if nothing is to be bound, thousands of functions need not be matched to find that out."""

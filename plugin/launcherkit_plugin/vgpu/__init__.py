@@ -1,1 +1,1 @@
-"""vGPU: made when needed, gone when not, never lost. Mediated devices, and VFs of SR-IOV vGPU cards."""
+"""vGPUs, which are created when needed and removed when unused: mediated devices, and VFs of SR-IOV vGPU cards."""

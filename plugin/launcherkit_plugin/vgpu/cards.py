@@ -1,4 +1,4 @@
-"""The cards that vGPUs are made on, their types, and which rule a type falls under."""
+"""The cards on which vGPUs are created, their types, and the rule that applies to a type."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from launcherkit_plugin.model.config import VgpuRule
 
 
 class VgpuCard(NamedTuple):
-    """One device that vGPUs are made on: by mdevs of its own, by mdevs of its VFs, or by types of its VFs (G4)."""
+    """A device on which vGPUs are created: as its own mdevs, as mdevs of its VFs, or as VFs with a type (G4)."""
 
     name: str
-    """The BDF of the card, of the physical function where it has VFs; a parent that isn't a PCI device has a name."""
+    """The BDF of the card, or of its physical function if it has VFs. A parent that isn't a PCI device has a name."""
     address: PciAddress | None
     parents: tuple[MdevParent, ...]
     vfs: tuple[PciAddress, ...]
-    """Those whose type can be set."""
+    """The VFs whose type can be set."""
 
 
 def cards(host: HostFacts) -> tuple[VgpuCard, ...]:
-    """The cards of a host by address, those without one last."""
+    """The cards of a host, sorted by address; those without one come last."""
     parents: dict[str, list[MdevParent]] = {}
     vfs: dict[str, list[PciAddress]] = {}
     addresses: dict[str, PciAddress | None] = {}
@@ -52,17 +52,17 @@ def _by_address(thing: VgpuCard | MdevParent) -> tuple[bool, tuple[int, ...], st
 
 
 class Instance(NamedTuple):
-    """A vGPU that there is, or could be: an mdev, or a VF with a type."""
+    """A vGPU that exists or could be created: an mdev, or a VF with a type."""
 
     device: str
     """UUID or BDF."""
     parent: str
-    """What it is made on: of an mdev its parent, of a VF the card."""
+    """Of an mdev, its parent; of a VF, the card."""
     type_id: str
     what: str
-    """The name of its type, or the ID where that has none."""
+    """The name of its type, or the type's ID if it has no name."""
     named: bool = True
-    """Whether the name of its type is known: the driver doesn't list what there is no room for."""
+    """Whether the name of its type is known: the driver doesn't list types for which there is no room."""
 
     @property
     def vf(self) -> PciAddress | None:
@@ -82,7 +82,7 @@ class Instance(NamedTuple):
 
 
 def kinds_of(card: VgpuCard, host: HostFacts) -> dict[str, str]:
-    """The types that a card offers, or has, by ID with their names."""
+    """The types that a card offers or has: from ID to name."""
     kinds = {kind.id: kind.name or kind.id for parent in card.parents for kind in parent.types}
     states = [state for vf in card.vfs if (state := host.details[vf].vgpu) is not None]
     kinds |= {str(state.current_type): str(state.current_type) for state in states if state.current_type}
@@ -90,7 +90,7 @@ def kinds_of(card: VgpuCard, host: HostFacts) -> dict[str, str]:
 
 
 def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
-    """The vGPUs that there are on a card."""
+    """The existing vGPUs of a card."""
     parents = {parent.name for parent in card.parents}
     found = [
         Instance(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
@@ -107,7 +107,7 @@ def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
 
 
 def parent_name(vf: PciAddress, host: HostFacts) -> str:
-    """The name of the card that a VF is of."""
+    """The name of the card to which a VF belongs."""
     return str(host.physical_function(vf))
 
 
@@ -117,18 +117,18 @@ def is_meant(pattern: str, names: Iterable[str]) -> bool:
 
 
 def is_type(pattern: str, type_id: str, name: str | None) -> bool:
-    """Whether a type matches a glob, by its ID or name; blanks and ``_`` are alike, as in KubeVirt."""
+    """Whether a type matches a glob, by its ID or name. As in KubeVirt, spaces and ``_`` are equal."""
     wanted = type_key(pattern)
     return any(fnmatchcase(type_key(text), wanted) for text in (type_id, name) if text)
 
 
 def rank_of(patterns: Sequence[str], type_id: str, name: str | None) -> int | None:
-    """The number of the first glob that a type matches; None if it matches none."""
+    """The index of the first glob that a type matches; None if it matches none."""
     return next((at for at, pattern in enumerate(patterns) if is_type(pattern, type_id, name)), None)
 
 
 def may_be_vgpu(function: PciFunction) -> bool:
-    """Whether a function is a VF of a class that vGPUs are: display controllers and accelerators."""
+    """Whether a function may be a vGPU: a VF that is a display controller or an accelerator."""
     return function.is_vf and function.class_code >> 16 in (0x03, 0x12)
 
 
@@ -137,7 +137,14 @@ NameOf: TypeAlias = Callable[[str, int | None], str]
 
 
 def rule_for(rules: Sequence[VgpuRule], parents: Iterable[str], type_id: str, name: str | None) -> VgpuRule | None:
-    """The first rule that a type on a parent falls under; a parent goes by its own name and by its card's."""
+    """The first rule that applies to a type on a parent.
+
+    Args:
+        rules: in order.
+        parents: the names of the parent: its own, and its card's.
+        type_id: of the type.
+        name: of the type; None if it has none.
+    """
     names = tuple(parents)
     return next(
         (
@@ -150,6 +157,6 @@ def rule_for(rules: Sequence[VgpuRule], parents: Iterable[str], type_id: str, na
 
 
 def is_from(rule: VgpuRule, names: Iterable[str]) -> bool:
-    """Whether a rule is about a parent of these names."""
+    """Whether a rule applies to a parent with these names."""
     known = tuple(names)
     return not rule.parents or any(is_meant(pattern, known) for pattern in rule.parents)

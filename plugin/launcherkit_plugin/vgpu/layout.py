@@ -1,7 +1,7 @@
-"""A declared layout against what there is: what differs, what to do next, and all of it done at once (G5).
+"""Compares a declared layout with the existing vGPUs, plans the next steps, and applies a whole layout (G5).
 
-A card that a layout names is the layout's alone: what it doesn't want there goes. Cards that it doesn't name are left
-as they are. One look gives one round of steps, because the room that is left can only be read after each change.
+A layout owns the cards that it names: other vGPUs there are removed. Cards that it doesn't name are left as they are.
+Each reading of the host yields one round of steps, because the remaining room can only be read after each change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.writer import Changes
 
 MayGo: TypeAlias = Callable[[Instance], str | None]
-"""Why a vGPU must stay, or None."""
+"""Returns why a vGPU must stay; None if it may be removed."""
 
 
 class TypeCount(NamedTuple):
@@ -31,12 +31,13 @@ class TypeCount(NamedTuple):
     card: VgpuCard
     type_id: str
     what: str
+    """The name of the type, or its ID."""
     number: int | None
     """None: as many as there is room for."""
 
 
 class Step(NamedTuple):
-    """Something to be done."""
+    """A vGPU to create or remove."""
 
     action: Literal["create", "remove"]
     card: str
@@ -44,17 +45,17 @@ class Step(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What to do next, and why no more can be done."""
+    """The next steps, and what prevents others."""
 
     steps: tuple[Step, ...]
     blocked: tuple[str, ...]
-    """Why vGPUs that are not wanted stay."""
+    """Why unwanted vGPUs stay, in words."""
 
 
 def type_counts(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
 ) -> tuple[list[TypeCount], list[BadLayout]]:
-    """What a layout asks for on this host, and an error for each entry that matches nothing."""
+    """What a layout asks for on this host, and an error for each entry that matches no card or type."""
     there = cards(host)
     found: dict[tuple[str, str], TypeCount] = {}
     errors = []
@@ -101,20 +102,20 @@ def cards_of(pattern: str, there: Sequence[VgpuCard]) -> list[VgpuCard]:
 
 
 def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str, str]]:
-    """The types of a card that match a glob, each with its name."""
+    """The types of a card that match a glob: ID and name of each."""
     kinds = kinds_of(card, host)
     if card.vfs and pattern.isascii() and pattern.isdigit():
-        kinds.setdefault(pattern, pattern)  # the driver doesn't list what there is no room for
+        kinds.setdefault(pattern, pattern)  # the driver doesn't list types for which there is no room
     return [(type_id, what) for type_id, what in kinds.items() if is_type(pattern, type_id, what)]
 
 
 def near_type(text: str, cards: Sequence[VgpuCard], host: HostFacts) -> str:
-    """``; did you mean GRID T4-1Q?``, where a type of these cards has a name like it."""
+    """``; did you mean GRID T4-1Q?`` if a type of these cards has a similar name; else empty."""
     return did_you_mean(text, {what for card in cards for what in kinds_of(card, host).values()})
 
 
 def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[TypeCount]:
-    """Types in turn, each taking the next card that offers it, until no card is left that one of them could have."""
+    """Assign types to cards in turn, each to the next card that offers it, until no card is left that fits."""
     left = list(there)
     while True:
         before = len(left)
@@ -128,7 +129,7 @@ def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) ->
 
 
 def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
-    """A line for each type of which there are not as many as there should be."""
+    """A line for each type with a wrong number of vGPUs."""
     lines = []
     for card, of_card in _by_card(wanted).items():
         there = _by_type(instances_on(card, host))
@@ -148,7 +149,7 @@ def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
 
 
 def next_round(wanted: Iterable[TypeCount], host: HostFacts, may_go: MayGo) -> Round:
-    """What brings the host closer to a layout: on each card what is too much goes first, then one type is made."""
+    """The next steps to a layout: on each card, first surplus vGPUs are removed, then those of one type are created."""
     steps: list[Step] = []
     blocked: list[str] = []
     for card, of_card in _by_card(wanted).items():
@@ -182,7 +183,7 @@ def _too_many(
 def _too_few(
     card: VgpuCard, wanted: Mapping[str, TypeCount], there: Mapping[str, Sequence[Instance]], host: HostFacts
 ) -> list[Step]:
-    """Of the first type of which there are too few and could be more."""
+    """Create vGPUs of the first type that has too few and for which there is room."""
     for type_id, asked in wanted.items():
         free = free_on(card, type_id, asked.what, host)
         missing = None if asked.number is None else max(0, asked.number - len(there.get(type_id, ())))
@@ -193,7 +194,7 @@ def _too_few(
 
 
 def free_on(card: VgpuCard, type_id: str, what: str, host: HostFacts) -> list[Instance]:
-    """What could be made of a type at this moment."""
+    """The vGPUs of a type that could be created now."""
     found = []
     for parent in card.parents:
         room = sum(kind.available_instances or 0 for kind in parent.types if kind.id == type_id)
@@ -224,7 +225,7 @@ def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
 
 
 def take(step: Step, changes: Changes) -> bool:
-    """Do one step. True where something was changed.
+    """Take one step; returns whether this changed something.
 
     Raises:
         LauncherkitError: see `Changes`.
@@ -240,20 +241,20 @@ def apply_layout(
     may_go: MayGo,
     done: Callable[[Step], None],
 ) -> None:
-    """Bring a host to a layout, or refuse before the first step.
+    """Apply a layout to a host, or refuse it before the first step.
 
     Args:
         entries: the layout.
         spread: types for the cards that it doesn't name.
         look: reads the host.
-        changes: makes and removes.
-        may_go: why a vGPU must stay.
+        changes: creates and removes vGPUs.
+        may_go: says why a vGPU must stay.
         done: called with each step that was taken.
 
     Raises:
-        BadLayout: a card or type isn't there.
-        VgpuInUse: what is in use would have to go; nothing has been changed.
-        NoVgpuRoom: it can't be brought about; the message says how far it came.
+        BadLayout: a card or type doesn't exist.
+        VgpuInUse: a vGPU in use would have to be removed; nothing was changed.
+        NoVgpuRoom: the layout can't be reached; the message says what is missing.
         LauncherkitError: a step failed.
     """
     host = look()
@@ -263,7 +264,7 @@ def apply_layout(
         steps = next_round(wanted, host, may_go).steps
         changed = False
         for step in steps:
-            with suppress(NoVgpuRoom):  # what there is room for shows when it is read again
+            with suppress(NoVgpuRoom):  # the next reading shows for what there is room
                 changed |= take(step, changes)
                 done(step)
         host = look()
@@ -284,8 +285,8 @@ def check_layout(
     """The first steps to a layout.
 
     Raises:
-        BadLayout: a card or type isn't there.
-        VgpuInUse: what is in use would have to go.
+        BadLayout: a card or type doesn't exist.
+        VgpuInUse: a vGPU in use would have to be removed.
     """
     wanted, unknown = type_counts(entries, spread, host)
     errors = Collector()

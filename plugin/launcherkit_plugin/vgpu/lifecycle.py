@@ -1,4 +1,4 @@
-"""Who needs a vGPU, and which may go: nobody has had it for the grace time (G3), or its VM has ended."""
+"""Which vGPUs are needed: those that pods have (G3), except those of pods whose VM has ended."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable
 from launcherkit_plugin.model.device import Problem, Usage
 
 UNKNOWN_USAGE = Problem("usage", "it isn't known yet which vGPUs pods have: see the log for what can't be read")
-"""Why nothing new is made until usage was known once. After a reboot what pods have is not there any more, and what is
-made first may fix another type than theirs."""
+"""Why no vGPU is created until usage was known once. After a reboot the vGPUs of pods don't exist any more, and a new
+one could give their card another type."""
 
 
 def held_devices(usage: Usage) -> frozenset[str]:
-    """The IDs that somebody has, whatever the resource is called: its name may have changed while a pod had it."""
+    """The IDs of devices that pods have, whatever the resource: its name may have changed since the allocation."""
     return frozenset(device for devices in usage.held.values() for device in devices)
 
 
 def kept_devices(usage: Usage) -> frozenset[str]:
-    """The IDs that somebody has, or may have: none of them is removed (G3)."""
+    """The IDs of devices that pods have or may have. These are never removed (G3)."""
     return frozenset(device for devices in usage.kept.values() for device in devices)
 
 
 def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
-    """Why a device isn't this resource's to give: somebody has had it since it was another's, before a rename."""
+    """Why a device of this resource isn't free: a pod has it under another resource name, from before a rename."""
     for name, devices in usage.held.items():
         if name != resource and device in devices:
             return Problem("mate-in-use", f"{devices[device]} has {device} as {name}")
@@ -30,25 +30,25 @@ def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
 
 
 class Stopped:
-    """Devices of pods whose VM has ended. A pod runs one VM in its life, so it needs them no more."""
+    """Devices of pods whose VM has ended. A pod runs only one VM, so it doesn't need them any more."""
 
     def __init__(self) -> None:
         self._pods: dict[str, str] = {}
         """The pod, by device ID."""
 
     def mark(self, pod: str, devices: Iterable[str]) -> None:
-        """The VM in a pod has ended; the pod is named as `launcherkit_plugin.model.device.Holder` names it."""
+        """Note that the VM of a pod has ended. ``pod`` has the form of `launcherkit_plugin.model.device.Holder.pod`."""
         self._pods.update(dict.fromkeys(devices, pod))
 
     def without(self, usage: Usage) -> tuple[Usage, frozenset[str]]:
-        """Usage without those pods' devices, and the IDs of these. Forgets what the pods don't have any more."""
+        """Usage without the devices of those pods, and the IDs of these. Forgets devices that the pods have lost."""
         if not self._pods or not usage.known:
             return usage, frozenset()
         holders: dict[str, set[str]] = {}
         for devices in usage.held.values():
             for device, holder in devices.items():
                 holders.setdefault(device, set()).add(holder.pod)
-        # A slot that has gone to another pod is that one's, whatever became of the first.
+        # A device that was allocated to another pod since then belongs to that pod.
         self._pods = {device: pod for device, pod in self._pods.items() if holders.get(device) == {pod}}
         held = {
             resource: {device: holder for device, holder in devices.items() if device not in self._pods}

@@ -1,4 +1,4 @@
-"""Makes and removes vGPUs in sysfs, and verifies it: mdevs by their UUID, VFs by their type (G2, G4)."""
+"""Creates and removes vGPUs in sysfs, and verifies the result: mdevs by UUID, VFs by type (G2, G4)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 PATIENCE_SECONDS = 10.0
-"""How long a change may take to be visible."""
+"""How many seconds it may take until a change is visible."""
 
 _PAUSES = (0.001, 0.01, 0.05, 0.2)
 
 
 class Maker:
-    """Makes and removes, one thing a call. Calls block; each is safe to repeat at any time, and says whether it did it.
+    """Creates or removes one vGPU in each call. Calls block, are idempotent, and return whether they changed something.
 
     Args:
         files: of the host.
         clock: seconds, monotonic.
-        sleep: waits so many seconds.
-        patience: seconds for a new vGPU to be visible.
-        removal_patience: the same for one that is removed; short where the caller looks again anyway.
+        sleep: sleeps for the given seconds.
+        patience: how many seconds to wait for a new vGPU to appear.
+        removal_patience: how many seconds to wait for one to disappear; short if the caller looks again anyway.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Maker:
     # mdevs
 
     def make(self, parent: str, type_id: str, uuid: str) -> bool:
-        """See that an mdev is there, with its IOMMU group and device node; one that is there already is fine.
+        """Create an mdev unless it exists, and wait for its IOMMU group and device node.
 
         Raises:
-            WrongVgpu: the UUID is taken by something else.
-            NoVgpuRoom: the parent can't have another one of that type now.
-            VgpuNotMade: the driver refuses, or doesn't do it.
+            WrongVgpu: another mdev has this UUID.
+            NoVgpuRoom: the parent has no room for another one of that type now.
+            VgpuNotMade: the driver refuses, or the mdev doesn't appear.
         """
         made = False
         if not self._is_there(parent, type_id, uuid):
@@ -67,7 +67,7 @@ class Maker:
                 self.files.write(f"{_type_folder(parent, type_id)}/create", f"{uuid}\n")
                 made = True
             except FileExistsError:
-                pass  # somebody was quicker; it is looked at below
+                pass  # somebody else has just created it; it is verified below
             except OSError as problem:
                 raise self._not_made(parent, type_id, uuid, problem) from problem
         if not self._seen(
@@ -82,10 +82,10 @@ class Maker:
         return made
 
     def remove(self, uuid: str) -> bool:
-        """See that an mdev isn't there any more. Who calls has seen that nobody uses it.
+        """Remove an mdev if it exists. The caller has checked that it isn't in use.
 
         Raises:
-            VgpuNotRemoved: the driver refuses, or doesn't do it.
+            VgpuNotRemoved: the driver refuses, or the mdev doesn't disappear.
         """
         if self._is_gone(uuid):
             return False
@@ -99,7 +99,7 @@ class Maker:
         return True
 
     def _is_there(self, parent: str, type_id: str, uuid: str, tree: Tree | None = None) -> bool:
-        """Whether the mdev is there, and the one that is meant."""
+        """Whether the mdev exists; raises WrongVgpu if its parent or type is another one."""
         mdev = self.mdev(uuid) if tree is None else read_mdev(tree, uuid)
         if mdev is None:
             return False
@@ -113,12 +113,12 @@ class Maker:
         return True
 
     def mdev(self, uuid: str) -> Mdev | None:
-        """An mdev, as it is at this moment."""
+        """The present state of an mdev; None if it doesn't exist."""
         with self.files.tree() as tree:
             return read_mdev(tree, uuid)
 
     def available(self, parent: str, type_id: str) -> int | None:
-        """How many more of a type the parent would make at this moment."""
+        """How many more mdevs of a type the parent has room for now; None if unknown."""
         with self.files.tree() as tree:
             return number(tree.read(f"{_type_folder(parent, type_id)}/available_instances"))
 
@@ -143,17 +143,17 @@ class Maker:
     # VFs
 
     def vf(self, address: PciAddress) -> VgpuVf | None:
-        """The vGPU side of a VF, as it is at this moment; None where it has none."""
+        """The present vGPU state of a VF; None if it has none."""
         with self.files.tree() as tree, tree.below(f"sys/bus/pci/devices/{address}") as directory:
             return vgpu_of(directory)
 
     def set_type(self, address: PciAddress, type_number: int) -> bool:
-        """See that a VF has a type; one that has it already is fine. 0 takes its type away.
+        """Set the type of a VF unless it has it already; 0 resets the type.
 
         Raises:
-            WrongVgpu: the VF has another type, and 0 has to come first.
+            WrongVgpu: the VF has another type, which must be reset first.
             NoVgpuRoom: the card can't place another one of that type.
-            VgpuNotMade, VgpuNotRemoved: the driver refuses, or doesn't do it.
+            VgpuNotMade, VgpuNotRemoved: the driver refuses, or the type doesn't change.
         """
         before = self.vf(address)
         if before is None:
@@ -205,10 +205,10 @@ class Maker:
         )
 
     def nodes(self, address: PciAddress | MdevAddress, *, iommufd: bool) -> tuple[str, ...]:
-        """The device nodes of a vGPU, which are there.
+        """The device nodes of a vGPU; they exist.
 
         Raises:
-            LauncherkitError: QEMU couldn't have it (V1, V2).
+            LauncherkitError: QEMU couldn't open it (V1, V2).
         """
         with self.files.tree() as tree:
             facts = read_needed(tree, *(([address], ()) if isinstance(address, PciAddress) else ((), [address])))
@@ -218,7 +218,7 @@ class Maker:
         return nodes
 
     def _seen(self, check: Callable[[Tree], object], patience: float) -> bool:
-        """Look until it is so, for so many seconds."""
+        """Repeat a check until it succeeds, for at most ``patience`` seconds; returns whether it did."""
         deadline = self.clock() + patience
         pauses = iter(_PAUSES)
         pause = 0.0
@@ -242,7 +242,7 @@ def _type_folder(parent: str, type_id: str) -> str:
 
 
 def _has_node(uuid: str, tree: Tree) -> bool:
-    """Whether QEMU could open it; in a tree without ``dev/`` that is unknown, and counts as yes."""
+    """Whether the mdev has a group with a device node. In a tree without ``dev`` this is unknown and counts as yes."""
     mdev = read_mdev(tree, uuid)
     if mdev is None or mdev.iommu_group is None:
         return False

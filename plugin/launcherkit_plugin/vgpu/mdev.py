@@ -1,4 +1,4 @@
-"""Mediated devices as vGPUs of a pool: those that exist, and slots for those that could be made (G1-G3)."""
+"""Mediated devices as vGPUs of a pool: existing ones, and slots for those that could be created (G1-G3)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class MdevKind:
     """See `launcherkit_plugin.vgpu.pool.VgpuKind`.
 
     Args:
-        rules: the first that a type falls under counts.
-        name_of: names the resources of rules that don't.
-        changes: makes and removes.
+        rules: the first that matches a type applies.
+        name_of: returns the names of resources for rules without a name.
+        changes: creates and removes mdevs.
     """
 
     noun = "mdev "
@@ -48,11 +48,11 @@ class MdevKind:
         self._found: dict[str, Slot | None] = {}
         self._searched: frozenset[tuple[str, str]] = frozenset()
 
-    def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # of kinds that go by functions
-        """Whether details of a function have to be read: what is known of every function is enough."""
+    def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # other kinds need it
+        """See `VgpuKind.wants`: mdevs need no details of functions."""
         return False
 
-    # What there is
+    # What is advertised
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
@@ -83,18 +83,18 @@ class MdevKind:
         slots = self._capacities[place.key] = capacity(place, self._capacities.get(place.key, 0))
         room = place.available
         if place.is_vf and place.most is not None:
-            # Each VF has room for one as long as the card has: together they would promise more than the card can hold.
+            # Each VF reports room for one as long as the card has any; together they would promise too many.
             left = rooms.setdefault((place.card.name, place.kind.id), max(0, place.most - place.on_card))
             room = min(room, left)
             rooms[place.card.name, place.kind.id] = left - room
         yield from slot_devices(place, slots, held, host, room)
 
     def _most(self, place: Place) -> int:
-        """How many of the type an empty card has room for, as far as that has been seen; a VF has room for one."""
+        """How many of the type fit on an empty card, as far as known; a VF has room for one."""
         return place.most or (len(place.card.parents) if place.is_vf else self._capacities[place.key])
 
     def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
-        """See `VgpuKind.present`: those go that were made for pods."""
+        """See `VgpuKind.present`: only mdevs that were created for pods are removable."""
         owners = {parent.name: card.name for card in cards(host) for parent in card.parents}
 
         def target(uuid: str, parent: str, type_id: str, what: str) -> Target:
@@ -123,10 +123,10 @@ class MdevKind:
         return Present(ours, lost, nodes)
 
     def _find(self, uuid: str, host: HostFacts) -> Slot | None:
-        """The slot that an ID names; None where it is no slot of ours.
+        """The slot of an ID; None if it isn't ours.
 
-        It is of no type that is permitted now: the configuration has changed since a pod got it. Or this is the first
-        look.
+        This is needed for IDs of types that no rule permits any more, after a change of the configuration, and at the
+        first scan.
         """
         keys = frozenset((parent.name, kind.id) for parent in host.mdev_parents.values() for kind in parent.types)
         if keys != self._searched:
@@ -139,7 +139,7 @@ class MdevKind:
     # In a thread
 
     def ensure(self, target: Target) -> bool:
-        """See `VgpuKind.ensure`; makes a slot's mdev where it isn't there (G2)."""
+        """See `VgpuKind.ensure`: creates the mdev of a slot (G2)."""
         vgpu = target.vgpu
         if target.dynamic:
             return self._changes.create(vgpu)

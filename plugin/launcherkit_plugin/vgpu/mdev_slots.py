@@ -1,6 +1,6 @@
-"""Which mdevs are ours: UUIDs follow from where mdevs belong, so there is nothing to remember and to lose (G2).
+"""The slots of mdevs. UUIDs are derived from slots, which also tells which mdevs are ours; no state can get lost (G2).
 
-A UUID is the same on every node: what a slot is called depends on the card's place and the type alone.
+A UUID depends only on the parent's name, the type, the slot's number and the purpose, so it is the same on every node.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards
 
 Purpose: TypeAlias = Literal["pods", "layout"]
-"""What one was made for: a pod that had been given its slot, and then it goes when the pod has gone (G3); or a layout
-(G5), and then it stays until the layout changes."""
+"""What an mdev was created for: ``pods``: a pod to which its slot was allocated; it is removed after the pod has ended
+(G3). ``layout``: a layout (G5); it stays until the layout changes."""
 
 PURPOSES: tuple[Purpose, ...] = ("pods", "layout")
 
 MOST = 512
-"""No more slots are looked at, or advertised, for a type on a parent."""
+"""The most slots of a type on a parent."""
 
 _NAMESPACE = UUID("f3741647-b238-5e5f-b5bd-2a869a41e169")
-"""The uuid5 of the domain name ``vgpu.launcherkit.io``. To compute it imports hashlib, with a library of 5 MB."""
+"""The uuid5 of the domain name ``vgpu.launcherkit.io``. Computing it would import hashlib, with a library of 5 MB."""
 
 
 class Slot(NamedTuple):
@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 
     @property
     def uuid(self) -> str:
-        """Of the mdev that is made there."""
+        """The UUID of the mdev in this slot."""
         return _uuid_of(self)
 
 
@@ -54,21 +54,21 @@ def _derived(slot: Slot) -> str:
 
 @lru_cache(maxsize=1024)
 def slot_of(uuid: str, parent: str, type_id: str) -> Slot | None:
-    """The slot of a type on a parent that an mdev is of; None for one that isn't ours."""
-    if uuid[14:15] != "5":  # the version; what others make is mostly random, version 4
+    """The slot of an mdev, given its parent and type; None if it isn't ours."""
+    if uuid[14:15] != "5":  # the version; UUIDs of other software are mostly random, version 4
         return None
     slots = (Slot(parent, type_id, number, purpose) for number in range(MOST) for purpose in PURPOSES)
     return next((slot for slot in slots if _derived(slot) == uuid), None)
 
 
 def made_for(instance: Instance) -> Purpose | None:
-    """What an mdev of ours was made for; None for VFs, and for those of others."""
+    """What an mdev of ours was created for; None for VFs and for others' mdevs."""
     slot = slot_of(instance.device, instance.parent, instance.type_id)
     return None if slot is None else slot.purpose
 
 
 def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> Slot | None:
-    """The slot that a UUID names, among those of several (parent, type ID)."""
+    """The slot of a UUID among those of several (parent, type ID); None if it is in none."""
     return next((slot for place in places if (slot := slot_of(uuid, *place)) is not None), None)
 
 
@@ -82,11 +82,11 @@ class Place(NamedTuple):
     parent: MdevParent
     kind: MdevType
     made: tuple[Mdev, ...]
-    """Of that type on that parent, ours or not, by UUID."""
+    """The existing mdevs of that type on that parent, ours or not, sorted by UUID."""
     others: tuple[str, ...]
-    """The other types that there are on the card."""
+    """The names of the other types that exist on the card."""
     on_card: int
-    """How many of the type there are on all parents of the card."""
+    """How many of the type exist on all parents of the card."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -94,22 +94,22 @@ class Place(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What people call the type."""
+        """The name of the type, or its ID if it has none."""
         return self.kind.name or self.kind.id
 
     @property
     def is_vf(self) -> bool:
-        """Whether the parent is one of a card's VFs, each of which takes one mdev."""
+        """Whether the parent is one of the card's VFs, each of which has room for one mdev."""
         return self.parent.address is not None and self.parent.address != self.card.address
 
     @property
     def available(self) -> int:
-        """How many more the driver would make on this parent at this moment."""
+        """How many more this parent has room for now."""
         return self.kind.available_instances or 0
 
     @property
     def most(self) -> int | None:
-        """How many the whole card can have, where the driver says it."""
+        """How many the whole card can have; None if the driver doesn't say."""
         found = _MOST_INSTANCES.search(self.kind.description or "")
         return int(found[1]) if found else None
 
@@ -134,32 +134,32 @@ def places(host: HostFacts) -> Iterator[Place]:
 
 
 def capacity(place: Place, remembered: int) -> int:
-    """How many slots a place has: as many as there could ever be, so that a slot is the same one tomorrow.
+    """How many slots a place has: the largest possible number, so that the list of slots is stable.
 
     Args:
         place: as it is now.
-        remembered: the largest capacity that was seen before. Where the driver doesn't say, the number is only seen
-            while no other type has taken the room.
+        remembered: the largest capacity that was seen before. If the driver doesn't report it, it can only be seen
+            while vGPUs of other types don't use the room.
     """
     described = 0 if place.is_vf else place.most or 0
     return min(MOST, max(described, place.available + len(place.made), remembered))
 
 
 def own_slots(place: Place) -> dict[str, Slot]:
-    """The mdevs there that were made for pods, by UUID."""
+    """The slots of the mdevs that were created for pods in a place, by UUID."""
     found = {mdev.uuid: slot_of(mdev.uuid, *place.key) for mdev in place.made}
     return {uuid: slot for uuid, slot in found.items() if slot is not None and slot.purpose == "pods"}
 
 
 def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFacts, room: int) -> Iterator[Device]:
-    """The devices of a place in dynamic mode: its slots, whether their mdevs are there or not (G1).
+    """The devices of a place in dynamic mode: its slots, whether their mdevs exist or not (G1).
 
     Args:
         place: a type on a parent.
         slots: its capacity.
-        held: IDs of devices that somebody has; what is missing of these comes first where room is short.
-        host: where nodes and NUMA nodes are looked up.
-        room: how many more could be made, the card's other parents considered.
+        held: IDs of devices that pods have. If room is short, missing ones among these come first.
+        host: facts, for device nodes and NUMA nodes.
+        room: how many more could be created, considering the card's other parents.
     """
     own = own_slots(place)
     numbers = {*range(slots), *(slot.number for slot in own.values())}
@@ -178,7 +178,7 @@ def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFact
 
 
 def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Device:
-    """The device that an mdev is which is there."""
+    """The device of an existing mdev."""
     problem = None
     if mdev.iommu_group is None:
         problem = Problem("no-group", f"mdev {mdev.uuid} has no IOMMU group")

@@ -1,7 +1,7 @@
-"""vGPUs as devices of the kubelet, whatever they are made of: those that exist, and those that could be made (G1-G4).
+"""vGPUs as devices of the kubelet: those that exist, and those that could be created (G1-G4).
 
-What a vGPU is differs by kind: mdevs (`launcherkit_plugin.vgpu.mdev`), typed VFs (`launcherkit_plugin.vgpu.vf`).
-Work on one card is done one piece after the other, and only those who want that card wait (K9).
+There are two kinds: mdevs (`launcherkit_plugin.vgpu.mdev`) and VFs with a type (`launcherkit_plugin.vgpu.vf`). Work on
+one card is serialised, and only those who need that card wait (K9).
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere,
 from launcherkit_plugin.vgpu.writer import Changes, with_room
 
 ALLOCATE_SECONDS = 10.0
-"""For how long the kubelet waits for a card on which vGPUs are made; some drivers take seconds."""
+"""How long an Allocate waits for the vGPUs of a card to be created; some drivers take seconds."""
 
 LATE_SECONDS = 15.0
-"""After which changes that nobody waits for are reported as late."""
+"""After this time, changes that nobody waits for are reported as late."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
-"""What failed is not tried, nor offered, again at once: the next pod would fail there too."""
+"""Pauses after failures; they double. Meanwhile such vGPUs aren't advertised as Healthy, since the next pod would fail
+too."""
 
 
 class Target(NamedTuple):
-    """Where a vGPU is, or is made."""
+    """A vGPU, and where it is or will be created."""
 
     vgpu: Instance
     card: str
-    """The name of the card: what is done on one is done one after the other."""
+    """The name of the card; work on a card is serialised."""
     key: object
-    """What an attempt that failed speaks for: others like it would fail, too."""
+    """Attempts with the same key fail together: when one has failed, the others pause too."""
     dynamic: bool
-    """Whether it is made when it is asked for; else it has to be there."""
+    """Whether it is created on demand; if not, it must exist."""
     types: tuple[int, ...] = ()
-    """Of a VF: those that it may have, the one to be preferred first."""
+    """Of a VF, the types that it may have, the preferred one first."""
 
 
 class Candidate(NamedTuple):
-    """A device of a resource."""
+    """A vGPU that can be advertised as a device of a resource."""
 
     resource: str
     rule: VgpuRule
@@ -64,50 +65,50 @@ class Candidate(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What there is of a kind."""
+    """The existing and the missing vGPUs of a kind."""
 
     removable: Mapping[str, Target]
-    """What goes when nobody has had it for long, by ID."""
+    """vGPUs that are removed once they are unused for the grace time, by ID."""
     lost: Sequence[Target]
-    """What pods have and isn't there."""
+    """vGPUs that pods have and that don't exist."""
     nodes: Mapping[str, Sequence[str]]
-    """The device nodes of what there is, by ID."""
+    """The device nodes of existing vGPUs, by ID."""
 
 
 class VgpuKind(Protocol):
-    """What differs between mdevs and VFs. Methods that say so block, and are called in a thread."""
+    """What differs between mdevs and VFs. Methods that block say so, and are called in a thread."""
 
     noun: str
-    """What stands before an ID: ``mdev`` or nothing."""
+    """The prefix of IDs in messages: ``mdev `` or nothing."""
     iommufd: bool
-    """Whether containers get VFIO's character devices, whatever else there is (V2)."""
+    """Whether containers get VFIO's character devices even if there are nodes of groups (V2)."""
 
     @property
     def rules(self) -> Sequence[VgpuRule]: ...
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """Whether the details of a function have to be read."""
         ...
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
-        """All that can be advertised; with a problem where it isn't available whatever is done on its card."""
+        """All vGPUs that can be advertised, with problems of their own; `Pool` adds those of work on the card."""
         ...
 
     def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
-        """What there is, and what is missing; ``targets`` are those of the last `candidates`, by resource and ID."""
+        """The existing and the missing vGPUs; ``targets`` are those of the last `candidates`, by resource and ID."""
         ...
 
     def ensure(self, target: Target) -> bool:
-        """See that it is there; blocks. True where it was made.
+        """Create a vGPU unless it exists; blocks. Returns whether it was created.
 
         Raises:
-            UnknownDevice: it isn't, and is not ours to make.
+            UnknownDevice: it doesn't exist, and isn't created on demand.
             LauncherkitError: see `launcherkit_plugin.vgpu.maker.Maker`.
         """
         ...
 
     def remove(self, target: Target) -> bool:
-        """See that it isn't there; blocks. Raises as `launcherkit_plugin.vgpu.writer.Changes` does."""
+        """Remove a vGPU; blocks. Returns and raises the same as `launcherkit_plugin.vgpu.writer.Changes.remove`."""
         ...
 
 
@@ -115,11 +116,11 @@ class Pool:
     """A `launcherkit_plugin.devices.provider.Provider`, and a `launcherkit_plugin.devices.provider.Reconciler`.
 
     Args:
-        kind: of vGPUs.
-        changes: makes and removes.
-        guarded: does what may hang.
-        grace_seconds: for how long one must be unused before it is removed.
-        stopped: whose VM has ended.
+        kind: mdevs or VFs.
+        changes: creates and removes vGPUs.
+        guarded: runs work that may hang.
+        grace_seconds: how long a vGPU must be unused before it is removed.
+        stopped: the devices of pods whose VM has ended.
         nodes: how containers get device nodes.
     """
 
@@ -143,16 +144,16 @@ class Pool:
         self._clock = changes.maker.clock
         self._targets: Mapping[tuple[str, str], Target] = {}
         self._there: list[tuple[str, str]] = []
-        """Resource and ID of those that exist and are well."""
+        """Resource and ID of existing healthy vGPUs."""
         self._idle: Mapping[str, float] = {}
         self._knows_usage = False
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """See `Provider.wants`."""
         return self._kind.wants(function)
 
-    # What there is
+    # What is advertised
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `Provider.resources`."""
@@ -179,7 +180,7 @@ class Pool:
         )
 
     def _problem(self, target: Target, held: bool, there: bool, now: float) -> Problem | None:
-        """What keeps a device from being given away, or made, at the moment."""
+        """Why a vGPU can't be allocated or created now, as far as that is a matter of its card or of usage."""
         hanging = self._guarded.hanging(target.card)
         if hanging is not None and not held:
             return Problem("failed", f"{target.card}: {hanging}")
@@ -191,17 +192,17 @@ class Pool:
         return None if why is None else Problem("failed", why)
 
     def _keep_held(self, devices: dict[str, dict[str, Device]], usage: Usage) -> None:
-        """What a pod has stays listed, whatever became of it (K4)."""
+        """A device that a pod has stays listed even if it doesn't exist any more (K4)."""
         for name in {*devices, *(rule.name for rule in self._kind.rules if rule.name is not None)}:
             for device in usage.held.get(name, {}):
                 if device not in devices.setdefault(name, {}):
                     text = f"{self._kind.noun}{device} is not there any more"
                     devices[name][device] = Device(device, problem=Problem("gone", text))
 
-    # What containers get
+    # What a container gets
 
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
-        """See `Provider.allocate`; makes what isn't there (G2, G4)."""
+        """See `Provider.allocate`; creates missing vGPUs (G2, G4)."""
         nodes = await self._give(resource.name, ids)
         if resource.dra:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
@@ -209,16 +210,16 @@ class Pool:
         return self._granted.grant(resource, nodes)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """See `Provider.check`. The kubelet starts containers from its own notes after a reboot, without Allocate."""
+        """See `Provider.check`; creates missing vGPUs, for after a reboot containers are started without Allocate."""
         await self._give(resource.name, ids)
 
     async def _give(self, resource: str, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """See that all are there, or make none; the nodes of each.
+        """Create those of the vGPUs that are missing, all or none; returns the device nodes of each.
 
         Raises:
             UnknownDevice: one isn't advertised any more.
-            WorkHangs: a card doesn't answer.
-            LauncherkitError: one can't be made.
+            WorkHangs: work on a card hangs.
+            LauncherkitError: one can't be created.
         """
         nodes: dict[str, tuple[str, ...]] = {}
         made: list[tuple[str, list[Target]]] = []
@@ -231,7 +232,7 @@ class Pool:
                 nodes |= of_card
         except LauncherkitError:
             for card, new in made:
-                with suppress(WorkHangs):  # what stays is removed after the grace time
+                with suppress(WorkHangs):  # what is left is removed after the grace time
                     undo = partial(self._remove_all, new)
                     await self._guarded.run(card, f"removing vGPUs on {card}", undo, ALLOCATE_SECONDS)
             raise
@@ -248,10 +249,10 @@ class Pool:
             )
         return target
 
-    # What has to be done
+    # What has to be changed
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
-        """See `Reconciler.reconcile`: makes what pods lack, removes what nobody has had for long (G3)."""
+        """See `Reconciler.reconcile`: creates vGPUs that pods lack, removes unused ones after the grace time (G3)."""
         usage, at_once = self._stopped.without(usage)
         kept = kept_devices(usage)
         ours, lost, nodes = self._kind.present(host, usage, self._targets)
@@ -283,7 +284,7 @@ class Pool:
     # In a thread, one for each card
 
     def _ensure_all(self, targets: Sequence[Target]) -> tuple[list[Target], dict[str, tuple[str, ...]]]:
-        """Those that were made, and the nodes of all."""
+        """Create missing vGPUs; returns the created ones, and the device nodes of all."""
         made: list[Target] = []
         try:
             for target in targets:
@@ -299,7 +300,7 @@ class Pool:
 
     def _remove_all(self, targets: Sequence[Target]) -> None:
         for target in targets:
-            with suppress(LauncherkitError):  # reported; what stays is removed after the grace time
+            with suppress(LauncherkitError):  # reported; what is left is removed after the grace time
                 self._kind.remove(target)
 
     def _ensure(self, target: Target) -> bool:
@@ -312,7 +313,7 @@ class Pool:
         return made
 
     def _remove(self, target: Target) -> bool:
-        """Remove one, if it isn't too early after it failed. Gives whether it was removed."""
+        """Remove a vGPU unless it is pausing after a failure; returns whether it was removed."""
         key = "remove", target.vgpu.device
         if self._backoff.rests(key, self._clock()):
             return False
@@ -327,12 +328,12 @@ class Pool:
         return removed
 
     def _change(self, going: Iterable[Target], missing: Iterable[Target], spare: Sequence[Target]) -> bool:
-        """Remove some, and make others; where there is no room, what nobody has makes way, whatever its grace time."""
+        """Remove some vGPUs and create others. If there is no room, unused ones are removed before their grace time."""
         changed = False
         for target in going:
             changed |= self._remove(target)
             if self._backoff.rests(("remove", target.vgpu.device), self._clock()):
-                break  # a driver that doesn't let go of one will not of the next
+                break  # a driver that can't remove one can't remove the next either
         for target in missing:
             rooms = [partial(self._remove, other) for other in spare if other.vgpu.device != target.vgpu.device]
             with suppress(LauncherkitError):  # reported; a later call tries again
@@ -341,7 +342,7 @@ class Pool:
 
 
 async def result_of(future: asyncio.Future[bool]) -> bool:
-    """A future as a task has it."""
+    """The result of a future, as a coroutine: `asyncio.create_task` takes no futures."""
     return await future
 
 

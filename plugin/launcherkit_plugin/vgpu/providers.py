@@ -1,4 +1,4 @@
-"""What vGPUs need of the daemon: the pools that a configuration asks for, and what keeps its layout (G5)."""
+"""The providers and reconcilers for vGPUs: the pools of a configuration, and the keeper of its layout (G5)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from launcherkit_plugin.vgpu.writer import Changes
 
 
 class LayoutKeeper:
-    """Keeps the layout of the configuration: a `launcherkit_plugin.devices.provider.Reconciler`.
+    """Maintains the layout of the configuration: a `launcherkit_plugin.devices.provider.Reconciler`.
 
-    What pods have stays, and so does what isn't of our making; what was made for pods is their pools' business.
+    It never removes vGPUs that pods have, that others created, or that were created for pods; the pools remove these.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class LayoutKeeper:
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """See `Reconciler.wants`."""
         return may_be_vgpu(function)
 
     def keeps(self, card: str, host: HostFacts) -> bool:
-        """Whether a card is the layout's."""
+        """Whether a card belongs to the layout."""
         return any(asked.card.name == card for asked in type_counts(self._entries, self._spread, host)[0])
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
-        """See `Reconciler.reconcile`. Does nothing while usage isn't known: what a pod needs comes before a layout."""
+        """See `Reconciler.reconcile`. Does nothing while usage is unknown: pods come before the layout."""
         if not usage.known:
             return []
         wanted, unknown = type_counts(self._entries, self._spread, host)
@@ -75,7 +75,7 @@ class LayoutKeeper:
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     def _take(self, steps: Sequence[Step]) -> bool:
-        """In a thread. One that fails ends the round: the next ones would fail like it."""
+        """Take steps, in a thread. The first that the driver refuses ends the round: the others would fail too."""
         changed = False
         for step in steps:
             key = step.action, step.instance.device
@@ -110,16 +110,16 @@ def vgpus_of(
     vf_nodes: GrantedNodes | None = None,
     iommufd: bool = False,
 ) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
-    """What there are rules for; what pods need comes first, the layout last.
+    """The providers and reconcilers for the rules of a configuration. Pools come first, the layout last.
 
     Args:
-        config: of vGPUs.
-        name_of: names the resources of rules that don't.
-        changes: makes and removes.
-        guarded: does what may hang.
-        stopped: pods whose VM has ended, as the node hook says.
+        config: the settings for vGPUs.
+        name_of: returns the names of resources for rules without a name.
+        changes: creates and removes vGPUs.
+        guarded: runs work that may hang.
+        stopped: the devices of pods whose VM has ended, as reported by the node hook.
         mdev_nodes, vf_nodes: how containers get the device nodes of each.
-        iommufd: VFs are opened by iommufd alone.
+        iommufd: VFs are opened through iommufd alone.
     """
     keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
     kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []

@@ -1,4 +1,4 @@
-"""VFs of SR-IOV vGPU cards as vGPUs of a pool: those with a type, and those that could have one (G4)."""
+"""VFs of SR-IOV vGPU cards as vGPUs of a pool: those with a type, and those that could get one (G4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcherkit_plugin.vgpu.writer import Changes
 
 
 class _Vf(NamedTuple):
-    """A VF under a rule, and the types by which it is a resource's device, the one to be preferred first."""
+    """A VF as a device of a resource: its rule, and the types that it may have there, the preferred one first."""
 
     vf: PciAddress
     state: VgpuVf
@@ -30,15 +30,15 @@ class _Vf(NamedTuple):
 class VfKind:
     """See `launcherkit_plugin.vgpu.pool.VgpuKind`.
 
-    In dynamic mode a VF is a device of every resource that it could have a type for, until it has one. A type that a
-    dynamic rule permits and nobody uses is taken back, whoever set it (G4).
+    In dynamic mode, a VF without a type is a device of every resource for which it could get a type. An unused type
+    that a dynamic rule permits is reset, whoever set it (G4).
 
     Args:
-        rules: the first that a type falls under counts.
-        name_of: names the resources of rules that don't.
-        changes: sets types and takes them back.
-        kept: whether a card's types are those of a layout (G5), and stay.
-        iommufd: containers get VFIO's character devices, whatever else there is (V2).
+        rules: the first that matches a type applies.
+        name_of: returns the names of resources for rules without a name.
+        changes: sets and resets types.
+        kept: whether a card belongs to a layout (G5), so its types stay.
+        iommufd: containers get VFIO's character devices even if there are nodes of groups (V2).
     """
 
     noun = ""
@@ -58,13 +58,14 @@ class VfKind:
         self._kept = kept
         self.iommufd = iommufd
         self._names: dict[str, dict[int, str]] = {}
-        """Of types, by number, for each card: the driver lists only those that a VF could have at the moment."""
+        """The names of types by number, for each card. Remembered, since the driver lists only types that a VF could
+        get now."""
 
     def wants(self, function: PciFunction) -> bool:
-        """Whether details of a function have to be read."""
+        """See `VgpuKind.wants`."""
         return may_be_vgpu(function) and any(is_from(rule, (str(function.physfn),)) for rule in self.rules)
 
-    # What there is
+    # What is advertised
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
@@ -73,7 +74,7 @@ class VfKind:
             yield Candidate(name, found.rule, device, self._target(found), found.state.current_type != 0)
 
     def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], _Vf]:
-        """Every VF of a rule, by resource and ID."""
+        """The VFs to which a rule applies, by resource and ID."""
         states = {vf: detail.vgpu for vf, detail in sorted(host.details.items()) if detail.vgpu is not None}
         for vf, state in states.items():
             self._names.setdefault(parent_name(vf, host), {}).update(state.creatable)
@@ -81,7 +82,7 @@ class VfKind:
         for vf, state in states.items():
             for name, candidate in self._candidates_of(vf, state, host):
                 found[name, str(vf)] = candidate
-            for name, devices in usage.held.items():  # K4: what a pod has stays where it is
+            for name, devices in usage.held.items():  # K4: a pod's device stays in its resource
                 if str(vf) in devices and (name, str(vf)) not in found:
                     card = parent_name(vf, host)
                     rule = self._rule_of_held(name, card)
@@ -105,14 +106,14 @@ class VfKind:
             yield name, _Vf(vf, state, card, rule, tuple(number for _, number in sorted(ranked)))
 
     def _kinds(self, card: str, state: VgpuVf) -> dict[int, str | None]:
-        """The types that a VF of a card could have, and has, by number."""
+        """The names of the types that a VF of a card could get or has, by number; None: the name is unknown."""
         kinds: dict[int, str | None] = dict(sorted(self._names.get(card, {}).items()))
         if state.current_type:
             kinds.setdefault(state.current_type, None)  # the driver's tables are empty while a card is full
         return kinds
 
     def _rule_of_held(self, name: str, card: str) -> VgpuRule | None:
-        """The rule by which a VF can have been given away under a name: one with that name, or one without any."""
+        """The rule by which a VF may have been allocated under a resource name: one with that name, or without any."""
         return next((rule for rule in self.rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 
     def _device(self, found: _Vf, problem: Problem | None, host: HostFacts) -> Device:
@@ -145,7 +146,7 @@ class VfKind:
         return None
 
     def _node_problem(self, found: _Vf, host: HostFacts) -> Problem | None:
-        """Whether QEMU could have one that has its type (V1, V2)."""
+        """Why QEMU couldn't open a VF with a type (V1, V2); None if it could."""
         for error in check_viability(touched_groups([found.vf], host), (), host):
             return Problem("not-viable", error.message)
         for error in check_nodes(needed_nodes([found.vf], host, iommufd=self.iommufd).nodes, host):
@@ -155,13 +156,13 @@ class VfKind:
     def _what(self, card: str, number: int) -> str:
         return self._names.get(card, {}).get(number, str(number))
 
-    # What goes and what is missing
+    # What is to be removed, and what is missing
 
     def present(
         self,
         host: HostFacts,
         usage: Usage,
-        targets: Mapping[tuple[str, str], Target],  # noqa: ARG002  # of kinds that remember
+        targets: Mapping[tuple[str, str], Target],  # noqa: ARG002  # mdevs need it
     ) -> Present:
         """See `VgpuKind.present`."""
         known = self._look(host, usage)
@@ -182,14 +183,14 @@ class VfKind:
         return Instance(vf, card, str(number), self._what(card, number))
 
     def _is_ours(self, found: _Vf, host: HostFacts) -> bool:
-        """Whether a VF has a type that is taken back when nobody uses it."""
+        """Whether a VF has a type that is reset when it is unused."""
         permitted = found.state.current_type != 0 and found.state.current_type in found.types
         return permitted and found.rule.mode == "dynamic" and not self._kept(found.card, host)
 
     def _nameless(self, host: HostFacts) -> Iterator[_Vf]:
-        """VFs with a type that no table names, on cards that only dynamic rules are about.
+        """VFs with a type of unknown name, on cards to which only dynamic rules apply.
 
-        A card that is full lists no types. What was set before a restart must not stay because of that.
+        A full card lists no types. Types that were set before a restart must not stay because of that.
         """
         for vf, detail in host.details.items():
             state, card = detail.vgpu, parent_name(vf, host)
@@ -201,7 +202,7 @@ class VfKind:
     # In a thread
 
     def ensure(self, target: Target) -> bool:
-        """See `VgpuKind.ensure`: sets one of the types."""
+        """See `VgpuKind.ensure`: sets one of the permitted types."""
         state = self._state(target)
         if state is not None and state.current_type and state.current_type in target.types:
             return False
@@ -217,7 +218,7 @@ class VfKind:
         return self._changes.create(self._instance(target.vgpu.device, target.card, number))
 
     def remove(self, target: Target) -> bool:
-        """See `VgpuKind.remove`: takes the type back."""
+        """See `VgpuKind.remove`: resets the type."""
         state = self._state(target)
         number = int(target.vgpu.type_id) if state is None else state.current_type
         return self._changes.remove(self._instance(target.vgpu.device, target.card, number))
@@ -227,6 +228,6 @@ class VfKind:
 
 
 def _lost(found: _Vf) -> bool:
-    """Whether a VF that a pod has is without the type that it was given for."""
+    """Whether a VF that a pod has lacks the type for which it was allocated."""
     dynamic = found.rule.mode == "dynamic" and found.types != (0,)
     return dynamic and found.state.current_type not in found.types

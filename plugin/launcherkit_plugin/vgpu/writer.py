@@ -1,4 +1,4 @@
-"""Changes to vGPUs, each reported to the log, the metrics and the node's Events; and the last look before one goes."""
+"""Changes to vGPUs: a last check that one isn't in use before it is removed, and reports to log, metrics and Events."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.maker import Maker
 
 Opened: TypeAlias = Callable[[Iterable[str]], bool | None]
-"""Whether a process has one of some device nodes open; None where that is unknown."""
+"""Returns whether a process has one of some device nodes open; None if unknown."""
 
 
 class Changes:
-    """Makes and removes vGPUs. Calls block.
+    """Creates and removes vGPUs. Calls block.
 
     Args:
-        maker: does it.
-        opened: whether a node is open.
-        reporter: its own, for it forgets what it has reported when something has changed.
+        maker: makes the changes.
+        opened: whether a device node is open.
+        reporter: used for nothing else: after each change it forgets what it has reported.
     """
 
     def __init__(self, maker: Maker, opened: Opened, reporter: Reporter | None = None) -> None:
@@ -33,7 +33,7 @@ class Changes:
         self._reporter = Reporter() if reporter is None else reporter
 
     def create(self, vgpu: Instance) -> bool:
-        """See that a vGPU is there. True where it was made.
+        """Create a vGPU unless it exists; returns whether it was created.
 
         Raises:
             LauncherkitError: see `Maker.make`, `Maker.set_type`.
@@ -44,10 +44,10 @@ class Changes:
         return self._do("create", vgpu, lambda: self.maker.make(vgpu.parent, vgpu.type_id, vgpu.device))
 
     def remove(self, vgpu: Instance) -> bool:
-        """See that a vGPU isn't there: its mdev, or the type of its VF. True where it was removed.
+        """Remove a vGPU if it exists: its mdev, or the type of its VF. Returns whether it was removed.
 
         Raises:
-            VgpuInUse: a process has it open, or that is unknown.
+            VgpuInUse: a process has it open, or this is unknown.
             VgpuNotRemoved: see `Maker.remove`.
         """
         vf = vgpu.vf
@@ -57,7 +57,7 @@ class Changes:
         return self._do("remove", vgpu, lambda: self.maker.set_type(vf, 0) if vf else self.maker.remove(vgpu.device))
 
     def _refuse_open(self, vgpu: Instance, nodes: Sequence[str]) -> None:
-        """A driver that has to remove an open vGPU takes it from the guest, or waits for ever."""
+        """Refuse to remove an open vGPU: the driver would take it from the guest, or wait forever."""
         is_open = self._opened(nodes) if nodes else False
         if is_open is False:
             return
@@ -89,7 +89,7 @@ class Changes:
         return changed
 
     def try_to(self, change: Callable[[], bool | None]) -> bool | None:
-        """What a change gives; None where it failed, which is reported: the daemon lives with it, and tries again."""
+        """The result of a change; None if it failed. The error is reported, and the daemon tries again later."""
         try:
             return change()
         except LauncherkitError as error:
@@ -97,20 +97,20 @@ class Changes:
             return None
 
     def report(self, error: LauncherkitError) -> None:
-        """What went wrong, to the log and as an Event; once, until something has changed, for it is tried again."""
+        """Report an error to the log and as an Event, once until something changes: failed changes are retried."""
         self._reporter.problem(str(error), error, f"Vgpu{error.code}")
 
 
 def with_room(make: Callable[[], bool], rooms: Iterable[Callable[[], bool]]) -> bool:
-    """Make something; where there is no room for it, after what could go has gone, one by one.
+    """Create a vGPU; if there is no room, remove others one by one until there is.
 
     Args:
-        make: makes it.
-        rooms: each removes something, and says whether it did.
+        make: creates it.
+        rooms: each removes a vGPU, and returns whether it did.
 
     Raises:
-        NoVgpuRoom: there is still none.
-        LauncherkitError: others of `make`.
+        NoVgpuRoom: there is still no room.
+        LauncherkitError: another error of ``make``.
     """
     try:
         return make()
