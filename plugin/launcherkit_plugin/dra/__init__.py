@@ -1,1 +1,1 @@
-"""Dynamic Resource Allocation: what is published of devices, and what a claim gets."""
+"""The driver for Dynamic Resource Allocation: publishes devices in ResourceSlices and prepares claims."""

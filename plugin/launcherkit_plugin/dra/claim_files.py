@@ -1,7 +1,7 @@
-"""The files of a prepared ResourceClaim: what they say and where they are (D9); and what is left of them after a kill.
+"""The files of a prepared ResourceClaim: their paths and contents (D9), and those that a killed process left behind.
 
-Each request has a file of metadata (KEP-5304) with the attributes of its devices. One CDI file has the device nodes and
-the variables of each device of the claim; the first device of a request brings its metadata, as a mount.
+Each request has a metadata file (KEP-5304) with the attributes of its devices. One CDI file has the device nodes and
+variables of each device of the claim; the first device of a request also mounts the metadata file.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from launcherkit_plugin.model.device import ClaimRef
 
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
-"""Of the metadata, newest first: the same object once for each. Readers pass over those that they don't know."""
+"""The versions of the metadata, newest first. A file has the same object in each version; readers skip unknown ones."""
 _NAME_BYTES = 255
-"""The most that the name of a file may have; namespace and name of a claim may have 317."""
+"""The longest file name. Namespace and name of a claim may have 317 bytes together."""
 
 
 class ClaimPlaces(NamedTuple):
-    """Where a driver's files are. The paths are the host's; a container must have them at the same place."""
+    """The paths of a driver's files on the host. The plugin's container must mount them at the same paths."""
 
     driver: str
     kubelet_dir: str
     cdi: str
-    """The folder into which container runtimes look."""
+    """The folder where container runtimes look for CDI files."""
     dev_root: str = ""
-    """What precedes the paths of device nodes on the host."""
+    """Prefix of the paths of device nodes on the host."""
 
     @property
     def data(self) -> str:
@@ -56,12 +56,12 @@ class ClaimPlaces(NamedTuple):
         return f"{self.cdi}/{self.driver}_{uid}.json"
 
     def metadata_folder(self, ref: ClaimRef) -> str:
-        """The folder of the metadata of all claims of its name; where that is too long for a folder, of this one."""
+        """The folder for the metadata of all claims of this name; if the name is too long, for this claim only."""
         name = f"{ref.namespace}_{ref.name}"
         return f"{self.metadata}/{name if len(name) <= _NAME_BYTES else ref.uid}"
 
     def metadata_file(self, ref: ClaimRef, request: str) -> str:
-        """The metadata of a request, on the host."""
+        """The metadata file of a request, on the host."""
         return f"{self.metadata_folder(ref)}/{request}/metadata.json"
 
     def all_of(self, ref: ClaimRef, requests: Iterable[str]) -> Iterator[str]:
@@ -72,7 +72,7 @@ class ClaimPlaces(NamedTuple):
 
 
 class GivenDevice(NamedTuple):
-    """A device of a claim, with what its containers get for it."""
+    """A device of a claim, and what containers get for it."""
 
     result: AllocatedDevice
     resource: str
@@ -83,7 +83,7 @@ class GivenDevice(NamedTuple):
 
 
 def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -> tuple[PreparedDevice, ...]:
-    """The devices as the kubelet is told of them."""
+    """The devices in the form of the answer to the kubelet."""
     return tuple(
         PreparedDevice(
             result.request,
@@ -100,7 +100,7 @@ def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -
 
 
 def files_of(claim: AllocatedClaim, given: Sequence[GivenDevice], places: ClaimPlaces) -> dict[str, bytes]:
-    """The content of every file by its path, in the order in which they are to be written."""
+    """The contents of all files by path, in the order in which they must be written."""
     files, devices = {}, []
     for device in given:
         request, edits = device.result.request, _edits(device, places.dev_root)
@@ -130,7 +130,7 @@ def _in_container(claim: AllocatedClaim, request: str, driver: str) -> str:
 
 
 def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice], driver: str) -> bytes:
-    """A stream of JSON: the same object once for each version."""
+    """A stream of JSON objects: the same object in each version."""
     ref = claim.ref
     devices = [
         {
@@ -158,8 +158,8 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
 
 
 def sibling_attributes(siblings: Iterable[str]) -> Attributes:
-    """The addresses of a device's siblings, comma-separated: ``siblings``, and where they are too long for
-    one attribute ``siblings2`` and so on.
+    """The addresses of a device's siblings, comma-separated, as the attribute ``siblings``; what exceeds the length of
+    an attribute is in ``siblings2`` and so on.
     """
     values: list[str] = []
     for address in siblings:
@@ -172,7 +172,7 @@ def sibling_attributes(siblings: Iterable[str]) -> Attributes:
 
 
 def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
-    """The files of a claim, but for its record. Another claim of its name has metadata of its own."""
+    """The existing files of a claim, except its record and files of another claim with the same name."""
     yield places.of_claim(ref.uid)
     for request in _names(places.metadata_folder(ref)):
         path = places.metadata_file(ref, request)
@@ -182,7 +182,7 @@ def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
 
 
 def strays(places: ClaimPlaces, records: Records) -> Iterator[str]:
-    """Files of claims that have no record, and parts of files that were never completed."""
+    """Files of claims without a record, and temporary files that were never completed."""
     known = records.claims.keys() | records.broken.keys()
     start = f"{places.driver}_"
     for name in _names(places.cdi):
@@ -193,7 +193,7 @@ def strays(places: ClaimPlaces, records: Records) -> Iterator[str]:
         if name.startswith("."):
             yield f"{places.records}/{name}"
     if records.broken:
-        return  # whose metadata it is nobody knows
+        return  # it is unknown which metadata belongs to those claims
     kept = {places.metadata_folder(record.ref) for record in records.claims.values()}
     for name in _names(places.metadata):
         folder = f"{places.metadata}/{name}"
@@ -205,7 +205,7 @@ def strays(places: ClaimPlaces, records: Records) -> Iterator[str]:
 
 
 def remove_empty(folder: str) -> None:
-    """Remove the folders in a folder, and it, where nothing is in them."""
+    """Remove the empty folders in a folder, and then the folder itself if it is empty."""
     for name in [f"/{each}" for each in _names(folder)] + [""]:
         with suppress(OSError):
             os.rmdir(folder + name)

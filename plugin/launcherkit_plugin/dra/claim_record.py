@@ -1,8 +1,9 @@
-"""What was prepared for each ResourceClaim, on disk: the driver's own checkpoint (D8).
+"""The records of prepared ResourceClaims on disk: the driver's checkpoint (D8).
 
-A file for each claim, so that a claim can be unprepared on a full disk, and one that is broken says nothing of others.
-It is replaced by rename, and written last: what has no record was not prepared. Nobody waits until it is on disk: where
-the machine dies, so do the pods, and the kubelet prepares or unprepares each of their claims after the boot.
+There is a file for each claim, so that claims can be unprepared on a full disk, and a broken file doesn't affect
+others. A record is replaced by rename, and written after all other files: a claim without a record was not prepared.
+It isn't synced to disk: if the machine dies, so do the pods, and after the boot the kubelet prepares or unprepares all
+of their claims again.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import BadClaimRecord
 
 FOLDER = "claims"
-"""Of the records, in the driver's own folder."""
+"""The folder of the records, in the driver's folder."""
 _VERSION = 1
 _RECORD_BYTES = 1 << 20
 _SUFFIX = ".json"
 
 
 class PreparedDevice(NamedTuple):
-    """One device of a claim, as the kubelet is told of it, and what it is here."""
+    """A device of a claim: its name for the kubelet, and the plugin's own device."""
 
     request: str
     pool: str
@@ -36,9 +37,9 @@ class PreparedDevice(NamedTuple):
     resource: str
     """The name of its `launcherkit_plugin.model.device.Resource` when it was prepared."""
     id: str
-    """Of its `launcherkit_plugin.model.device.Device`."""
+    """The ID of its `launcherkit_plugin.model.device.Device`."""
     cdi: tuple[str, ...]
-    """Names by which the container runtime is asked for it."""
+    """Its qualified CDI names."""
     share_id: str = ""
 
 
@@ -48,11 +49,12 @@ class ClaimRecord(NamedTuple):
     ref: ClaimRef
     devices: tuple[PreparedDevice, ...]
     boot: str
-    """During which boot of the machine; after another one nodes may be others, and the files below /run are gone."""
+    """The ID of the boot in which it was prepared. After a reboot, device nodes may differ and files in /run are gone.
+    """
 
     @property
     def holder(self) -> Holder:
-        """Who has the devices."""
+        """The claim as the holder of its devices."""
         return Holder("", claim=self.ref)
 
 
@@ -61,10 +63,10 @@ class Records(NamedTuple):
 
     claims: Mapping[str, ClaimRecord] = {}
     broken: Mapping[str, BadClaimRecord] = {}
-    """What can't be read: what these claims have, nobody knows (T2)."""
+    """Records that can't be read: the devices of these claims are unknown (T2)."""
 
     def held(self) -> dict[str, dict[str, Holder]]:
-        """Who has which device, by resource and device ID."""
+        """The holders of devices, by resource and device ID."""
         held: dict[str, dict[str, Holder]] = {}
         for record in self.claims.values():
             for device in record.devices:
@@ -73,7 +75,7 @@ class Records(NamedTuple):
 
 
 class Checkpoint:
-    """The records in a folder. Another process may write there too: the driver that this one takes over from."""
+    """The records in a folder. Another process may write there too: the driver's previous pod during an update."""
 
     def __init__(self, folder: str, files: WholeFiles) -> None:
         self.folder = folder
@@ -81,29 +83,29 @@ class Checkpoint:
         self._seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
 
     def path(self, uid: str) -> str:
-        """Of the record of a claim."""
+        """The path of a claim's record."""
         return f"{self.folder}/{uid}{_SUFFIX}"
 
     def read(self) -> Records:
-        """All records; only those files are read that have changed."""
+        """All records. Only files that have changed are read."""
         seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
         try:
             for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
                 if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
                     uid = entry.name.removesuffix(_SUFFIX)
-                    with suppress(FileNotFoundError):  # removed just now
+                    with suppress(FileNotFoundError):  # it has just been removed
                         identity = _identity(entry.stat(follow_symlinks=False))
                         before = self._seen.get(uid)
                         seen[uid] = before if before and before[0] == identity else (identity, self._read(uid))
         except FileNotFoundError:
-            pass  # nothing was ever prepared
+            pass  # no claim was ever prepared
         except OSError as problem:
             return Records(broken={"": _broken(self.folder, problem.strerror or str(problem))})
         self._seen = seen
         return self.last()
 
     def last(self) -> Records:
-        """All records by the last reading, and by what this process has written since."""
+        """All records, from the last reading and from what this process has written since."""
         found = {uid: record for uid, (_, record) in self._seen.items()}
         return Records(
             {uid: record for uid, record in found.items() if isinstance(record, ClaimRecord)},
@@ -114,7 +116,7 @@ class Checkpoint:
         """Write a record.
 
         Raises:
-            ClaimFilesFailed: it is as it was.
+            ClaimFilesFailed: the record is unchanged.
         """
         path = self.path(record.ref.uid)
         self._files.write(path, _text(record))
@@ -143,7 +145,7 @@ class Checkpoint:
 
 
 def with_claims(usage: Usage, kubelet_dir: str) -> Usage:
-    """Usage with what ResourceClaims have, by the records of every driver on the node; for commands, not the daemon."""
+    """Usage with the devices of ResourceClaims, from the records of all drivers on the node. For commands only."""
     held = {resource: dict(devices) for resource, devices in usage.held.items()}
     known = True
     for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):

@@ -10,40 +10,40 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.dra.labels import label
 
 MOST_COUNTERS = 32
-"""Of a set."""
+"""The most counters in a set."""
 LARGEST = 1 << 31
-"""Of a counter's value, where the types of a card have no small common measure."""
+"""The largest value of a counter, used if the types of a card have no small common multiple."""
 
 
 class CounterUse(NamedTuple):
-    """What a device takes of a counter that it shares with others."""
+    """How much a device consumes of a shared counter."""
 
     set: str
     counter: str
     amount: int
     total: int
-    """What the counter has when nothing is allocated."""
+    """The value of the counter when nothing is allocated."""
 
 
 class Sharer(NamedTuple):
-    """What it depends on what a device shares."""
+    """The properties of a device that determine what it shares with others."""
 
     id: str
     groups: frozenset[int]
     """IOMMU groups (K3)."""
     card: str
-    """Of a vGPU its card, of a VF its physical function; else empty."""
+    """Of a vGPU, its card; of a VF, its physical function; else empty."""
     most: int
-    """Of a vGPU: how many of its kind the card has room for; 0: unknown."""
+    """Of a vGPU, how many of its type fit on the card; 0: unknown."""
     place: str
-    """Devices of one place are alternatives."""
+    """Devices with the same place are alternatives."""
     functions: tuple[PciAddress, ...]
     in_container: bool = False
-    """Containers use it by the driver of the host, and others may use what else is in its groups (K10)."""
+    """Containers use it through the host's driver; others may use devices of its groups (K10)."""
 
 
 def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
-    """What each of the devices takes: of at most two sets, that of its groups and that of its card."""
+    """What each device consumes: from at most two sets, that of its groups and that of its card."""
     uses: list[list[CounterUse]] = [[] for _ in sharers]
     for found in (_of_groups(sharers), _of_cards(sharers)):
         for position, use in found:
@@ -52,9 +52,10 @@ def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
 
 
 def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
-    """A counter for each group, or place, that several devices have in common; all that hangs together is a set.
+    """A counter for each group or place that several devices share; connected counters form a set.
 
-    A device of a VM takes all of it, one of a container its share: containers may have all of theirs at once.
+    A device for VMs consumes the whole counter. A device for containers consumes 1, so that containers can have all of
+    theirs at once.
     """
     members: dict[object, list[int]] = {}
     for position, sharer in enumerate(sharers):
@@ -75,13 +76,13 @@ def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
 
 
 def _largest(cluster: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Without those of which another one has all positions: its counter is enough."""
+    """The lists that are no proper subset of another one, whose counter is enough."""
     sets = [frozenset(positions) for positions in cluster]
     return [positions for positions, own in zip(cluster, sets, strict=True) if not any(own < other for other in sets)]
 
 
 def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """The lists of positions that hang together by a common one."""
+    """The lists of positions, in clusters that are connected by common positions."""
     clusters: dict[int, tuple[set[int], list[tuple[int, ...]]]] = {}
     for positions in shared:
         joined, lists = set(positions), [positions]
@@ -93,9 +94,10 @@ def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
-    """A card's room, of which a vGPU takes its share, a VF one, and the whole card all; none where all fit in together.
+    """A counter for the room of each card: a vGPU consumes its share, a VF 1, and the whole card everything. A card on
+    which all of its devices fit together has no counter.
 
-    Cards that one device has together are counted in one set.
+    The counters of cards that belong to one device form one set.
     """
     parts: dict[str, list[int]] = {}
     for position, sharer in enumerate(sharers):
@@ -126,7 +128,7 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
 
 
 def _room(parts: Sequence[Sharer]) -> int:
-    """Units that a card is counted in, so that each type's share is whole; those of unknown share take one each."""
+    """The number of units of a card, such that each type's share is an integer; devices of unknown share take one."""
     measure = lcm(*{sharer.most for sharer in parts if sharer.most})
     room = measure if measure <= LARGEST else LARGEST
     unknown = sum(not sharer.most for sharer in parts)

@@ -1,4 +1,4 @@
-"""What is told of a published device: to the kubelet its health, to the cluster its conditions in a claim (D11)."""
+"""The state of a published device: its health for the kubelet, and its conditions in the status of a claim (D11)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from launcherkit_plugin.model.device import ClaimRef, Problem
 from launcherkit_plugin.telemetry.reporter import USUAL
 
 _MESSAGE_BYTES = 1024
-"""The most that the kubelet takes."""
+"""The longest message that the kubelet accepts."""
 _UNBOUND = frozenset({"driver", "gone", "failed"})
-"""Problems of devices that are bound to no VFIO driver."""
+"""Problems of devices that aren't bound to a VFIO driver."""
 
 
 class DeviceState(NamedTuple):
@@ -22,16 +22,16 @@ class DeviceState(NamedTuple):
     name: str
     problem: Problem | None
     in_container: bool = False
-    """Containers use it by the driver of the host."""
+    """Containers use it through the host's driver."""
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong with it; that something else is in use isn't wrong."""
+        """Whether nothing is wrong with it. Being blocked by another device that is in use isn't wrong."""
         return self.problem is None or self.problem.reason in USUAL
 
     @property
     def message(self) -> str:
-        """Why it isn't; empty where it is."""
+        """Why it isn't healthy; empty if it is."""
         text = "" if self.problem is None or self.healthy else self.problem.text
         return text.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
 
@@ -41,7 +41,7 @@ def conditions(state: DeviceState, when: str) -> list[dict[str, str]]:
 
     Args:
         state: of the device.
-        when: the time at which they have become so, as Kubernetes writes it.
+        when: the time of their last transition, in the format of Kubernetes.
     """
     problem = None if state.healthy else state.problem
     if state.in_container:
@@ -66,10 +66,10 @@ def _condition(kind: str, well: bool, problem: Problem | None, when: str, messag
 
 
 class ClaimStatuses:
-    """What the cluster was told of each claim, so that it is told again only where something has changed.
+    """Remembers which status was sent for each claim, so that only changes are sent.
 
     Args:
-        driver: whose devices they are.
+        driver: the name of the devices' driver.
     """
 
     def __init__(self, driver: str) -> None:
@@ -77,7 +77,8 @@ class ClaimStatuses:
         self._told: dict[str, tuple[DeviceState, ...]] = {}
 
     def known(self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState]) -> None:
-        """What was prepared before this process was told of then; where something is wrong it is told again."""
+        """Note claims that were prepared before this process started. Their status was sent then; it is sent again
+        only if a device isn't healthy."""
         for record in records:
             found = _states(record, states)
             if all(state.healthy for state in found):
@@ -86,12 +87,12 @@ class ClaimStatuses:
     def changed(
         self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState], when: str
     ) -> Iterator[tuple[ClaimRef, list[dict[str, Any]]]]:
-        """The claims of which something new is to be told, with what ``status.devices`` is to say.
+        """The claims whose status has changed, each with its new ``status.devices``.
 
         Args:
             records: of all prepared claims.
             states: of the published devices, by name.
-            when: it is now, as Kubernetes writes it.
+            when: the current time, in the format of Kubernetes.
         """
         told = {}
         for record in records:
@@ -111,7 +112,7 @@ class ClaimStatuses:
 
 
 def _states(record: ClaimRecord, states: Mapping[str, DeviceState]) -> tuple[DeviceState, ...]:
-    """Of a claim's devices. One that isn't published any more has gone."""
+    """The states of a claim's devices. A device that isn't published any more is gone."""
     return tuple(
         states.get(device.device)
         or DeviceState(device.device, Problem("gone", f"{device.id} is not among the node's devices any more"))

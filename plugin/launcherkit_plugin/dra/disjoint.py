@@ -1,4 +1,4 @@
-"""A card is the DRA driver's or the device plugin's, never both (D1)."""
+"""Checks that each card belongs either to the DRA driver or to the device plugin (D1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 4
 
 
 def check_rules(config: Config, host: HostFacts) -> None:
-    """See that no function falls under written rules of both; what ``auto`` stands for takes what they leave.
+    """Check that no function is selected by configured rules of both. The rules of ``auto`` only take what is left.
 
     Raises:
         CardInBothWorlds, SeveralErrors: names the rules and the functions.
@@ -44,7 +44,7 @@ def check_rules(config: Config, host: HostFacts) -> None:
 
 
 def check_resources(resources: Iterable[Resource]) -> None:
-    """See that no two devices of both have a function, or the card that vGPUs are made on, in common.
+    """Check that devices of the two share no function, and no card on which vGPUs are created.
 
     Raises:
         CardInBothWorlds, SeveralErrors: names the card and the resources.

@@ -1,4 +1,4 @@
-"""What a DRA driver publishes of the devices that there are (D2, D4)."""
+"""The devices that a DRA driver publishes, with their attributes, capacity and taints (D2, D4)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute, d
 from launcherkit_plugin.model.device import Device, Problem, Resource
 
 STANDARD = "resource.kubernetes.io/"
-"""Before the names of attributes that mean the same for every driver."""
+"""The prefix of attributes that are the same for all drivers."""
 TAINTS = "launcherkit.io/"
 CONTAINER = "container"
-"""The attribute ``type`` of what containers use by the driver of the host (K10)."""
+"""The attribute ``type`` of devices that containers use through the host's driver (K10)."""
 
 _Values: TypeAlias = dict[str, int | bool | str]
-"""Of attributes; an empty text is none."""
+"""Values of attributes; one that is an empty string is left out."""
 
 
 class Taint(NamedTuple):
-    """Why the scheduler is to leave a device alone."""
+    """Why the scheduler must not allocate a device."""
 
     key: str
     """``launcherkit.io/not-viable``."""
@@ -36,36 +36,36 @@ class Taint(NamedTuple):
 
 
 class DraDevice(NamedTuple):
-    """A device of the pool: one physical card with all that goes along, or for containers alone, or one vGPU."""
+    """A device of the pool: a physical card with its siblings, a card for containers, or a vGPU."""
 
     name: str
-    """A DNS label, the same for as long as the device is there: ``pci-0000-e1-00-0``, ``mdev-<uuid>``."""
+    """A DNS label, which never changes while the device exists: ``pci-0000-e1-00-0``, ``mdev-<uuid>``."""
     resource: str
     """The name of its `launcherkit_plugin.model.device.Resource`."""
     id: str
-    """Of its `launcherkit_plugin.model.device.Device` there."""
+    """The ID of its `launcherkit_plugin.model.device.Device`."""
     attributes: Attributes
-    """Names without a domain are the driver's."""
+    """Names without a domain belong to the driver's domain."""
     capacity: Mapping[str, str]
-    """Quantities as Kubernetes writes them: ``32Gi``."""
+    """Quantities in the format of Kubernetes: ``32Gi``."""
     counters: tuple[CounterUse, ...] = ()
     taints: tuple[Taint, ...] = ()
     problem: Problem | None = None
-    """What the taint is for."""
+    """The reason for the taint."""
 
     @property
     def in_container(self) -> bool:
-        """Whether containers use it by the driver of the host."""
+        """Whether containers use it through the host's driver."""
         return self.attributes.get("type") == attribute(CONTAINER)
 
 
 def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = False) -> tuple[DraDevice, ...]:
-    """The devices of resources for DRA, by name; companions go along with their cards, and are no devices.
+    """The devices to publish, sorted by name. Companions are no devices: they are attached with their cards.
 
     Args:
-        resources: as they are listed, those of the device plugin too.
-        host: by which they were found.
-        evict: whether a device in trouble is taken from its pod.
+        resources: all resources, including those of the device plugin.
+        host: the facts from which they were made.
+        evict: whether taints evict the pod of an unhealthy device.
     """
     listed = [
         (resource, device)
@@ -103,11 +103,11 @@ def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = F
 
 
 def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attributes:
-    """What CEL can ask for. IOMMU groups are not among it: their numbers change with a boot."""
+    """The attributes, which CEL selectors can use. IOMMU groups are left out: their numbers change at each boot."""
     address = _primary(device)
     function = _function(address, device, host)
     values: _Values = {
-        # A part of a long name would be another resource's.
+        # A truncated name could be that of another resource.
         "resource": resource.name if len(resource.name) <= LONGEST_TEXT else "",
         f"{STANDARD}pcieRoot": device.path[0] if device.path and device.path[0].startswith("pci") else "",
     }
@@ -128,20 +128,20 @@ def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attribut
 
 
 def _physical_function(device: Device, host: HostFacts) -> str:
-    """That of a VF; else empty."""
+    """The physical function of a VF; empty for other devices."""
     function = host.functions.get(device.functions[0]) if device.functions else None
     return "" if function is None or function.physfn is None else str(function.physfn)
 
 
 def _primary(device: Device) -> PciAddress | None:
-    """None for an mdev."""
+    """The primary of a device; None for an mdev."""
     if device.functions:
         return device.functions[0]
     return PciAddress.parse(device.id) if is_bdf(device.id) else None
 
 
 def _function(address: PciAddress | None, device: Device, host: HostFacts) -> PciFunction | None:
-    """The primary; of an mdev the card that it is on, where that is a PCI device."""
+    """The function at an address; for an mdev, that of its card. None if there is none."""
     if address is None and is_bdf(device.card):
         address = PciAddress.parse(device.card)
     return None if address is None else host.functions.get(address)
@@ -174,7 +174,7 @@ def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: Ho
 
 
 def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, str]:
-    """The room that the BARs take of a guest's 64-bit window (P5)."""
+    """How much of a guest's 64-bit MMIO window the BARs need (P5)."""
     if not device.functions or resource.made_at_start or resource.use == "container":
         return {}
     return {"window64": quantity(window_need(card_bars(device.functions, host)))}
@@ -182,7 +182,7 @@ def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, 
 
 @lru_cache(maxsize=1024)
 def quantity(amount: int) -> str:
-    """An amount as Kubernetes writes it: the API server changes any other spelling to this one."""
+    """A quantity in the canonical format of Kubernetes, to which the API server converts every other one."""
     for base, suffixes in ((1024, ("Ki", "Mi", "Gi", "Ti", "Pi")), (1000, ("k", "M", "G", "T", "P"))):
         power = 0
         while amount and amount % base == 0 and power < len(suffixes):

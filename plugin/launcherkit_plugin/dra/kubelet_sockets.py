@@ -1,8 +1,7 @@
-"""A DRA driver's two sockets: the one by which the kubelet finds it, and the one on which it is served.
+"""The two sockets of a DRA driver: one for registration, and one for the service.
 
-The kubelet watches ``plugins_registry`` and dials every socket in it. It removes none, so that is left to drivers.
-While two pods of a driver overlap, in a rolling update, each has sockets of its own, and the kubelet uses the newer
-one.
+The kubelet watches ``plugins_registry`` and connects to every socket in it. It never removes any; drivers must do so.
+While two pods of a driver overlap, in a rolling update, each has its own sockets, and the kubelet uses the newer ones.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from launcherkit_plugin.model.errors import (
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
-"""Between two looks whether the sockets are there. A look is three calls of lstat."""
+"""The interval of checks whether the sockets still exist. A check takes three calls of lstat."""
 DRAIN_SECONDS = 10.0
-"""For how long calls under way may go on when the driver ends."""
+"""How long calls in progress may continue when the driver ends."""
 _REQUEST_BYTES = 64 * 1024
 
 
@@ -45,19 +44,19 @@ _SOCKET_ERRORS = plugin_socket_errors(
 
 
 class SocketPaths(NamedTuple):
-    """Where the two are."""
+    """The paths of the two sockets."""
 
     registration: str
     service: str
 
 
 def socket_paths(kubelet_dir: str, driver: str, pod_uid: str = "") -> SocketPaths:
-    """The paths of a driver's sockets, of at most `PATH_BYTES` where that is possible.
+    """The paths of a driver's sockets, shortened to at most `PATH_BYTES` if possible.
 
     Args:
         kubelet_dir: ``/var/lib/kubelet``.
         driver: its name.
-        pod_uid: of the pod that this is, if it is one.
+        pod_uid: of the pod in which this runs; empty if it doesn't run in a pod.
     """
     registry, data = f"{kubelet_dir}/plugins_registry", f"{kubelet_dir}/plugins/{driver}"
     if not pod_uid:
@@ -74,12 +73,12 @@ def _short(path: Callable[[str], str], uid: str) -> str:
 
 
 class Registration(Servicer):
-    """Tells the kubelet what is served where, and takes its answer.
+    """Tells the kubelet which service is at which socket, and receives its answer.
 
     Args:
         driver: its name.
-        endpoint: path of the socket of the service.
-        told: called with what the kubelet says: nothing where the driver is registered, else why not.
+        endpoint: the path of the service's socket.
+        told: called with the kubelet's answer: empty if the driver is registered, else why not.
     """
 
     service = wire.DESCRIPTOR.services_by_name["Registration"]
@@ -101,15 +100,15 @@ class Registration(Servicer):
 
 
 class KubeletSockets:
-    """Keeps both sockets served, whatever becomes of them.
+    """Serves both sockets, and makes them again if they are removed.
 
     Args:
         driver: its name.
         paths: of the sockets.
         services: what is served to the kubelet.
-        healths: whose streams last as long as the sockets.
-        reporter: takes what is wrong, and registrations.
-        changed: called when the kubelet has, or hasn't any more, `registered` it.
+        healths: its streams are open as long as the sockets are served.
+        reporter: receives problems and registrations.
+        changed: called when `registered` changes.
     """
 
     def __init__(
@@ -130,22 +129,22 @@ class KubeletSockets:
         self._running: AsyncExitStack | None = None
         self._ours: dict[str, SocketIdentity] = {}
         self.registered = False
-        """Whether the kubelet knows the driver, as far as we know."""
+        """Whether the driver is registered with the kubelet, as far as is known."""
 
     async def keep(self) -> None:
-        """Serve until cancelled; the caller must `end` it then."""
+        """Serve until cancelled; the caller must call `end` then."""
         while True:
             try:
                 if not self._in_place():
                     await self.end()
                     await self._start()
                 self._reporter.well("dra")
-            except Exception as problem:  # of the sockets; whatever else the daemon does goes on
+            except Exception as problem:  # concerns the sockets; the rest of the daemon continues
                 self._reporter.trouble("dra", problem, self._driver)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def end(self) -> None:
-        """Let calls under way finish, and remove the sockets: that of the registration first."""
+        """Let calls in progress finish, and remove the sockets: that for registration first."""
         if self._running is not None:
             running, self._running, self._ours = self._running, None, {}
             self._healths.close()
@@ -183,7 +182,7 @@ class KubeletSockets:
             self._healths.open()
 
     def _told(self, why: str) -> None:
-        """The kubelet says whether it takes the driver."""
+        """Handle the kubelet's answer to the registration."""
         self._reporter.metrics.registered(self._driver, "refused" if why else "done")
         if why:
             error = RegistrationRefused(
@@ -206,12 +205,12 @@ class KubeletSockets:
 
 
 def _remove_dead(paths: SocketPaths, driver: str) -> None:
-    """Remove what killed pods of this driver have left. A socket that answers is another pod's, or ours."""
+    """Remove sockets that killed pods of this driver left. A socket that answers belongs to another pod or to us."""
     for path, start, end in ((paths.registration, driver, "-reg.sock"), (paths.service, "dra", ".sock")):
         name = re.compile(rf"{re.escape(start)}(-[0-9a-f]{{8}}|-[-0-9a-f]{{36}})?{re.escape(end)}")
         folder = os.path.dirname(path)
         with suppress(OSError):
             for each in filter(name.fullmatch, os.listdir(folder)):
                 if not answers(f"{folder}/{each}"):
-                    with suppress(FileNotFoundError):  # its process has removed it just now
+                    with suppress(FileNotFoundError):  # its process has just removed it
                         os.unlink(f"{folder}/{each}")

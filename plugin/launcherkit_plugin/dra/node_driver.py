@@ -1,4 +1,4 @@
-"""The DRA driver of a node, in the daemon: what the loop lists is published, and claims are prepared of it."""
+"""The DRA driver of a node, in the daemon: publishes the loop's resources, and prepares claims of their devices."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class ClusterSide(ClaimReader, Protocol):
 
 
 class NodeDriver:
-    """From `start` to `close` it holds what claims have; from the first `listed` on it serves the kubelet.
+    """A DRA driver. From `start` on it holds the devices of claims; from the first `listed` on it serves the kubelet.
 
     Args:
         config: of the driver.
-        places: where its files are.
-        allocator: gives devices.
-        cluster: the API server's side.
-        reporter: takes what happens.
-        wake: called when claims have got or lost something.
-        env: of the process: `NODE`, which is the pool's name, and ``POD_UID``, of the pod that this is.
-        boot: which boot of the machine this is.
-        changed: called when it is, or isn't any longer, `registered`.
+        places: the paths of its files.
+        allocator: allocates devices to claims.
+        cluster: reads claims, and writes slices and the status of claims.
+        reporter: receives problems and changes.
+        wake: called when claims have got or lost devices.
+        env: of the process: `NODE`, which is the pool's name, and ``POD_UID`` of the pod in which it runs.
+        boot: the ID of this boot.
+        changed: called when `registered` changes.
     """
 
     def __init__(  # noqa: PLR0913  # each is a thing of its own
@@ -99,29 +99,29 @@ class NodeDriver:
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet knows it, as far as we know."""
+        """Whether it is registered with the kubelet, as far as is known."""
         return self._sockets.registered
 
     @property
     def has_claims(self) -> bool:
-        """Whether a claim has something, or may have."""
+        """Whether a claim has devices, or may have some."""
         return self._has_claims
 
     def start(self, *, tidy: bool = True) -> None:
-        """Hold what claims have before anything else is done.
+        """Read which devices claims have, before anything else is done.
 
         Args:
-            tidy: remove what a killed process has left, too.
+            tidy: also remove files that a killed process left.
         """
         with suppress(OSError):  # the sockets give the reason
             os.makedirs(self._places.data, mode=0o750, exist_ok=True)
-            if tidy and self._lock.try_lock():  # else another process of this driver may be preparing a claim
+            if tidy and self._lock.try_lock():  # otherwise another process of this driver may be preparing a claim
                 self._preparer.tidy()
                 self._lock.release()
         self._held()
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource]) -> None:
-        """What there is from now on, those resources included that are the device plugin's."""
+        """Set the facts and resources from now on; ``resources`` includes those of the device plugin."""
         published = inventory(resources, facts, evict=self.config.evict)
         self._cluster.publish_slices(self.config.driver, slices(published, self.config.driver))
         devices = {resource.name: resource.devices for resource in resources}
@@ -141,7 +141,7 @@ class NodeDriver:
         return records
 
     def _tell(self, records: Records, states: Mapping[str, DeviceState]) -> None:
-        """The kubelet of all healths, the cluster of the devices that claims have."""
+        """Send the health of all devices to the kubelet, and the status of claims to the cluster."""
         claims = list(records.claims.values())
         pools = {device.device: device.pool for record in claims for device in record.devices}
         self._healths.put(states, lambda name: pools.get(name, self._node))
@@ -150,7 +150,7 @@ class NodeDriver:
             self._cluster.claim_status(ref.namespace, ref.name, ref.uid, told)
 
     async def close(self) -> None:
-        """Stop serving; what claims have stays theirs."""
+        """Stop serving; claims keep their devices."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})

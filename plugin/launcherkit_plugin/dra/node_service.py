@@ -1,4 +1,4 @@
-"""What the kubelet calls on a DRA driver's socket: claims (v1, v1beta1 DRAPlugin), health (v1alpha1, v1)."""
+"""The gRPC services of a DRA driver, which the kubelet calls: claims (v1, v1beta1 DRAPlugin), health (v1alpha1, v1)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 T = TypeVar("T")
 
 REQUEST_BYTES = 1 << 20
-"""The largest request: a claim takes some hundred bytes."""
+"""The largest request that is read; a claim takes some hundred bytes."""
 AGAIN_SECONDS = 10.0
-"""Between two lists of healths; the kubelet forgets what is older than 30 s."""
+"""The interval at which health is sent again; the kubelet forgets it after 30 s."""
 
 
 class ClaimAnswers(Protocol):
@@ -39,11 +39,11 @@ class ClaimAnswers(Protocol):
 
 
 class ClaimService(Servicer):
-    """Answers for every claim that is asked for, with its devices or with what is wrong with it.
+    """Prepares and unprepares claims. The answer has the devices or an error for each claim of the request.
 
     Args:
-        answers: does it.
-        reporter: takes what goes wrong, once as long as it is the same.
+        answers: does the work.
+        reporter: receives errors; a lasting one is reported once.
     """
 
     wire: ClassVar[Any]
@@ -92,8 +92,8 @@ class ClaimService(Servicer):
         )
 
     async def _guard(self, action: ClaimAction, ref: ClaimRef, work: Callable[[], Awaitable[None]]) -> str:
-        """What went wrong, for the kubelet, which shows it in the pod's Events; of what it unprepares it shows nothing,
-        so that is an Event of ours. Empty where it is done.
+        """Run ``work``; returns the error for the kubelet, empty if there is none. The kubelet shows errors of prepare
+        in the pod's Events, but not those of unprepare; for those we publish an Event.
         """
         about, began = ("claim", ref.uid), time.perf_counter()
         outcome: ActionOutcome = "failed"
@@ -133,7 +133,7 @@ class ClaimServiceV1Beta1(ClaimService):
 
 
 async def _together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; one alone, which is what the kubelet asks for, takes no task."""
+    """The results of all calls. A single one, which is the usual case, needs no task."""
     return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
@@ -142,20 +142,20 @@ def _ref(claim: Any) -> ClaimRef:
 
 
 class Healths(Watched[Sequence[tuple[str, DeviceState]]]):
-    """The healths of all devices: pool and device."""
+    """The state of all devices, each with its pool."""
 
     def put(self, states: Mapping[str, DeviceState], pool_of: Callable[[str], str]) -> None:
-        """What is from now on; devices of no pool are nobody's yet."""
+        """Set the states; devices whose pool is empty are left out."""
         self.set([(pool, states[name]) for name in sorted(states) if (pool := pool_of(name))])
 
 
 class HealthService(Servicer):
-    """Sends the whole list whenever it has changed, and often enough to be believed.
+    """Sends the health of all devices whenever it changes, and before the kubelet would forget it.
 
     Args:
         healths: what is sent.
         clock: seconds since the epoch.
-        again: seconds between two lists.
+        again: after how many seconds the list is sent again.
     """
 
     wire: ClassVar[Any]
@@ -187,7 +187,7 @@ class HealthService(Servicer):
 
 
 class HealthServiceV1Alpha1(HealthService):
-    """Kubernetes 1.34 and later, which calls it whatever the driver says that it serves."""
+    """Kubernetes 1.34 and later, which calls this version even if the driver doesn't announce it."""
 
     wire: ClassVar[Any] = dra_health_v1alpha1_pb2
     service = dra_health_v1alpha1_pb2.DESCRIPTOR.services_by_name["DRAResourceHealth"]
@@ -203,6 +203,6 @@ class HealthServiceV1(HealthService):
 ENDLESS = frozenset(
     f"/{each.service.full_name}/NodeWatchResources" for each in (HealthServiceV1Alpha1, HealthServiceV1)
 )
-"""The paths of the calls that have no end."""
+"""The paths of the calls that never end."""
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth")
-"""What the kubelet is told is served. It takes the first of each kind that it knows."""
+"""The services that the driver announces to the kubelet, which uses the first of each kind that it knows."""

@@ -23,11 +23,11 @@ class OpaqueConfig(NamedTuple):
     parameters: Mapping[str, Any]
     path: str
     by_claim: bool
-    """It is the claim's, and so a tenant's; else that of its DeviceClass, which is the operator's (T1)."""
+    """True: it is from the claim, so a tenant wrote it. False: from its DeviceClass, which the operator wrote (T1)."""
 
 
 class Parameters(NamedTuple):
-    """How a device is wanted; what is None is left to the node's configuration."""
+    """How a claim wants a device. None: the node's configuration decides."""
 
     siblings: Siblings | None = None
     nodes: Literal["group", "iommufd"] | None = None
@@ -36,20 +36,20 @@ class Parameters(NamedTuple):
 
     @property
     def wishes(self) -> Wishes:
-        """What the device's provider has to know."""
+        """The part that the device's provider needs."""
         return Wishes(self.siblings, "cdev" if self.nodes == "iommufd" else self.nodes)
 
 
 def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
-    """All of a device's parameters together: a later one counts more, and a claim's may only narrow its class's.
+    """The merged parameters of a device. Later ones override earlier ones; a claim may only narrow those of its class.
 
     Args:
         configs: those of the class first.
-        claim: what errors call it.
+        claim: its name in errors.
 
     Raises:
-        BadDeviceConfig: names the key, its value, and what it may be.
-        DeviceConfigRefused: a claim asks for what is its class's to say.
+        BadDeviceConfig: a value is wrong; names the key, the value, and what is allowed.
+        DeviceConfigRefused: a claim sets what only its class may set.
     """
     found = Parameters()
     for config in configs:
@@ -61,9 +61,9 @@ def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
 
 
 def check_fits(parameters: Parameters, device: Device, claim: str, *, in_container: bool = False) -> None:
-    """Check that a device allows what is asked for, as far as that is known before it is allocated.
+    """Check that a device supports the parameters, as far as this is known before it is allocated.
 
-    What is for containers has no parameters (K10).
+    Devices for containers have no parameters (K10).
 
     Raises:
         DeviceConfigRefused: names the key and the device.
@@ -82,10 +82,10 @@ def check_fits(parameters: Parameters, device: Device, claim: str, *, in_contain
 
 
 def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str], claim: str) -> None:
-    """See that the nodes that were given are of the kind that is wanted (V2).
+    """Check that the device nodes of a grant are of the kind that the parameters ask for (V2).
 
     Raises:
-        DeviceConfigRefused: as `check_fits`.
+        DeviceConfigRefused: see `check_fits`.
     """
     given = "iommufd" if "/dev/iommu" in nodes else "group"
     if parameters.nodes not in (None, given):
@@ -123,11 +123,11 @@ _KEYS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
         f"it must be the name of a vGPU type, of at most {LONGEST_TYPE} characters",
     ),
 }
-"""Key to the field of `Parameters`, what may be its value, and that in words."""
+"""From key to the field of `Parameters`, the check of its value, and the rule in words."""
 
 
 def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig, claim: str) -> None:
-    """A claim may say which vGPU it wants and by which nodes, and narrow its siblings (T1)."""
+    """Check that a claim only chooses vGPU type and kind of nodes if its class doesn't, and narrows siblings (T1)."""
     wider: dict[str, str] = {}
     if asked.rom is not None:
         wider["rom"] = "only a DeviceClass can say this"

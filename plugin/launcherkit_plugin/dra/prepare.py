@@ -1,7 +1,7 @@
-"""Prepares ResourceClaims for their containers, and takes that back (D7, D8).
+"""Prepares and unprepares ResourceClaims (D7, D8).
 
-What kills the process at any moment leaves either a claim with its record, which the kubelet's next call completes, or
-files without one, which the next start removes: the record is written last, and removed last.
+The record is written last and removed last. So if the process is killed at any moment, there is either a claim with a
+record, which the kubelet's next call completes, or files without a record, which the next start removes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
 from launcherkit_plugin.model.wakeups import Wakeup
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
-"""For how long the API server may take to tell what the claim is, and to tell it again of one that is prepared."""
+"""How long to wait for the API server to return a claim, and one that is already prepared."""
 
 
 class ClaimReader(Protocol):
@@ -42,17 +42,17 @@ class ClaimAllocator(Protocol):
 
 
 class Preparer:
-    """Prepares and unprepares; both may be repeated.
+    """Prepares and unprepares claims; both are idempotent.
 
     Args:
-        places: where the files are.
-        allocator: gives the devices.
-        reader: knows what the claim says.
+        places: the paths of the files.
+        allocator: allocates the devices.
+        reader: reads claims from the API server.
         turns: see `Turns`.
-        wake: called when somebody has got or lost something.
-        environment: whether containers get the variables of E1.
-        boot: which boot of the machine this is.
-        files: writes and removes.
+        wake: called when a claim has got or lost devices.
+        environment: returns whether containers get the variables of E1.
+        boot: the ID of this boot.
+        files: writes and removes files.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Preparer:
         self._listed: Mapping[str, ListedDevice] = {}
 
     def listed(self, devices: Mapping[str, ListedDevice]) -> None:
-        """What is published from now on, by its name there."""
+        """Set the published devices, by their names there."""
         self._listed = devices
 
     def held(self) -> Records:
-        """Read who has what, and see that nobody else gets it."""
+        """Read the records, and make the allocator hold the devices of claims."""
         return self._hold(self._checkpoint.read())
 
     def _hold(self, records: Records) -> Records:
@@ -91,20 +91,20 @@ class Preparer:
         return records
 
     async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
-        """Give a claim its devices.
+        """Prepare the devices of a claim.
 
         Raises:
-            LauncherkitError: it can't have them; nothing is half done.
+            LauncherkitError: it can't be prepared; nothing is left half done.
         """
         check_names(ref)
         return await self._turns.take(ref, lambda says: self._prepare(ref, says))
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """Take back what was given to a claim; one that nobody knows has nothing.
+        """Unprepare a claim; does nothing if it wasn't prepared.
 
         Raises:
             ClaimFilesFailed: a file can't be removed; the claim keeps its devices.
-            PrepareLate: it waits for something.
+            PrepareLate: it takes too long.
         """
         check_names(ref)
         await self._turns.take(ref, lambda says: self._unprepare(ref, says))
@@ -123,7 +123,7 @@ class Preparer:
                 return before.devices
             raise
         if before is not None and not _is_as_allocated(before, claim):
-            await self._unprepare(ref, says)  # the kubelet has forgotten to: it was allocated again since
+            await self._unprepare(ref, says)  # the kubelet forgot to, and the claim was allocated again since
             before = None
         elif before is not None and in_place:
             return before.devices
@@ -140,12 +140,12 @@ class Preparer:
         return record.devices
 
     def _is_in_place(self, record: ClaimRecord) -> bool:
-        """Whether nothing of it is missing: after a boot the nodes may be others, and the runtime's files are gone."""
+        """Whether all files of a claim exist and are of this boot: after a reboot, device nodes may differ."""
         requests = [device.request for device in record.devices]
         return record.boot == self._boot and all(map(os.path.exists, self._places.all_of(record.ref, requests)))
 
     def _write(self, files: Mapping[str, bytes], record: ClaimRecord, *, anew: bool) -> None:
-        """All files and then the record, or nothing of it."""
+        """Write all files and then the record; on failure, remove the files of a new claim."""
         try:
             for path, data in files.items():
                 self._files.write(path, data)
@@ -153,7 +153,7 @@ class Preparer:
         except ClaimFilesFailed:
             if anew:
                 for path in files:
-                    with suppress(ClaimFilesFailed):  # what stays is removed by the next start, or written again
+                    with suppress(ClaimFilesFailed):  # a remaining file is removed by the next start, or overwritten
                         self._files.remove(path)
             raise
 
@@ -169,25 +169,25 @@ class Preparer:
             self._wake(Wakeup.PODS)
 
     def tidy(self) -> None:
-        """Remove what a killed process has left: files of claims that have no record. Nobody may be preparing one."""
+        """Remove files of claims without a record, which a killed process left. No claim may be being prepared."""
         for path in strays(self._places, self.held()):
             with suppress(ClaimFilesFailed):  # the next start tries again
                 self._files.remove(path)
 
 
 def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
-    """Whether what was prepared is what the claim has now."""
+    """Whether the devices that were prepared are those that are allocated to the claim now."""
     return {(one.request, one.pool, one.device, one.share_id) for one in record.devices} == {
         (one.request, one.pool, one.device, one.share_id) for one in claim.devices
     }
 
 
 def _refuse_beside(records: Records, ref: ClaimRef) -> None:
-    """See that nothing is unknown, and that no other claim has the files of this one's name.
+    """Check that no other claim's devices are unknown, and that no other claim with this name is prepared.
 
     Raises:
-        BadClaimRecord: of another claim, which may have the same devices.
-        BadResourceClaim: one of that name, deleted since, is still prepared.
+        BadClaimRecord: the record of another claim, which may have the same devices, can't be read.
+        BadResourceClaim: a claim with this name was deleted, and is still prepared.
     """
     for uid, error in records.broken.items():
         if uid != ref.uid:

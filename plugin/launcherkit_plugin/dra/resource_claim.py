@@ -1,4 +1,4 @@
-"""What a ResourceClaim says of this driver's devices: which are allocated to which request, and how they are wanted."""
+"""Parses a ResourceClaim: which devices of this driver are allocated to which request, and with which parameters."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BadResourceClaim
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-"""The annotation of a claim that was made from a template: what the pod calls it."""
+"""The annotation of a claim that was created from a template; its value is the claim's name in the pod."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][-.A-Za-z0-9]{0,252}")
 _SOURCES = ("FromClass", "FromClaim")
-"""In the order in which they count: what the claim says comes after what its DeviceClass does."""
+"""In order of precedence, lowest first: the claim overrides its DeviceClass."""
 
 
 class AllocatedDevice(NamedTuple):
     """One result of an allocation."""
 
     request: str
-    """The request of the claim; of a list of alternatives not the one that was chosen."""
+    """The name of the request; for a list of alternatives, without the name of the chosen one."""
     pool: str
     device: str
     share_id: str = ""
     configs: tuple[OpaqueConfig, ...] = ()
-    """The opaque parameters for this driver, as they are; those of classes come first."""
+    """The opaque parameters for this driver, not yet parsed; those of classes come first."""
 
 
 class AllocatedClaim(NamedTuple):
-    """A claim as far as it is this driver's."""
+    """The part of a claim that concerns this driver."""
 
     ref: ClaimRef
     devices: tuple[AllocatedDevice, ...]
     pod_claim: str = ""
-    """What the pod calls it, where it was made from a template."""
+    """Its name in the pod, if it was created from a template."""
     generation: int = 0
 
 
 def check_names(ref: ClaimRef) -> None:
-    """See that a claim's names can be parts of paths.
+    """Check that namespace, name and UID of a claim can be parts of paths.
 
     Raises:
-        BadResourceClaim: one can't be that of an object.
+        BadResourceClaim: one is invalid.
     """
     for key, value in (("namespace", ref.namespace), ("name", ref.name), ("uid", ref.uid)):
         if not _NAME.fullmatch(value):
@@ -59,12 +59,12 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
 
     Args:
         document: the object.
-        ref: as the kubelet names it.
-        driver: whose results count.
+        ref: the claim that the kubelet named.
+        driver: results of other drivers are ignored.
 
     Raises:
-        BadResourceClaim: it is another claim, isn't allocated, has nothing of this driver, asks for admin access, or
-            isn't of a claim's shape.
+        BadResourceClaim: it is another claim, isn't allocated, has no device of this driver, asks for admin access, or
+            doesn't have the form of a ResourceClaim.
     """
     metadata = _object(document.get("metadata"), "metadata", ref)
     if metadata.get("uid") != ref.uid:
@@ -116,7 +116,7 @@ def _device(
 
 
 def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset[str], OpaqueConfig]]:
-    """Requests, none for all of them, with the parameters for this driver: first those of classes."""
+    """The parameters for this driver, each with the requests to which they apply, none for all; classes come first."""
     path = "status.allocation.devices.config"
     entries = list(enumerate(_objects(found or [], path, ref)))
     for source in _SOURCES:

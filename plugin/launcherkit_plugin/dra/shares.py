@@ -1,4 +1,4 @@
-"""Which devices of a claim go together, and what each of them gives to its containers (D9). Pure."""
+"""Which devices of a claim are allocated together, and what containers get for each of them (D9). Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from launcherkit_plugin.model.device import ClaimRef, Device, Grant
 from launcherkit_plugin.model.errors import MixedNodes, UnknownDevice
 
 _EXTENDED = re.compile(r"(container-\d+)-request-\d+")
-"""Requests of a claim that the scheduler has made for extended resources: each container gets its own alone."""
+"""Requests of a claim that the scheduler creates for extended resources; each container gets only its own."""
 _GROUP_NODE = re.compile(r"/dev/vfio/(noiommu-)?\d+")
 
 
 class ListedDevice(NamedTuple):
-    """A device that is published, and what it is here."""
+    """A published device, and the plugin's own device."""
 
     published: DraDevice
     device: Device
 
 
 class Share(NamedTuple):
-    """The devices of one resource in a request: one question to the resource's provider.
+    """The devices of one resource in a request, which are allocated by one call of the resource's provider.
 
-    A container may list a single request of a claim, so a request's variables name its own devices alone.
+    A container may use a single request of a claim, so the variables of a request list only its own devices.
     """
 
     request: str
@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
 
 Shares: TypeAlias = dict[Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
-"""By device ID, as it was listed when the claim was read: it may be gone when it has been given."""
+"""By device ID, with the device as it was listed when the claim was read: by the end it may be gone."""
 
 
 def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shares:
@@ -49,11 +49,11 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
 
     Args:
         claim: as it is allocated.
-        listed: what is published, by name.
+        listed: the published devices, by name.
 
     Raises:
         UnknownDevice: one isn't published any more.
-        BadDeviceConfig, DeviceConfigRefused: one doesn't allow what is asked for.
+        BadDeviceConfig, DeviceConfigRefused: the parameters of one are wrong, or it doesn't support them.
     """
     shares: Shares = {}
     for result in claim.devices:
@@ -76,23 +76,23 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
 def given_devices(
     claim: AllocatedClaim, shares: Shares, grants: Sequence[Grant], *, environment: bool
 ) -> list[GivenDevice]:
-    """Every device with what its containers get, in the order of the results.
+    """Every device with what containers get for it, in the order of the claim's results.
 
     Args:
         claim: as it is allocated.
         shares: its devices.
-        grants: what was given for each share.
+        grants: the grant of each share.
         environment: whether containers get the variables of E1.
 
     Raises:
         MixedNodes: they can't be in one container.
-        DeviceConfigRefused: they aren't of the kind that is wanted.
+        DeviceConfigRefused: their device nodes aren't of the kind that the parameters ask for.
     """
     found: dict[str, GivenDevice] = {}
     for (share, results), grant in zip(shares.items(), grants, strict=True):
         own = {node for nodes in grant.each.values() for node in nodes}
         beside = tuple(node for node in grant.nodes if node not in own)
-        # That one isn't E1's: what reads it is the runtime, with which a container would have other cards without it.
+        # VISIBLE isn't a variable of E1: without it, NVIDIA's runtime would give the container other cards.
         env = {name: value for name, value in grant.env.items() if environment or name == VISIBLE}
         for key, (result, listed) in results.items():
             nodes = (*grant.each.get(key, ()), *beside)
@@ -110,13 +110,13 @@ def _container(request: str) -> str:
 
 
 def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Parameters) -> Attributes:
-    """What is published, and what only its user has to know."""
+    """The published attributes, and those that are only for the claim's containers."""
     rom = {} if parameters.rom is None else {"rom": attribute(parameters.rom)}
     return {**rom, **sibling_attributes(along), **listed.published.attributes}
 
 
 def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
-    """See that no container would have nodes of both kinds (D9): readers take the one or the other."""
+    """Check that no container would get device nodes of both kinds (D9): readers use one kind for all devices."""
     by_iommufd: dict[str, str] = {}
     by_group: dict[str, str] = {}
     for device in given:

@@ -1,4 +1,4 @@
-"""Devices as the specs of ResourceSlices, within the limits of ``resource.k8s.io/v1`` (D5)."""
+"""Converts devices to the specs of ResourceSlices, within the limits of ``resource.k8s.io/v1`` (D5)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
 
 MOST_DEVICES = 128
-"""Of a slice whose devices have neither taints nor counters."""
+"""The most devices of a slice without taints and counters."""
 MOST_WITH_TAINTS = 64
+"""The most devices of any other slice."""
 MOST_SETS = 8
-"""Counter sets of a slice, which has no devices then."""
+"""The most counter sets of a slice; it then has no devices."""
 
 
 def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
-    """The specs of one pool, without its node and name. The same devices give the same specs.
+    """The specs of one pool, without its node and name. Deterministic.
 
     Args:
-        devices: by name.
+        devices: sorted by name.
         driver: the name of the driver.
     """
     sets = [{"name": name, "counters": _amounts(totals)} for name, totals in sorted(_totals(devices).items())]
@@ -31,7 +32,7 @@ def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
 
 
 def slice_list(specs: Sequence[Mapping[str, Any]], node: str) -> dict[str, Any]:
-    """The slices of a new pool as kubectl shows objects; the API server completes their names."""
+    """The slices of a new pool as a Kubernetes List; the API server completes their names."""
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(specs)}
     items = [
         {
@@ -54,7 +55,7 @@ def _totals(devices: Iterable[DraDevice]) -> dict[str, dict[str, int]]:
 
 
 def _fitting(devices: Sequence[DraDevice]) -> Iterable[Sequence[DraDevice]]:
-    """A slice that becomes too large by a taint is halved; the others stay as they are."""
+    """The devices of each slice. If a taint makes a slice too large, only this slice is halved."""
     for part in _parts_of(devices, MOST_DEVICES):
         plain = not any(device.taints or device.counters for device in part)
         yield from _parts_of(part, MOST_DEVICES if plain else MOST_WITH_TAINTS)
@@ -87,7 +88,7 @@ def _value(text: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=8192)
 def _consumed(counters: tuple[CounterUse, ...]) -> Sequence[Mapping[str, Any]]:
-    """By set; devices of one group share it."""
+    """What a device consumes, by counter set. Cached: devices of one group share it."""
     uses: dict[str, dict[str, int]] = {}
     for use in counters:
         uses.setdefault(use.set, {})[use.counter] = use.amount

@@ -1,4 +1,4 @@
-"""One piece of work at a time for ResourceClaims of one name, answered before the kubelet gives up (D10)."""
+"""Serialises the work on ResourceClaims of the same name, and answers before the kubelet gives up (D10)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from launcherkit_plugin.model.errors import PrepareLate
 T = TypeVar("T")
 
 ANSWER_SECONDS = 35.0
-"""For how long a call may take. The kubelet waits for 45, and asks again some seconds later."""
+"""How long a call may take. The kubelet waits for 45 s, and asks again some seconds later."""
 _LOCK_PAUSE = 0.05
 
 Says: TypeAlias = Callable[[str], None]
-"""Takes what the work is at, in words."""
+"""Receives what the work is doing, in words."""
 
 
 class DriverLock:
-    """A lock of all processes that are the driver of a node: during a rolling update there are two.
+    """A lock between the processes of a node's driver: during a rolling update there are two.
 
-    A context; several of one process may be in it together, and the last one releases it.
+    It is a context manager. Several tasks of one process may be in it at once; the last one releases the lock.
 
     Args:
-        path: of a file in the driver's folder, which has to be there.
+        path: of a file in the driver's folder, which must exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -39,7 +39,7 @@ class DriverLock:
         self._has = False
 
     def try_lock(self) -> bool:
-        """Take it, if no other process has it; gives whether this one has it now."""
+        """Lock it unless another process has it; returns whether this process has it now."""
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not self._has:
@@ -68,13 +68,13 @@ class DriverLock:
         self.release()
 
     def release(self) -> None:
-        """Let go of it, where nobody in this process is in it."""
+        """Release the lock, unless a task of this process is in the context."""
         if self._has and not self._users and self._file is not None:
             self._has = False
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """It isn't needed any more."""
+        """Close the file, which releases the lock."""
         if self._file is not None:
             file, self._file, self._has = self._file, None, False
             os.close(file)
@@ -87,9 +87,10 @@ class _Work:
 
 
 class Turns:
-    """The work on claims of this process, by their names: claims of one name share files.
+    """The work of this process on claims, by their names: claims with the same name share files.
 
-    What takes too long is answered with an error and goes on; whoever asks for the same claim then waits for its end.
+    A call that takes too long is answered with an error, and its work continues. The next call for this name waits for
+    it.
     """
 
     def __init__(self, lock: DriverLock, seconds: float = ANSWER_SECONDS) -> None:
@@ -98,11 +99,11 @@ class Turns:
         self._under_way: dict[str, _Work] = {}
 
     async def take(self, ref: ClaimRef, work: Callable[[Says], Coroutine[Any, Any, T]]) -> T:
-        """Do work on a claim when nothing else is under way for it.
+        """Do work on a claim once earlier work on its name has ended.
 
         Raises:
-            PrepareLate: this, or what was begun before it, takes too long.
-            Exception: what the work raises.
+            PrepareLate: this or the earlier work takes too long.
+            Exception: raised by the work.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
@@ -131,10 +132,10 @@ class Turns:
     def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[name]
         if not task.cancelled():
-            task.exception()  # whoever waited for it may have gone
+            task.exception()  # marks it as retrieved: the caller may have stopped waiting
 
     async def end(self, seconds: float) -> None:
-        """Wait for what is under way; what doesn't end in time is left where it is."""
+        """Wait for work in progress; work that doesn't end in time is cancelled."""
         tasks = [work.task for work in self._under_way.values() if work.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)

@@ -1,4 +1,4 @@
-"""The files of claims, written whole or not at all, and removed; what that takes, tests can make fail."""
+"""Writes the files of claims atomically, and removes them. Tests can make each step fail."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class WholeFiles:
     """Writes and removes files.
 
     Args:
-        step: called with each path before something is done to it; a test raises there what it wants to happen.
+        step: called with each path before it is written or removed; tests raise errors there.
     """
 
     def __init__(self, step: Callable[[str], object] = str) -> None:
         self._step = step
 
     def write(self, path: str, data: bytes) -> None:
-        """Put it there, readable for everyone, with the folders above it. One at a time may write a file.
+        """Write a file, readable for everyone, and create its folders. Only one task at a time may write a file.
 
         Raises:
-            ClaimFilesFailed: names the file and the reason; it is as it was.
+            ClaimFilesFailed: names the file and the reason; the file is unchanged.
         """
         self._step(path)
         folder, name = os.path.split(path)
@@ -37,7 +37,7 @@ class WholeFiles:
             raise files_failed("can't be written", f"{path}: {problem.strerror}", path) from problem
 
     def remove(self, path: str) -> None:
-        """Remove it; what isn't there needn't be removed.
+        """Remove a file if it exists.
 
         Raises:
             ClaimFilesFailed: names the file and the reason.
@@ -68,7 +68,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def files_failed(what: str, why: str, path: str) -> ClaimFilesFailed:
-    """The error of a file that ``what`` says."""
+    """The error if a file ``what``, such as "can't be written"."""
     return ClaimFilesFailed(
         f"a file of the ResourceClaim {what}: {why}",
         "Make room on that file system, or mount the folder writable (component `dra`). The kubelet tries again by "
