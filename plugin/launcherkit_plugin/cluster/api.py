@@ -1,7 +1,7 @@
-"""Requests to the API server, in JSON as it comes: `kubernetes` has the credentials, TLS and proxies.
+"""Requests to the API server, with plain JSON. The package `kubernetes` does credentials, TLS and proxies.
 
-Its models are not used. They check what a server of another version sends against their own, and make ten objects of
-each field that nobody looks at.
+Its models are not used: they check the answers of servers of other versions against their own schema, and create many
+objects for fields that are never read.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from launcherkit.errors import shown
 from launcherkit_plugin.model.errors import NoCluster
 
 MOST_OBJECTS = 10_000
-"""Of a kind: a node runs a few hundred pods."""
+"""The most objects of a kind; a node runs a few hundred pods."""
 _GONE = 410
 _PAUSE = 1.0
 
 
 Json: TypeAlias = dict[str, Any]
 Objects: TypeAlias = dict[str, Json]
-"""The objects of a kind at a moment, by UID."""
+"""The objects of a kind at one moment, by UID."""
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 OBJECT_BYTES = 4 * 1024 * 1024
-"""Of an object, a change of one, or an error: etcd takes 1.5 MB."""
+"""The most bytes of an object, a watch event, or an error; etcd accepts 1.5 MB."""
 LIST_BYTES = 64 * 1024 * 1024
-"""Of a list."""
+"""The most bytes of a list."""
 WATCH_SECONDS = 240
-"""The server ends a watch after this; a connection that died silently is noticed a little later."""
+"""The server ends a watch after this time. A dead connection is noticed a little later."""
 
 
 class ApiProblem(Exception):
-    """The server refused, or did not answer. ``status`` is HTTP's, 0 without an answer."""
+    """The server refused, or did not answer. ``status`` is the HTTP status, or 0 without an answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -48,10 +48,10 @@ class ApiProblem(Exception):
 
 
 def configured(env: Mapping[str, str]) -> Configuration:
-    """The credentials: those of ``KUBECONFIG`` where it is set, else the pod's.
+    """The credentials: those of ``KUBECONFIG`` if it is set, else the pod's.
 
     Raises:
-        NoCluster: there are none that can be used.
+        NoCluster: there are none, or they can't be used.
     """
     configuration = Configuration()
     try:
@@ -69,7 +69,7 @@ def configured(env: Mapping[str, str]) -> Configuration:
 
 
 class Api:
-    """An API server. Paths are absolute; each segment is a name that Kubernetes allows, so nothing is quoted."""
+    """An API server. Paths are absolute. All segments are valid names of Kubernetes, so nothing needs quoting."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._client = ApiClient(configuration)
@@ -83,7 +83,7 @@ class Api:
         return self._answered("GET", path, query)
 
     def post(self, path: str, body: Json) -> Json:
-        """Make an object.
+        """Create an object.
 
         Raises:
             ApiProblem: it is refused.
@@ -91,7 +91,7 @@ class Api:
         return self._answered("POST", path, {}, body)
 
     def patch(self, path: str, body: Json) -> Json:
-        """Change some fields of an object.
+        """Change some fields of an object, by a JSON merge patch.
 
         Raises:
             ApiProblem: it is refused.
@@ -99,7 +99,7 @@ class Api:
         return self._answered("PATCH", path, {}, body, "application/merge-patch+json")
 
     def put(self, path: str, body: Json) -> Json:
-        """Replace an object; with a ``resourceVersion`` only that one.
+        """Replace an object; with a ``resourceVersion``, only if it is still of that version.
 
         Raises:
             ApiProblem: it is refused; with 409 the object has changed.
@@ -107,7 +107,7 @@ class Api:
         return self._answered("PUT", path, {}, body)
 
     def apply(self, path: str, body: Json, manager: str) -> Json:
-        """Server-side apply: what ``manager`` says of an object, and nothing that others say.
+        """Server-side apply: sets the fields of ``manager``; those of other managers stay.
 
         Raises:
             ApiProblem: it is refused.
@@ -119,15 +119,15 @@ class Api:
         """Delete the object with that UID.
 
         Raises:
-            ApiProblem: it is gone, or another one has its name.
+            ApiProblem: it is gone, or another object has its name.
         """
         self._answered("DELETE", path, {}, {"preconditions": {"uid": uid}})
 
     def watch(self, path: str, **query: str) -> Iterator[Json]:
-        """What changes from a resource version on, until the server ends it.
+        """The events of a watch, until the server ends it.
 
         Raises:
-            ApiProblem: also where the server says so in the stream, such as 410 for a version that is too old.
+            ApiProblem: also for errors that the server sends in the stream, such as 410: the version is too old.
         """
         asked = {**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         response = self._request("GET", path, asked, None, "", WATCH_SECONDS + 30.0)
@@ -160,7 +160,7 @@ class Api:
     def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Json | None, kind: str, seconds: float
     ) -> Any:
-        """The answer before it is read, urllib3's; its status is 2xx."""
+        """The urllib3 response, with status 2xx; its body hasn't been read yet."""
         headers = {"Accept": "application/json"} | ({"Content-Type": kind or "application/json"} if body else {})
         try:
             request = self._client.param_serialize(
@@ -182,10 +182,10 @@ class Api:
 
 
 def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """The lines in a stream that are not empty.
+    """The non-empty lines in a stream.
 
     Raises:
-        ApiProblem: one has no end.
+        ApiProblem: a line is too long.
     """
     pending = bytearray()
     for chunk in chunks:
@@ -208,7 +208,7 @@ def _problem_in(event: Json) -> ApiProblem:
 
 
 def part(item: object, *keys: str) -> Json:
-    """A mapping in an object; empty where there is none.
+    """A mapping in an object; empty if there is none.
 
     Raises:
         ApiProblem: something else is in its place.
@@ -224,10 +224,10 @@ def part(item: object, *keys: str) -> Json:
 
 
 def texts(values: Json, *keys: str) -> list[str]:
-    """The texts in a mapping; each must be there.
+    """The values of some keys of a mapping, which must be strings.
 
     Raises:
-        ApiProblem: one is missing, or no text.
+        ApiProblem: one is missing, or isn't a string.
     """
     for key in keys:
         if not isinstance(values.get(key), str):
@@ -246,7 +246,7 @@ def _parsed(text: bytes) -> Json:
 
 
 def _said(text: str) -> str:
-    """The message of a Status, with which the server refuses."""
+    """The message of a Status object, with which the server refuses a request."""
     try:
         return str(json.loads(text)["message"])[:1000]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -254,13 +254,14 @@ def _said(text: str) -> str:
 
 
 def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
-    """The objects at a path, and again after every change; listed again where the server no longer knows what changed.
+    """The objects of a list, and again after every change. If the watch fails because its version is too old (410), the
+    objects are listed again.
 
     Args:
-        server: where.
-        path: of a list: ``/api/v1/pods``.
+        server: the API server.
+        path: of the list: ``/api/v1/pods``.
         fields: a field selector; empty for all.
-        wait: called with seconds between two watches: a server or proxy may end each of them at once.
+        wait: called with the seconds to pause between two watches: a server or proxy may end each of them at once.
 
     Raises:
         ApiProblem: the caller decides when to try again.
@@ -288,7 +289,7 @@ def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -
 
 
 def _applied(event: Json, objects: Objects, path: str) -> str:
-    """Bring the objects up to date; gives the version that they have then."""
+    """Apply an event to the objects; returns their new resource version."""
     changed, kind = event.get("object"), event.get("type")
     try:
         (version,) = texts(part(changed, "metadata"), "resourceVersion")
@@ -307,7 +308,7 @@ def items_of(listed: Json) -> list[Any]:
     """The objects in a list.
 
     Raises:
-        ApiProblem: it is none, or has too many.
+        ApiProblem: it isn't a list, or has too many.
     """
     items = listed.get("items") or []
     if not isinstance(items, list) or len(items) > MOST_OBJECTS:

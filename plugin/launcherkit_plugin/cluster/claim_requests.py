@@ -1,4 +1,4 @@
-"""ResourceClaims for the daemon: what one says now, and what its status is to say of the node's devices."""
+"""Requests of the daemon about ResourceClaims: reading one, and writing the status of its devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 CLAIMS_PATH = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 CLAIMS_AT_ONCE = 4
-"""A kubelet allows 45 s for all claims of a pod."""
+"""How many are read at once: the kubelet allows 45 s for all claims of a pod."""
 STATUS_FAILS = "a claim's status can't be written: {}"
 _FOR_GOOD = {400, 404, 409, 422}
-"""The claim is gone or another one, or the server will never take it."""
+"""HTTP statuses after which writing isn't retried: the claim is gone or another one, or the status is invalid."""
 
 
 def claim_path(claim: ClaimRef) -> str:
-    """Where the API server has it."""
+    """The path of a claim at the API server."""
     return f"{CLAIMS_PATH.format(claim.namespace)}/{claim.name}"
 
 
@@ -29,7 +29,7 @@ def claim_name(value: object) -> ClaimRef:
     """The claim that a message names.
 
     Raises:
-        ValueError: it names none; its namespace and name become part of a path.
+        ValueError: it names none, or its names can't be part of a path.
     """
     match value:
         case {"namespace": str(namespace), "name": str(name), "uid": str(uid)}:
@@ -39,7 +39,7 @@ def claim_name(value: object) -> ClaimRef:
 
 
 def read_claim(server: Api, claim: ClaimRef) -> Json:
-    """The claim as it is now, without who has changed which field.
+    """The claim as it is now, without ``managedFields``.
 
     Raises:
         ApiProblem: it is gone, another one has its name, or the server doesn't answer.
@@ -56,7 +56,7 @@ def ask_for_claim(value: object, server: Api, questions: Questions) -> None:
     """Begin to read the claim that a message ``get-claim`` asks for.
 
     Raises:
-        ValueError: it asks for none.
+        ValueError: the message is invalid.
     """
     number = value.get("id") if isinstance(value, dict) else None
     if not isinstance(number, int):
@@ -66,11 +66,11 @@ def ask_for_claim(value: object, server: Api, questions: Questions) -> None:
 
 
 class ClaimStatusWriter:
-    """Writes what a daemon says of claims, one after another, the last status of each claim.
+    """Writes the status of claims, one after the other. If several come for a claim, only the last is written.
 
     Args:
-        server: where the claims are.
-        reporter: is told of a status that will never be written.
+        server: the API server.
+        reporter: receives errors of statuses that will never be written.
     """
 
     def __init__(self, server: Api, reporter: Reporter) -> None:
@@ -80,10 +80,10 @@ class ClaimStatusWriter:
         self._some = threading.Condition()
 
     def take(self, value: object) -> None:
-        """Take what a claim's status is to say.
+        """Queue the status in a message ``claim-status``.
 
         Raises:
-            ValueError: it says nothing of devices.
+            ValueError: the message is invalid.
         """
         match value:
             case {"devices": list(devices)} if all(isinstance(each, dict) for each in devices):
@@ -94,10 +94,10 @@ class ClaimStatusWriter:
         raise ValueError(f"claim-status: {shown(value)} has no list of devices")
 
     def write(self) -> bool:
-        """Write the next one, as soon as there is one. True: there may be more.
+        """Wait for a status and write it. Returns True: there may be more.
 
         Raises:
-            ApiProblem: it can't be written now, and is to be tried again.
+            ApiProblem: it can't be written now; it stays queued.
         """
         with self._some:
             self._some.wait_for(lambda: self._statuses)
@@ -117,10 +117,10 @@ class ClaimStatusWriter:
 
 
 def apply_status(server: Api, claim: ClaimRef, devices: list[Json]) -> None:
-    """Say what ``status.devices`` of a claim is to have of this driver; other drivers' devices stay.
+    """Set ``status.devices`` of a claim for this driver; entries of other drivers stay.
 
     Raises:
-        ApiProblem: it is refused; with 409 it is another claim of that name.
+        ApiProblem: it is refused; with 409, it is another claim with that name.
     """
     body: dict[str, Any] = {
         "apiVersion": "resource.k8s.io/v1",

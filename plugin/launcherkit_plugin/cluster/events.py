@@ -1,7 +1,6 @@
-"""Posts Events on the node: which are reported, and which have been already.
-
-A node that flaps must not fill the cluster's memory, so it is as with Kubernetes' own components: the same Event again
-raises the count of the first; of many that differ in their message alone one goes on for all; and there is a budget.
+"""Posts Events on the node, with the same limits as Kubernetes' own components, since a flapping device must not flood
+the cluster: a repeated Event increments the count of the first; many Events that differ only in their message are
+combined into one; and the rate is limited.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ _NOT_FOUND = 404
 _NAME_CHARACTERS = 253
 COMPONENT = "launcherkit-plugin"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
-"""Events of objects that have no namespace lie in this one."""
+"""Events of objects without a namespace are in the namespace ``default``."""
 
 
 _AGAIN_SECONDS = 600.0
-"""An Event is the same one for so long after it was last reported."""
+"""A repeated Event increments the count of the earlier one if that was last reported at most this long ago."""
 _SIMILAR = 10
 _BURST = 25
 _REFILL_SECONDS = 20.0
 _KNOWN = 256
 """How many Events are remembered."""
 _MESSAGE_CHARACTERS = 1024
-"""What events.k8s.io allows."""
+"""The longest message that events.k8s.io allows."""
 
 COMBINED = "(combined from similar events): "
 
@@ -41,7 +40,7 @@ class Event(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """An Event that is to be reported: a new one where ``times`` is 1, else the one of that number once more."""
+    """An Event to report: a new one if ``times`` is 1, else a repetition of the one with this number."""
 
     number: int
     event: Event
@@ -51,7 +50,7 @@ class Occurrence(NamedTuple):
 
 
 class Correlator:
-    """Takes Events in the order of time."""
+    """Decides which Events are new, repeated or dropped. Events must be passed in chronological order."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Event, tuple[Occurrence, float]] = OrderedDict()
@@ -60,10 +59,10 @@ class Correlator:
         self._at: float | None = None
         self._number = 0
         self.dropped = 0
-        """Events that were over the budget."""
+        """How many Events exceeded the rate limit."""
 
     def take(self, event: Event, now: float) -> Occurrence | None:
-        """What to report of an Event; None where the budget is used up."""
+        """What to report for an Event; None if it exceeds the rate limit."""
         if not self._paid(now):
             self.dropped += 1
             return None
@@ -80,7 +79,7 @@ class Correlator:
         return occurrence
 
     def forget(self, occurrence: Occurrence) -> None:
-        """It could not be reported, or no longer exists: the next one like it is new."""
+        """Forget an Event that could not be reported: the next one like it is new."""
         for key, (known, _) in list(self._known.items()):
             if known.number == occurrence.number:
                 del self._known[key]
@@ -95,7 +94,7 @@ class Correlator:
         return True
 
     def _combined(self, event: Event, now: float) -> tuple[Event, Event]:
-        """What an Event is known by, and the Event itself, which stands for all like it where there are many."""
+        """The key of an Event, and the Event itself; if there are many similar ones, the combined one."""
         group = event.type, event.reason
         messages, last = self._similar.pop(group, (set(), now))
         if now - last > _AGAIN_SECONDS:
@@ -113,13 +112,15 @@ class Correlator:
 
 
 class EventPoster:
-    """Posts Events to the API server, each once and then by its count; one that can't be posted is logged and lost.
+    """Posts Events to the API server, and increments the count of repeated ones. One that can't be posted is lost; this
+    is logged.
 
     Args:
-        server: where.
+        server: the API server.
         node: the node's name.
-        run: distinguishes this process's Events from those of earlier ones.
+        run: distinguishes the Events of this process from those of earlier ones.
         clock: seconds since the epoch.
+        reporter: receives failures.
     """
 
     def __init__(self, server: Api, node: str, run: str, clock: Callable[[], float], reporter: Reporter) -> None:
@@ -131,7 +132,7 @@ class EventPoster:
         self._correlator = Correlator()
 
     def post(self, event: Event) -> None:
-        """Post it, or raise the count of the one that is posted already."""
+        """Post an Event, or increment the count of the one that was posted already."""
         occurrence = self._correlator.take(event, self._clock())
         if occurrence is None:
             self._reporter.once("dropped", "warning", "too many Events: some are not posted")
@@ -163,7 +164,7 @@ def _spelled(seconds: float) -> str:
 
 
 def event_object(node: str, name: str, event_type: str, reason: str, message: str, when: str) -> Json:
-    """An Event on a node; ``uid`` is the node's name, by which ``kubectl describe node`` finds it."""
+    """An Event on a node. ``uid`` must be the node's name, since ``kubectl describe node`` looks for that."""
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -1,4 +1,4 @@
-"""Keeps the record of this node in a ConfigMap of the plugin's namespace, for `launcherkit rehearse --cluster`."""
+"""Writes the record of this node to a ConfigMap in the plugin's namespace, for `launcherkit rehearse --cluster`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 CONFIGMAPS_PATH = "/api/v1/namespaces/{}/configmaps"
 NAME = "launcherkit-node-"
-"""Of a ConfigMap, before the node's name."""
+"""The name of the ConfigMap, without the node's name at its end."""
 LABEL = "launcherkit.io/record"
 _KIND = "node"
 SELECTOR = f"{LABEL}={_KIND}"
@@ -20,10 +20,10 @@ _MANAGER = "launcherkit-plugin"
 
 
 def wanted_record(value: object) -> dict[str, str]:
-    """What a message ``node-record`` has: a record, or why there is none.
+    """The data in a message ``node-record``: a record, or why there is none.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: the message is invalid.
     """
     match value:
         case {"record": str(text), **others} if not others:
@@ -34,13 +34,13 @@ def wanted_record(value: object) -> dict[str, str]:
 
 
 class NodeRecordWriter:
-    """The record of one node.
+    """Writes the record of one node.
 
     Args:
-        server: where it is.
+        server: the API server.
         node: the node's name.
         namespace: of the ConfigMap.
-        reporter: is told what was written.
+        reporter: logs each writing.
     """
 
     def __init__(self, server: Api, node: str, namespace: str, reporter: Reporter) -> None:
@@ -53,13 +53,13 @@ class NodeRecordWriter:
         self._written: Mapping[str, str] | None = None
 
     def want(self, data: Mapping[str, str]) -> None:
-        """What it is to have from now on."""
+        """Set the data to write."""
         with self._some:
             self._wanted = data
             self._some.notify_all()
 
     def write(self) -> bool:
-        """Write what is wanted, as soon as something else is there. True: there may be more.
+        """Wait until the data differs from what was written, and write it. Returns True: there may be more.
 
         Raises:
             ApiProblem: the server doesn't answer, or refuses it.

@@ -1,8 +1,8 @@
-"""What the daemon has to say to the cluster's process, until that process takes it.
+"""The daemon's queue of messages to the cluster container.
 
-Events for a process that never comes must not fill the memory, and what is wanted of the API server must not get lost
-when one comes late. So of Events the oldest are dropped; of a driver's slices, a claim's status and the node's record
-the last one counts; and what was asked is asked again of the next process, as long as somebody waits for the answer.
+Events for a container that never connects must not fill the memory, and desired state must not get lost if it connects
+late. So the oldest Events are dropped; of a driver's slices, a claim's status and the node's record only the last one
+is kept; and unanswered questions are sent again to the next container that connects.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _STATUSES = 1024
 
 
 class Outbox:
-    """Lines in the order in which they matter: what is asked, slices and the node's record, claims' status, Events."""
+    """Messages by priority: questions, slices and the node's record, statuses of claims, Events."""
 
     def __init__(self) -> None:
         self._events: deque[bytes] = deque(maxlen=_EVENTS)
         self._wanted: dict[tuple[str, str], object] = {}
-        """What the other side is to know, by the message and a key."""
+        """Desired state, by message and key."""
         self._due: dict[tuple[str, str], None] = {}
-        """Of these what it doesn't know yet."""
+        """The desired state that hasn't been sent yet."""
         self._statuses: dict[str, object] = {}
         self._asked: dict[int, bytes] = {}
         self._to_ask: dict[int, None] = {}
 
     def again(self) -> None:
-        """Another process has come, which knows nothing."""
+        """Send everything again: another container has connected, which knows nothing yet."""
         self._due = dict.fromkeys(self._wanted)
         self._to_ask = dict.fromkeys(self._asked)
 
@@ -42,11 +42,11 @@ class Outbox:
         self._events.append(line_of("event", body))
 
     def slices(self, driver: str, specs: Specs) -> None:
-        """All slices that a driver wants; nothing is sent where they are the same as before."""
+        """Queue all slices of a driver, unless they are the same as before."""
         self._want("slices", driver, {"driver": driver, "slices": specs})
 
     def record(self, body: object) -> None:
-        """The node's record; nothing is sent where it is the same as before."""
+        """Queue the node's record, unless it is the same as before."""
         self._want("node-record", "", body)
 
     def _want(self, name: str, key: str, body: object) -> None:
@@ -55,24 +55,24 @@ class Outbox:
             self._due[name, key] = None
 
     def status(self, uid: str, body: object) -> None:
-        """The status of a claim's devices; the last one counts."""
+        """Queue the status of a claim's devices; it replaces an earlier one."""
         self._statuses.pop(uid, None)
         self._statuses[uid] = body
         while len(self._statuses) > _STATUSES:
             self._statuses.pop(next(iter(self._statuses)))
 
     def ask(self, number: int, name: str, body: Mapping[str, object]) -> None:
-        """What somebody waits for, by a number of its own."""
+        """Queue a question; its number must be unique."""
         self._asked[number] = line_of(name, {"id": number, **body})
         self._to_ask[number] = None
 
     def answered(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Forget a question: nobody waits for the answer any more."""
         self._asked.pop(number, None)
         self._to_ask.pop(number, None)
 
     def next(self) -> bytes | None:
-        """The next line; None where all has been said."""
+        """The next line to send; None if there is none."""
         for number in self._to_ask:
             del self._to_ask[number]
             return self._asked[number]

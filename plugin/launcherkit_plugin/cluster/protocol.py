@@ -1,27 +1,27 @@
-"""The protocol of the daemon and the cluster's process: lines of JSON, each an object with one key.
+"""The protocol between the daemon and the cluster container: lines of JSON, each an object with one key.
 
-The daemon listens, the other connects. Both begin with ``{"hello": {"version": 1}}``. Then
+The daemon listens, and the container connects. Both begin with ``{"hello": {"version": 1}}``. "Down" is from the daemon
+to the container. In general:
 
-* down: ``{"want": ["kubevirt"]}``, what the daemon needs to know; ``{"event": {"type": ..., "reason": ...,
+* down: ``{"want": ["kubevirt"]}``: the daemon needs these values; ``{"event": {"type": ..., "reason": ...,
   "message": ...}}``;
-* up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}`` as they are now; ``{"pod": "namespace/name"}``, which has
-  ended;
+* up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}``: the present values; ``{"pod": "namespace/name"}``: it
+  has ended;
+* down: ``{"node-record": {"record": "..."}}``: the node's record to publish, or ``{"problem": "..."}`` in its place;
 
-* down: ``{"node-record": {"record": "..."}}``, what others may read of the node, or there ``{"problem": "..."}``;
+for Dynamic Resource Allocation:
 
-and for Dynamic Resource Allocation
-
-* down: ``{"slices": {"driver": ..., "slices": [spec, ...]}}``, all ResourceSlices that the node is to have of a driver;
+* down: ``{"slices": {"driver": ..., "slices": [spec, ...]}}``: all ResourceSlices of a driver on this node;
   ``{"get-claim": {"id": 1, "namespace": ..., "name": ..., "uid": ...}}``; ``{"claim-status": {"namespace": ...,
   "name": ..., "uid": ..., "devices": [...]}}``;
-* up: ``{"claim": {"id": 1, "object": {...}}}``, or ``{"claim": {"id": 1, "error": "..."}}``.
+* up: ``{"claim": {"id": 1, "object": {...}}}``, or ``{"claim": {"id": 1, "error": "..."}}``;
 
-For the page of the node
+for the page of the node:
 
 * down: ``{"review-token": {"id": 1, "token": ...}}``;
 * up: ``{"token": {"id": 1, "allowed": true, "why": ""}}``, or ``{"token": {"id": 1, "error": "..."}}``.
 
-A key that one side doesn't know is ignored, so keys can be added without a new version.
+Unknown keys are ignored, so keys can be added without a new version.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from launcherkit.model.value import NamedTuple
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024
-"""KubeVirt's whole configuration is one line; etcd takes objects of 1.5 MB."""
+"""The longest line to the daemon, such as KubeVirt's whole configuration; etcd accepts objects of 1.5 MB."""
 
 POOL_BYTES = 16 * 1024 * 1024
-"""The slices of a node are one line too: 4096 functions with their attributes are 4 MB."""
+"""The longest line to the container, such as the slices of a node: those of 4096 functions take 4 MB."""
 
 HELLO = {"version": VERSION}
 
@@ -50,12 +50,12 @@ class Message(NamedTuple):
 
 
 def line_of(name: str, value: object) -> bytes:
-    """A message as it is sent."""
+    """The line of a message."""
     return json.dumps({name: value}).encode() + b"\n"
 
 
 def parse(line: bytes, limit: int = LINE_BYTES) -> Message:
-    """The message of a line of at most so many bytes.
+    """The message in a line of at most ``limit`` bytes.
 
     Raises:
         ValueError: it is invalid, too long, or cut off.
@@ -87,7 +87,7 @@ def settings(message: Message) -> dict[str, Any] | None:
     """KubeVirt's settings in a message ``kubevirt``; None without KubeVirt.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: the message is invalid.
     """
     if message.value is not None and not isinstance(message.value, dict):
         raise ValueError(f"kubevirt: {shown(message.value)} is neither an object nor null")
@@ -98,7 +98,7 @@ def labels(message: Message) -> dict[str, str]:
     """The node's labels in a message ``labels``.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: the message is invalid.
     """
     found = message.value
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -107,7 +107,7 @@ def labels(message: Message) -> dict[str, str]:
 
 
 class Answer(NamedTuple):
-    """What became of what was asked: a claim's object, what is said of a token, or why there is none."""
+    """The answer to a question: a claim's object or the review of a token, or an error."""
 
     number: int
     found: dict[str, Any] | None
@@ -118,7 +118,7 @@ def answer(message: Message) -> Answer:
     """The answer in a message ``claim`` or ``token``.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: the message is invalid.
     """
     match message:
         case Message(_, {"id": int(number), "error": str(error)}):

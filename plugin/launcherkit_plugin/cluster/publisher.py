@@ -32,7 +32,7 @@ def wanted_slices(value: object) -> tuple[str, list[Json]]:
     """The driver and the specs in a message ``slices``.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: the message is invalid.
     """
     match value:
         case {"driver": str(driver), "slices": list(specs)} if driver and all(isinstance(each, dict) for each in specs):
@@ -41,7 +41,7 @@ def wanted_slices(value: object) -> tuple[str, list[Json]]:
 
 
 def owner_of(server: Api, node: str) -> Json:
-    """The Node, which owns its slices. It may be another Node of that name than the last time.
+    """The owner reference of the Node, which owns its slices. Read each time: the Node may have been created again.
 
     Raises:
         ApiProblem: the server doesn't answer, or there is no such Node.
@@ -54,13 +54,13 @@ def owner_of(server: Api, node: str) -> Json:
 
 
 class SlicePublisher:
-    """The slices of one driver.
+    """Publishes the slices of one driver.
 
     Args:
-        server: where they are.
+        server: the API server.
         node: the node's name.
-        driver: the driver's.
-        reporter: receives what was written, and why something was not.
+        driver: the driver's name.
+        reporter: receives what was written, and failures.
     """
 
     def __init__(self, server: Api, node: str, driver: str, reporter: Reporter) -> None:
@@ -78,7 +78,7 @@ class SlicePublisher:
         self._calm_from = 0.0
 
     def want(self, specs: Specs | None) -> None:
-        """What is wanted from now on; None if that isn't known any more."""
+        """Set the wanted slices; None if they aren't known any more."""
         with self._some:
             self._wanted = specs
             self._look = True

@@ -1,4 +1,4 @@
-"""Answers what a daemon asks, in a few threads: what waits for a slow server keeps nothing else waiting."""
+"""Answers questions of the daemon in a few threads, so that a slow API server delays nothing else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 
 class Questions:
-    """Of one kind.
+    """Questions of one kind.
 
     Args:
         threads: how many are answered at once.
-        answered: is given the value of the message that answers.
-        reporter: is told of bugs.
+        answered: receives the value of each answering message.
+        reporter: receives bugs.
     """
 
     def __init__(self, threads: int, answered: Callable[[Json], None], reporter: Reporter) -> None:
@@ -24,12 +24,12 @@ class Questions:
         self._reporter = reporter
 
     def take(self, number: int, what: str, find: Callable[[], Json]) -> None:
-        """Begin to answer one.
+        """Begin to answer a question.
 
         Args:
-            number: by which the daemon knows the answer.
-            what: is asked about, for a bug's report.
-            find: gives what the answer has; what it raises as an `ApiProblem` is the answer.
+            number: of the question, which the answer repeats.
+            what: the subject of the question, for the report of a bug.
+            find: returns the answer. If it raises an `ApiProblem`, that is the answer.
         """
         self._threads.submit(self._answer, number, what, find)
 

@@ -1,7 +1,7 @@
-"""The process that speaks to the API server, for the daemon: ``launcherkit-plugin cluster``.
+"""The process that talks to the API server for the daemon: ``launcherkit-plugin cluster``.
 
-It uses threads, because the Kubernetes client blocks: one for each thing that is watched or written; the first one
-posts Events. It outlives the daemon, and connects again.
+It uses threads, because the Kubernetes client blocks: one for each kind of object that is watched or written. The main
+thread posts Events. It outlives the daemon, and connects again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_FOUND = 404
 
 
 class ClusterProcess(NamedTuple):
-    """What it works with."""
+    """The parts of the process."""
 
     api: Api
     node: str
@@ -53,19 +53,21 @@ class ClusterProcess(NamedTuple):
     tokens: Questions
     statuses: ClaimStatusWriter
     slices: dict[str, SlicePublisher]
-    """By driver: of those that a daemon has wanted slices of."""
+    """By the name of the driver, for each driver for which the daemon has sent slices."""
     records: NodeRecordWriter
     reporter: Reporter
     env: Mapping[str, str]
     watched: set[str]
-    """Names of the threads that run: of what is watched, or written."""
+    """The names of the threads that run, each of which watches or writes something."""
 
 
 def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
-    """Connect to the daemon at a socket, again and again.
+    """Connect to the daemon, and connect again whenever the connection ends.
 
     Args:
-        pods: the ends of the node's pods are watched, which takes the right to list pods.
+        process: its parts.
+        path: of the daemon's socket.
+        pods: watch the node's pods, which needs the right to list pods.
     """
     if pods:
         _watch("pods", lambda: watch_pods(process.api, process.node, process.board), process)
@@ -81,7 +83,7 @@ def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
 
 
 def _attend(process: ClusterProcess, path: str) -> str:
-    """One connection; returns how it ended.
+    """Serve one connection; returns how it ended.
 
     Raises:
         OSError, ValueError: there is no daemon, it has another version, or it sent something invalid.
@@ -137,7 +139,7 @@ def event_of(value: object) -> Event:
     """The Event in a message.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it has none.
     """
     match value:
         case {"type": "Normal" | "Warning" as kind, "reason": str(reason), "message": str(message)}:
@@ -146,7 +148,7 @@ def event_of(value: object) -> Event:
 
 
 def _watch(name: str, work: Callable[[], object], process: ClusterProcess, **how: Any) -> None:
-    """Start its thread unless it runs. A bug in a thread ends the process, which is then restarted."""
+    """Start a thread unless it runs. A bug in a thread ends the process, and its container is restarted."""
     if name not in process.watched:
         process.watched.add(name)
         going_on = partial(persist, work, process.reporter, **how)
@@ -164,15 +166,15 @@ def persist(
     first: float = _FIRST_PAUSE,
     longest: float = _LONGEST_PAUSE,
 ) -> NoReturn:
-    """Watch, or write, for ever: what ends is begun again after a pause, which doubles until it goes well.
+    """Repeat work forever. After a failure there is a pause, which doubles until the work succeeds.
 
     Args:
-        work: returns True where it has gone well, and is called again at once. What has gone on for longer than the
-            longest pause has gone well, too.
-        reporter: is told why it fails, once as long as it is the same.
+        work: returns True if it succeeded, and is then called again at once. Work that ran for longer than the longest
+            pause counts as a success, too.
+        reporter: receives failures; a lasting one is reported once.
         wait, clock: in seconds.
-        fails: what is said then.
-        first, longest: of the pauses, in seconds.
+        fails: the message of a failure; ``{}`` stands for the reason.
+        first, longest: the first and the longest pause, in seconds.
     """
     backoff = Backoff(first, longest)
     while True:
@@ -191,7 +193,7 @@ def persist(
 
 
 def watch_configuration(api: Api, board: Board) -> None:
-    """Watch KubeVirt's host devices. A cluster without KubeVirt may get it later."""
+    """Watch KubeVirt's configuration. A cluster without KubeVirt may get it later."""
     try:
         for objects in follow(api, KUBEVIRT_PATH, "", time.sleep):
             board.value("kubevirt", kubevirt_configuration(objects.values()))
@@ -202,13 +204,13 @@ def watch_configuration(api: Api, board: Board) -> None:
 
 
 def watch_labels(api: Api, node: str, board: Board) -> None:
-    """The labels of the node, by which KubeVirt's configuration selects nodes."""
+    """Watch the labels of the node, by which KubeVirt's configuration selects nodes."""
     for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
         board.value("labels", node_labels(objects.values()))
 
 
 def watch_pods(api: Api, node: str, board: Board) -> None:
-    """The ends of the node's pods: the daemon looks again, and sooner than it would (G3)."""
+    """Watch the node's pods: when one ends, the daemon's next turn comes sooner (G3)."""
     before: dict[str, str] = {}
     for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", time.sleep):
         now = living_pods(objects)
@@ -218,7 +220,7 @@ def watch_pods(api: Api, node: str, board: Board) -> None:
 
 
 class Board:
-    """What the daemon is sent: values when they change, and all of them when it connects. Used by several threads."""
+    """Sends values to the daemon: each when it changes, and all of them when the daemon connects. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -229,14 +231,14 @@ class Board:
         """Greet a daemon and send it all values.
 
         Raises:
-            OSError: it has gone already.
+            OSError: it has already disconnected.
         """
         with self._lock:
             daemon.sendall(b"".join([line_of("hello", HELLO), *(line_of(*pair) for pair in self._values.items())]))
             self._daemon = daemon
 
     def disconnect(self) -> None:
-        """The daemon has gone."""
+        """Note that the daemon has disconnected."""
         with self._lock:
             self._daemon = None
 
@@ -248,20 +250,20 @@ class Board:
                 self._tell(name, value)
 
     def happened(self, name: str, value: object) -> None:
-        """Send what has happened; a daemon that connects later looks for itself."""
+        """Send a message once; it isn't kept for a daemon that connects later."""
         with self._lock:
             self._tell(name, value)
 
     def _tell(self, name: str, value: object) -> None:
         if self._daemon is not None:
-            with suppress(OSError):  # the reading thread notices that it has gone
+            with suppress(OSError):  # the reading thread notices that it has disconnected
                 self._daemon.sendall(line_of(name, value))
 
 
 def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
-    """KubeVirt's host devices, as ``spec.configuration`` has them; None without KubeVirt.
+    """The part of KubeVirt's ``spec.configuration`` about host devices; None without KubeVirt.
 
-    A cluster has one KubeVirt. Of several the first by namespace and name counts.
+    A cluster has one KubeVirt resource. If there are several, the first by namespace and name is used.
     """
     ordered = sorted(objects, key=lambda item: _name(item))
     if not ordered:
@@ -275,12 +277,12 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
 
 
 def node_labels(objects: Iterable[Json]) -> dict[str, str]:
-    """The labels of the one node that was asked for."""
+    """The labels of the node."""
     return {key: str(value) for item in objects for key, value in part(item, "metadata", "labels").items()}
 
 
 def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
-    """UID to ``namespace/name`` of pods that may hold devices; those that have ended don't any more."""
+    """From UID to ``namespace/name``, of the pods that haven't ended and so may hold devices."""
     return {
         uid: "/".join(_name(item))
         for uid, item in objects.items()

@@ -1,8 +1,8 @@
-"""What is to be written so that the ResourceSlices of a node are those that its driver wants.
+"""Compares the existing ResourceSlices of a node with the wanted ones, and decides which to write.
 
-Readers of a pool take its highest generation, and only when they have all its slices. So whatever changes raises the
-generation in every slice; a slice that is merely missing is made again as it was (D12). What the server has added or
-spelled in its own way is no change: when a taint began, an amount of 1024Mi that it writes as 1Gi.
+Readers of a pool use its highest generation, and only once they have all of its slices. So any change increments the
+generation of every slice; a slice that is merely missing is created again as it was (D12). Additions and conversions by
+the server are no change: the time when a taint was added, or a quantity 1024Mi that it writes as 1Gi.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from launcherkit.model.quantity import amount_of
 from launcherkit_plugin.cluster.api import Json, part
 
 _AMOUNTS = {"capacity", "counters"}
-"""Fields of names to ``{"value": "80Gi"}``."""
+"""Fields that map names to quantities: ``{"value": "80Gi"}``."""
 
 
 class SlicePool(NamedTuple):
-    """The pool of a node has the node's name."""
+    """The pool of a driver on a node; its name is the node's."""
 
     driver: str
     node: str
@@ -31,24 +31,24 @@ class SliceChange(NamedTuple):
 
 
 class SliceChanges(NamedTuple):
-    """What is to be written, in this order."""
+    """The changes to make, in this order."""
 
     changes: tuple[SliceChange, ...]
     generation: int
     foreign: bool
-    """Whether there are slices that differ from what is wanted, and not just too few."""
+    """Whether existing slices differ from the wanted ones; False if some are merely missing."""
 
 
 def slice_changes(pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json]) -> SliceChanges:
-    """Compare what is wanted with what is there.
+    """Compare the wanted slices with the existing ones.
 
     Args:
-        pool: whose slices they are.
-        specs: the ``spec`` of each wanted slice without ``driver``, ``nodeName`` and ``pool``.
-        there: the driver's ResourceSlices of that node.
+        pool: of the slices.
+        specs: the ``spec`` of each wanted slice, without ``driver``, ``nodeName`` and ``pool``.
+        there: the existing ResourceSlices of the driver on the node.
 
     Raises:
-        ApiProblem: the server sent something else than ResourceSlices.
+        ApiProblem: the server sent something other than ResourceSlices.
     """
     found = sorted(there, key=_name)
     by_index: dict[int, Json] = {}
@@ -80,7 +80,7 @@ def _complete(pool: SlicePool, spec: Mapping[str, Any], generation: int, count: 
 
 
 def _made(pool: SlicePool, index: int, spec: Json) -> Json:
-    """A new slice; its place in the pool is what its name begins with."""
+    """A new slice. Its name begins with its index in the pool."""
     metadata = {"generateName": f"{index:x}-{pool.driver}-{pool.node}-"}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
@@ -90,7 +90,7 @@ def _name(item: Json) -> str:
 
 
 def _index(item: Json) -> int:
-    """The place of a slice in its pool; -1 for one that has none. The server may cut the end of a name, not this."""
+    """The index of a slice in its pool, -1 if it has none. Its name begins with it: the server may truncate the end."""
     head = re.match(r"([0-9a-f]{1,8})-", _name(item))
     return int(head[1], 16) if head else -1
 
@@ -101,7 +101,7 @@ def _generation(item: Json) -> int:
 
 
 def _plain(value: Any, field: str = "") -> Any:
-    """What is compared."""
+    """A value in a form that can be compared: without the server's additions, and with quantities as numbers."""
     if isinstance(value, Mapping):
         plain = {key: _plain(item, key) for key, item in value.items() if key != "timeAdded"}
         if field in _AMOUNTS:
@@ -111,13 +111,13 @@ def _plain(value: Any, field: str = "") -> Any:
 
 
 def _amount(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With its quantity as a number; what is none stays."""
+    """The entry with its quantity as a number; unchanged if it isn't a quantity."""
     number = amount_of(entry.get("value"))
     return entry if number is None else {**entry, "value": number}
 
 
 def _taints(found: Iterable[Json]) -> dict[tuple[object, ...], str]:
-    """When the taints that are there began."""
+    """When the existing taints were added."""
     return {
         _taint(device, taint): taint["timeAdded"]
         for item in found
@@ -132,7 +132,7 @@ def _taint(device: Mapping[str, Any], taint: Mapping[str, Any]) -> tuple[object,
 
 
 def _since(spec: Json, begun: Mapping[tuple[object, ...], str]) -> Json:
-    """The slice with the beginnings of the taints that go on."""
+    """The spec with the times when its continuing taints were added."""
     if not begun or not spec.get("devices"):
         return spec
 

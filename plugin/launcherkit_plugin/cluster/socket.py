@@ -1,7 +1,7 @@
-"""The daemon's side of the cluster: a socket that the cluster's process connects to; Events down, settings up.
+"""The daemon's side of the connection to the cluster container: a socket to which the container connects.
 
-Whoever can open the socket decides what KubeVirt's configuration is. So only its user and group can: in a
-pod the group is the pod's ``fsGroup``, and the folder one that only the two containers mount.
+Whoever can open the socket decides what KubeVirt's configuration is. So only its user and group can open it: in a pod,
+the group is the pod's ``fsGroup``, and only the two containers mount the folder.
 """
 
 from __future__ import annotations
@@ -31,26 +31,25 @@ from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
 ClusterSettings: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, str]]
-"""KubeVirt's settings, empty without KubeVirt and None as long as they are not known; and the node's labels."""
+"""KubeVirt's settings, empty without KubeVirt and None while they are unknown; and the node's labels."""
 
 HELLO_SECONDS = 10.0
 _MESSAGE_CHARACTERS = 1024
-"""What events.k8s.io allows."""
+"""The longest message that events.k8s.io allows."""
 
 
 class ClusterSocket:
-    """A `launcherkit_plugin.telemetry.reporter.Recorder`, and what the cluster's process sends.
+    """Sends messages to the cluster container, and keeps what it sends. Also a
+    `launcherkit_plugin.telemetry.reporter.Recorder`.
 
-    Of several such processes the one that connected last counts.
-
-    Where nothing listens Events are dropped, and nothing is ever known.
+    If several containers connect, the last one is used. Unless it listens, Events are dropped, and nothing is known.
     """
 
     def __init__(self, log: Log, wakeups: WakeupQueue) -> None:
         self._log = log
         self._wakeups = wakeups
         self.listens = False
-        """Whether a process that talks to a cluster may connect."""
+        """Whether a cluster container can connect."""
         self._wanted: list[str] = []
         self._down = Outbox()
         self._some = asyncio.Event()
@@ -58,15 +57,15 @@ class ClusterSocket:
         self._known = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        # The process may still have an answer for an earlier daemon, whose numbers must not be those of this one.
+        # Random: the container may still have an answer for an earlier daemon, whose numbers must differ from ours.
         self._requests = int.from_bytes(os.urandom(6))
 
     @asynccontextmanager
     async def listening(self, path: str) -> AsyncIterator[None]:
-        """Listen while the block runs.
+        """Listen until the block ends.
 
         Raises:
-            ClusterSocketNotMade: another process answers there, or no socket can be made.
+            ClusterSocketNotMade: another process answers there, or the socket can't be created.
         """
         with socket_at(path, lambda path: _not_made(path, "another process answers there"), _not_made) as (made, _):
             server = await asyncio.start_unix_server(self._attend, sock=made, limit=LINE_BYTES)
@@ -79,34 +78,35 @@ class ClusterSocket:
                     self._writer.transport.abort()
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
-        """Send an Event on its way; never waits."""
+        """Queue an Event; never waits."""
         if self.listens:
             body = {"type": type, "reason": reason, "message": message[:_MESSAGE_CHARACTERS]}
             self._down.event(body)
             self._some.set()
 
     def publish_slices(self, driver: str, specs: Specs) -> None:
-        """The ResourceSlices that this node is to have of a driver from now on; none takes them away. Never waits.
+        """Set the ResourceSlices of a driver on this node; never waits.
 
         Args:
             driver: its name, such as ``pci.launcherkit.io``.
-            specs: the ``spec`` of each without ``driver``, ``nodeName`` and ``pool``. They must not change afterwards.
+            specs: the ``spec`` of each slice, without ``driver``, ``nodeName`` and ``pool``; if empty, all slices are
+                deleted. The caller must not change them afterwards.
         """
         if self.listens:
             self._down.slices(driver, specs)
             self._some.set()
 
     def publish_record(self, body: Mapping[str, str]) -> None:
-        """What others may read of this node, ``{"record": ...}`` or ``{"problem": ...}``; never waits."""
+        """Publish this node's record, ``{"record": ...}`` or ``{"problem": ...}``; never waits."""
         if self.listens:
             self._down.record(body)
             self._some.set()
 
     async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]:
-        """A ResourceClaim as the API server has it now; also where its process connects only within that time.
+        """A ResourceClaim as the API server has it now. The container may connect while this waits.
 
         Raises:
-            ClaimUnreadable: it is not there, is another one of that name, or there was no answer in that time.
+            ClaimUnreadable: it doesn't exist, another one has its name, or there was no answer within ``seconds``.
         """
         try:
             return await self._ask("get-claim", {"namespace": namespace, "name": name, "uid": uid}, seconds)
@@ -132,10 +132,10 @@ class ClusterSocket:
         return None if said["allowed"] else str(said["why"])
 
     async def _ask(self, name: str, body: Mapping[str, object], seconds: float) -> dict[str, Any]:
-        """What the cluster's process answers.
+        """Ask the cluster container a question and return the answer.
 
         Raises:
-            _NotAnswered: why it doesn't.
+            _NotAnswered: there is no answer; says why.
         """
         if not self.listens:
             raise _NotAnswered("nothing here connects to the cluster")
@@ -154,9 +154,10 @@ class ClusterSocket:
             self._down.answered(number)
 
     def claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Mapping[str, Any]]) -> None:
-        """Send what ``status.devices`` of a claim is to say of this driver's devices; never waits.
+        """Set this driver's devices in ``status.devices`` of a claim; never waits.
 
         Args:
+            namespace, name, uid: of the claim.
             devices: each with ``driver``, ``pool``, ``device``, and ``conditions`` or ``data``.
         """
         if self.listens:
@@ -164,7 +165,7 @@ class ClusterSocket:
             self._some.set()
 
     def want_kubevirt(self) -> None:
-        """KubeVirt's settings and the node's labels are needed from now on."""
+        """Ask for KubeVirt's settings and the node's labels, now and whenever they change."""
         if not self._wanted:
             self._wanted = ["kubevirt"]
             if self._writer is not None:
@@ -172,16 +173,16 @@ class ClusterSocket:
 
     @property
     def facts(self) -> ClusterSettings:
-        """What the cluster's process sent last, also while none is connected."""
+        """What the cluster container sent last, even if it isn't connected any more."""
         if not self._wanted or not self._known.is_set():
             return None, {}
         return self._heard["kubevirt"] or {}, self._heard["labels"]
 
     async def first(self, seconds: float) -> ClusterSettings:
-        """The facts, waited for.
+        """Wait for the facts.
 
         Raises:
-            NoCluster: they did not come in that time, or nothing listens for them.
+            NoCluster: they did not come within ``seconds``, or there is no cluster socket.
         """
         if not self.listens:
             raise nothing_speaks()
@@ -197,7 +198,7 @@ class ClusterSocket:
         return self.facts
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until it ends."""
+        """Serve one connection until it ends."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._writer = writer
@@ -245,7 +246,7 @@ class ClusterSocket:
             case "labels":
                 self._heard["labels"] = labels(message)
             case _:
-                return  # of a later version
+                return  # a message of a later version
         if {"kubevirt", "labels"} <= self._heard.keys():
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
@@ -262,11 +263,11 @@ class ClusterSocket:
 
 
 class _NotAnswered(Exception):
-    """Why there is no answer, as the other side says it or by itself."""
+    """There is no answer; the text says why."""
 
 
 def nothing_speaks() -> NoCluster:
-    """The error where the configuration needs the cluster, and no socket for its process was configured."""
+    """The error if the configuration needs the cluster, but there is no cluster socket."""
     return NoCluster(
         "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",
         "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "

@@ -1,7 +1,7 @@
-"""Tokens that browsers show to the page of the node: are they good, and may their owners get it.
+"""Reviews tokens that browsers send to the page of the node: whether they are valid, and whether their owners may see
+the page (TokenReview and SubjectAccessReview).
 
-TokenReview and SubjectAccessReview. A token has to be made for the page: one that is meant for the API server would be
-given to a server without TLS.
+A token must have the page's audience: one for the API server must not be sent to a server without TLS.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from launcherkit_plugin.cluster.questions import Questions
 TOKENREVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESSREVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 AUDIENCE = "page.launcherkit.io"
-"""What a token has to be for: ``kubectl create token NAME --audience page.launcherkit.io``."""
+"""The audience that a token must have: ``kubectl create token NAME --audience page.launcherkit.io``."""
 PAGE_URL = "/launcherkit-plugin/page"
-"""The ``nonResourceURL`` that a role gives the right to get. The API server itself has nothing there."""
+"""The ``nonResourceURL`` that the owner must have the right to get. The API server itself serves nothing there."""
 TOKENS_AT_ONCE = 2
 
 
@@ -22,7 +22,7 @@ def ask_for_review(value: object, server: Api, questions: Questions) -> None:
     """Begin to review the token in a message ``review-token``.
 
     Raises:
-        ValueError: it has none. What it has isn't said: it may be a token.
+        ValueError: the message is invalid. The error doesn't quote it: it may contain a token.
     """
     match value:
         case {"id": int(number), "token": str(token)}:
@@ -32,16 +32,16 @@ def ask_for_review(value: object, server: Api, questions: Questions) -> None:
 
 
 def review_of(server: Api, token: str) -> Json:
-    """What a message ``token`` says of one; raises as `refusal_of`."""
+    """The review of a token, as in a message ``token``; raises the same as `refusal_of`."""
     why = refusal_of(server, token)
     return {"allowed": not why, "why": why}
 
 
 def refusal_of(server: Api, token: str) -> str:
-    """Why a token doesn't get the page; empty where it does.
+    """Why a token doesn't permit to see the page; empty if it does.
 
     Raises:
-        ApiProblem: the server can't say: it doesn't answer, or this process may not ask.
+        ApiProblem: the server doesn't answer, or refuses the review.
     """
     review = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -49,7 +49,7 @@ def refusal_of(server: Api, token: str) -> str:
         "spec": {"token": token, "audiences": [AUDIENCE]},
     }
     found = part(server.post(TOKENREVIEWS_PATH, review), "status")
-    # An authenticator that knows no audiences says none: its tokens are for the API server.
+    # An authenticator that doesn't support audiences returns none: its tokens are for the API server.
     if found.get("authenticated") is not True or AUDIENCE not in (found.get("audiences") or ()):
         return f"the token is not good, has expired, or is not for the audience {AUDIENCE}"
     user = part(found, "user")

@@ -1,1 +1,1 @@
-"""The page of this node: what it has, who holds it, what is wrong with it; live, and read only."""
+"""The page of this node: its devices, who holds them, and what is wrong with them; live and read-only."""

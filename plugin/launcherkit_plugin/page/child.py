@@ -1,4 +1,4 @@
-"""The process that draws the page: it reads the host anew, answers, and ends."""
+"""The short-lived process that draws the page; it reads the host itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcherkit_plugin.page.view import load_view
 
 
 def drawn(question: bytes) -> bytes:
-    """The answer to a view: a line of how many seconds of a CPU it took, one of the policy, and the page."""
+    """The answer to a view: a line with the seconds of CPU time, one with the Content-Security-Policy, and the page."""
     view = load_view(question)
     policy, text = draw_page(view, _topology(view.host) if view.host else None)
     return f"{process_time()}\n{policy}\n{text}".encode("utf-8", "backslashreplace")
@@ -25,7 +25,7 @@ def _topology(root: str) -> HostTopology | None:
     try:
         host = node_host(root)
         return topology_of(host.scan()._replace(recorded=host.recorded), PATHS, every=False)
-    except LauncherkitError:  # what the daemon knows is there all the same
+    except LauncherkitError:  # the page still shows what the daemon knows
         return None
 
 

@@ -1,7 +1,7 @@
-"""Draws the page: resources, what is Unhealthy and what to do, who holds what, the tree of ``launcherkit topology``,
-the last changes.
+"""Draws the page: resources, Unhealthy devices with advice, holders, the tree of ``launcherkit topology``, and the last
+changes.
 
-Whatever the node has, the page has a bound.
+The size of the page is limited, whatever the node has.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from launcherkit_plugin.telemetry.reporter import USUAL
 
 
 class Advice(NamedTuple):
-    """For people who look after the node."""
+    """Advice for the node's operators."""
 
     text: str
     code: str = ""
-    """Of the error whose page says more."""
+    """The code of the error whose page says more."""
 
 
 ADVICE: Mapping[Reason, Advice] = {
@@ -50,13 +50,13 @@ ADVICE: Mapping[Reason, Advice] = {
     "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
     "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
 }
-"""Every reason has some."""
+"""The advice for each reason."""
 
 
 MOST_UNHEALTHY, MOST_BUSY, MOST_HELD = 100, 200, 300
-"""So many rows are drawn of a kind."""
+"""The most rows of each kind."""
 PAGE_BYTES = 290_000
-"""Of the page; a tree for which that leaves no room is left to the command that draws it."""
+"""The most bytes of the page. If there is no room for the tree, the page names the command that draws it."""
 POLICY = (
     "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -67,8 +67,8 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
     """Content-Security-Policy and HTML of the page.
 
     Args:
-        view: what the daemon says.
-        topology: of the host; None where it can't be read.
+        view: what the daemon knows.
+        topology: of the host; None if it can't be read.
     """
     title = f"{visible(view.node)}: devices for guests"
     style = PAPER + STYLE
@@ -156,7 +156,7 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Text with what stands between backticks as code."""
+    """HTML of a text, with ``code`` elements for parts between backticks."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if odd % 2 else part for odd, part in enumerate(parts))
 
@@ -200,7 +200,7 @@ def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[
 
 
 def _with_holders(topology: HostTopology, held: Iterable[PageHolder]) -> HostTopology:
-    """IDs are addresses and UUIDs already."""
+    """The topology with the holders of devices; device IDs are addresses or UUIDs, as the topology needs them."""
     them = (
         HeldDevice(each.device, each.resource, _pod(each), each.container, each.claim, vm_of(each.pod)) for each in held
     )

@@ -1,4 +1,4 @@
-"""Who may see the page: on loopback whoever is there; elsewhere who has a token that the cluster finds good."""
+"""Who may see the page: on loopback, everybody on the host; elsewhere, clients whose token the cluster accepts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from launcherkit_plugin.model.errors import TokenNotReviewed
 from launcherkit_plugin.telemetry.http import Response
 
 REVIEW_SECONDS = 5.0
-"""For the cluster's answer."""
+"""How long to wait for the cluster's review."""
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
-"""For how long an answer holds."""
+"""How long a positive and a negative review are remembered."""
 MOST_TOKENS = 256
-"""Whose answers are remembered."""
+"""The most tokens whose reviews are remembered."""
 MOST_REVIEWS = 4
-"""At once: who sends many tokens must not keep the API server busy."""
+"""The most reviews at once: clients that send many tokens must not load the API server."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _CHALLENGES = (("WWW-Authenticate", "Bearer"), ("WWW-Authenticate", 'Basic realm="a token as the password"'))
 
 
 async def loopback_gate(headers: Mapping[str, str]) -> Response | None:
-    """Whoever speaks to this host by a name that is always its own: a name in the DNS may be made to lead here, and a
-    page of that name would read what only this host is to see.
+    """Admit requests with a loopback name in Host. Any other name could be a DNS rebinding attack, by which a foreign
+    web page would read this one.
     """
     host = headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -33,19 +33,19 @@ async def loopback_gate(headers: Mapping[str, str]) -> Response | None:
 
 
 class Reviews(Protocol):
-    """What asks the cluster."""
+    """Has tokens reviewed by the cluster."""
 
     async def review_token(self, token: str, seconds: float) -> str | None:
-        """Why a token doesn't get the page; None where it is good and may.
+        """Why a token doesn't permit to see the page; None if it does.
 
         Raises:
-            TokenNotReviewed: nobody has answered in that time.
+            TokenNotReviewed: there was no answer within ``seconds``.
         """
         ...
 
 
 class TokenGate:
-    """Whoever sends a good token, as ``Bearer`` or as the password of ``Basic``, for which a browser asks by itself.
+    """Admits requests with a valid token, as ``Bearer`` or as the password of ``Basic``, for which browsers prompt.
 
     Args:
         reviews: asks the cluster.
@@ -56,7 +56,7 @@ class TokenGate:
         self._reviews = reviews
         self._clock = clock
         self._known: dict[bytes, tuple[Response | None, float]] = {}
-        """By the hash of a token: its refusal, or None, and until when that holds."""
+        """By the hash of a token: its refusal or None, and until when this is valid."""
         self._asking = 0
 
     async def __call__(self, headers: Mapping[str, str]) -> Response | None:
@@ -70,8 +70,8 @@ class TokenGate:
             return Response("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
 
     async def _refusal(self, token: str) -> Response | None:
-        """The answer to a token that doesn't get the page; None where it does."""
-        import hashlib  # not above: it brings OpenSSL into a daemon that may see no token
+        """The response that refuses a token; None if it permits to see the page."""
+        import hashlib  # not above: it loads OpenSSL, and the daemon may never see a token
 
         key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         known = self._known.get(key)
@@ -93,7 +93,7 @@ class TokenGate:
 
 
 def token_in(authorization: str) -> str:
-    """The token in a header ``Authorization``; empty where there is none."""
+    """The token in a header ``Authorization``; empty if there is none."""
     scheme, _, given = authorization.partition(" ")
     given = given.strip()
     if scheme.lower() == "basic":
@@ -101,7 +101,7 @@ def token_in(authorization: str) -> str:
 
         try:
             given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except ValueError:  # no base64, no UTF-8
+        except ValueError:  # invalid base64 or UTF-8
             return ""
     elif scheme.lower() != "bearer":
         return ""

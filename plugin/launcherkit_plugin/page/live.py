@@ -1,7 +1,7 @@
-"""The daemon's side of the page: what it says now, a process that draws it, and word to browsers when it changes.
+"""The daemon's side of the page: collects its contents, has it drawn, and notifies browsers of changes.
 
-The page is drawn when somebody asks for it, by a process of its own: what draws takes as much memory as a third of the
-daemon. It is kept while somebody looks.
+The page is drawn on request, in a separate process: the code that draws would take a third of the daemon's memory. The
+drawing is kept while somebody requests it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from launcherkit_plugin.telemetry.http import Page, Response
 
 COMMAND = command_of("launcherkit_plugin.page.child")
 PATIENCE = 5.0
-"""Seconds for a drawing with the tree; 4096 functions take one. Then the tree is left out: sysfs may hang."""
+"""How many seconds a drawing may take; 4096 functions take one. After that the tree is left out: sysfs may hang."""
 SETTLE_SECONDS = 0.1
-"""From a change to word of it: one seldom comes alone."""
+"""The pause between a change and its notification: changes often come together."""
 HEARTBEAT_SECONDS = 15.0
 STREAM_SECONDS = 300.0
-"""After which a browser has to ask again, and to show again that it may."""
+"""After this time a browser has to connect, and to be admitted, again."""
 KEEP_SECONDS = 60.0
-"""For how long a drawing that nobody asks for is kept."""
+"""How long a drawing is kept without requests."""
 MOST_OF_A_CPU = 0.5
-"""That drawings take, however many changes there are: after each it is waited, not for what it has waited itself."""
+"""The largest share of a CPU that drawings take, however many changes there are: there is a pause after each."""
 
 _HEADERS = (
     ("Cache-Control", "no-store"),
@@ -54,7 +54,7 @@ class _Drawing(NamedTuple):
     """Content-Security-Policy."""
     text: bytes
     seconds: float
-    """Of a CPU, that it has taken."""
+    """The CPU time that it took."""
 
 
 class NodePage:
@@ -65,7 +65,7 @@ class NodePage:
         root: of the host's file system.
         recent: the last changes.
         clock: seconds since the epoch.
-        command: the process that draws.
+        command: the command line of the process that draws.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class NodePage:
         self._since: dict[tuple[str, str], float] = {}
         self._daemon = os.urandom(4).hex()
         self._state = Watched(0)
-        """A number for each state of what it says."""
+        """A number that increases with each change of the contents."""
         self._state.open()
         self._drawing: asyncio.Task[_Drawing] | None = None
         self._drawn: _Drawing | None = None
         self._rested = 0.0
         self._hanging: Process | None = None
-        """A process that has not returned from sysfs."""
+        """A process that hangs in sysfs."""
         self._forgetting: asyncio.TimerHandle | None = None
         recent.told = lambda: self._loop.call_soon_threadsafe(self._change)
 
     def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
-        """Take what the daemon's last look has found."""
+        """Set the facts, resources and usage of the loop's last turn."""
         now, before = self._clock(), self._since
         unhealthy = ((each.name, key) for each in resources for key in each.devices if not each.devices[key].healthy)
         self._since = {device: before.get(device, now) for device in unhealthy}
@@ -110,14 +110,14 @@ class NodePage:
 
     @property
     def version(self) -> str:
-        """Of what it says now."""
+        """The version of the present contents; unique across daemons."""
         return f"{self._daemon}-{self._state.now}"
 
     def _change(self) -> None:
         self._state.set(self._state.now + 1)
 
     def view(self, *, tree: bool = True) -> NodeView:
-        """What it says now."""
+        """The present contents."""
         return NodeView(
             node=self._node,
             version=self.version,
@@ -131,7 +131,7 @@ class NodePage:
         )
 
     def pages(self, gate: Gate) -> dict[str, Page]:
-        """The page, and the stream by which it learns of changes."""
+        """The page, and its stream of changes, by path."""
 
         async def page(headers: Mapping[str, str]) -> Response:
             return await gate(headers) or await self._page()
@@ -158,7 +158,7 @@ class NodePage:
         self._drawn = None
 
     async def _newest(self) -> _Drawing:
-        """A drawing of what is so now, or was so when it was begun: one at a time, whoever asks."""
+        """The newest drawing. Drawings are made one at a time; all who wait get the same one."""
         if self._drawn is not None and self._drawn.version == self.version:
             return self._drawn
         if self._drawing is None:
@@ -168,7 +168,7 @@ class NodePage:
 
     def _ended(self, drawing: asyncio.Task[_Drawing]) -> None:
         self._drawing = None
-        drawing.cancelled() or drawing.exception()  # whoever has asked knows
+        drawing.cancelled() or drawing.exception()  # marks it as retrieved: those who waited got it
 
     async def _draw(self) -> _Drawing:
         await asyncio.sleep(self._rested - self._loop.time())
@@ -179,7 +179,7 @@ class NodePage:
             )
         except NoAnswer as problem:
             self._hanging = problem.hanging
-            lost = self._loop.time() - began  # nobody says how much of it was computing
+            lost = self._loop.time() - began  # its CPU time is unknown
             drawn = await self._drawn_by_process(self.view(tree=False))
         self._rested = self._loop.time() + (1 / MOST_OF_A_CPU - 1) * (lost + drawn.seconds)
         self._drawn = drawn
@@ -190,7 +190,7 @@ class NodePage:
         return _Drawing(view.version, policy.decode("ascii"), text, float(seconds))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events: each has the version of what the page would say now."""
+        """Server-sent events, each with the version of the contents at that time."""
         yield b"retry: 1000\n\n"
         ends, said = self._loop.time() + STREAM_SECONDS, ""
         while self._loop.time() < ends:

@@ -1,4 +1,4 @@
-"""How the page looks, and the little that it does by itself: it renews what it says when that has changed."""
+"""The style sheet of the page, and its script, which replaces the contents when they have changed."""
 
 from launcherkit.render.page import TREE_STYLE
 

@@ -1,4 +1,4 @@
-"""What the page of a node says beside what is on the host: the values that go to the process that draws it."""
+"""The contents of the page except the host's tree: the values that are passed to the process that draws it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class NodeChange(NamedTuple):
     """Seconds since the epoch."""
     type: EventType
     reason: str
-    """As Kubernetes writes them, in CamelCase."""
+    """In CamelCase, as in Kubernetes."""
     text: str
 
 
 class UnhealthyDevice(NamedTuple):
-    """A device that can't be had."""
+    """A device that isn't available."""
 
     resource: str
     device: str
@@ -32,44 +32,44 @@ class UnhealthyDevice(NamedTuple):
     """A `launcherkit_plugin.model.device.Reason`."""
     text: str
     since: float
-    """Seconds since the epoch; of a daemon that has started later, its start."""
+    """Seconds since the epoch; not before the daemon's start."""
 
 
 class PageHolder(NamedTuple):
-    """Who has a device."""
+    """The holder of a device."""
 
     resource: str
     device: str
     pod: str
-    """As `Holder` has it."""
+    """See `Holder.pod`."""
     container: str
     claim: str
     """``namespace/name``; empty for a pod."""
 
 
 class NodeView(NamedTuple):
-    """All of it."""
+    """All contents."""
 
     node: str
     """The node's name."""
     version: str
-    """Differs from that of every other state of every other daemon."""
+    """Unique for each state of each daemon."""
     made: float
-    """When, in seconds since the epoch."""
+    """Seconds since the epoch."""
     host: str
-    """The root of what is to be drawn as a tree; empty where it can't be read."""
+    """The root of the host's file system, to draw the tree; empty: no tree is drawn."""
     counts: Mapping[str, int]
-    """Resources by name, and how many devices each has."""
+    """How many devices each resource has, by name."""
     unhealthy: tuple[UnhealthyDevice, ...]
     source: UsageSource
-    """Who says who has what."""
+    """The source of ``held``."""
     held: tuple[PageHolder, ...]
     changes: tuple[NodeChange, ...]
     """The newest first."""
 
 
 def holders_of(usage: Usage) -> tuple[PageHolder, ...]:
-    """Who has what, by resource and device."""
+    """The holders of devices, sorted by resource and device."""
     return tuple(
         _holder(name, device, usage.held[name][device])
         for name in sorted(usage.held)
@@ -82,11 +82,11 @@ def _holder(resource: str, device: str, holder: Holder) -> PageHolder:
 
 
 def unhealthy_of(resources: Sequence[Resource], since: Mapping[tuple[str, str], float]) -> tuple[UnhealthyDevice, ...]:
-    """What can't be had, by resource and device.
+    """The devices that aren't available, sorted by resource and device.
 
     Args:
-        resources: what is advertised.
-        since: when each of them became so, by resource and ID.
+        resources: all that are advertised.
+        since: when each such device became Unhealthy, by resource and ID.
     """
     return tuple(
         UnhealthyDevice(resource.name, key, device.problem.reason, device.problem.text, since[resource.name, key])
@@ -97,15 +97,15 @@ def unhealthy_of(resources: Sequence[Resource], since: Mapping[tuple[str, str], 
 
 
 def dump_view(view: NodeView) -> bytes:
-    """The JSON of a view: named tuples are lists."""
+    """A view as JSON, with named tuples as lists."""
     return json.dumps(view).encode()
 
 
 def load_view(text: bytes) -> NodeView:
-    """The view whose JSON this is.
+    """The view in JSON from `dump_view`.
 
     Raises:
-        LookupError, TypeError, ValueError: it is none.
+        LookupError, TypeError, ValueError: it isn't a view.
     """
     found: list[Any] = json.loads(text)
     node, version, made, host, counts, unhealthy, source, held, changes = found
@@ -127,10 +127,10 @@ _CHARACTERS = 1024
 
 
 class RecentChanges:
-    """Remembers the last few changes, and passes all of them on.
+    """A `Recorder` that remembers the last few Events, and passes all of them on.
 
     Args:
-        further: who else is told.
+        further: receives each Event.
         clock: seconds since the epoch.
     """
 
@@ -139,7 +139,7 @@ class RecentChanges:
         self._clock = clock
         self._kept: deque[NodeChange] = deque(maxlen=_MOST)
         self.told: Callable[[], object] = lambda: None
-        """Called after each; from any thread."""
+        """Called after each Event, from any thread."""
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
         """See `Recorder.event`."""
@@ -148,5 +148,5 @@ class RecentChanges:
         self.told()
 
     def newest_first(self) -> tuple[NodeChange, ...]:
-        """Those that are remembered."""
+        """The remembered changes, the newest first."""
         return tuple(self._kept)

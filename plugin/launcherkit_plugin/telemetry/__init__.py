@@ -1,1 +1,1 @@
-"""What is reported to people and to monitoring: log, metrics, probes, Events, labels."""
+"""Reports to people and monitoring: log, metrics, probes, Events, node labels."""

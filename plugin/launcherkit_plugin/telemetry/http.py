@@ -1,8 +1,8 @@
-"""A small HTTP server, in the daemon's own loop: where that hangs, probes fail.
+"""A small HTTP server in the daemon's own event loop: if the loop hangs, probes fail.
 
-HTTP as far as a scraper, a probe and a browser need it: one GET a connection. Whoever reaches the server can send
-anything, so a connection has few bytes and seconds, and of too many the oldest goes. Each server has its own: metrics,
-which pods can reach, keep no probe out.
+It supports what a scraper, a probe and a browser need: one GET request for each connection. Clients aren't trusted, so
+the bytes and seconds of a connection are limited, and if there are too many connections, the oldest is closed. These
+limits are separate for each server, so that pods that flood the metrics' server don't affect probes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcherkit.rpc.unix_socket import socket_at
 from launcherkit_plugin.model.errors import NoMetricsAddress, NoProbeSocket
 
 _SECONDS = 5.0
-"""For the request, for the answer, and for each part of a stream to be taken."""
+"""The time limit for the request, for the response, and for each part of a stream."""
 _REQUEST_BYTES = 16 * 1024
 _CONNECTIONS = 16
 _STREAMS = 16
@@ -34,7 +34,7 @@ class Response(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     """More of them."""
     stream: AsyncGenerator[bytes, None] | None = None
-    """What follows the body, until it ends."""
+    """Follows the body, until it ends."""
 
 
 Page: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Response]]
@@ -42,24 +42,24 @@ Page: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Response]]
 
 
 class Served(NamedTuple):
-    """Where a server is."""
+    """The address of a server."""
 
     where: str
     """``HOST:PORT``."""
     loopback: bool
-    """Whether only this host, or this pod, reaches it."""
+    """Whether only this host, or this pod, can reach it."""
 
 
 @asynccontextmanager
 async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[Served]:
-    """Serve while the block runs; gives where, with the port that was chosen where 0 was asked for.
+    """Serve until the block ends; yields the address, with the port that the kernel chose if it was 0.
 
     Args:
         address: ``HOST:PORT``, ``[::1]:PORT``, or ``:PORT`` for every address.
         pages: by path.
 
     Raises:
-        NoMetricsAddress: it is no address, or can't be bound.
+        NoMetricsAddress: it isn't an address, or can't be bound.
     """
     host, port = parse_address(address)
     connections = _Connections(pages)
@@ -78,10 +78,10 @@ async def serving(address: str, pages: Mapping[str, Page]) -> AsyncIterator[Serv
 
 @asynccontextmanager
 async def serving_at(path: str, pages: Mapping[str, Page]) -> AsyncIterator[None]:
-    """The same on a unix socket, for its user and group alone.
+    """The same on a unix socket, which only its user and group can open.
 
     Raises:
-        NoProbeSocket: it can't be made, or another process answers there.
+        NoProbeSocket: it can't be created, or another process answers there.
     """
     connections = _Connections(pages)
     with socket_at(path, lambda path: _no_socket(path, "another process answers there"), _no_socket) as (made, _):
@@ -100,10 +100,10 @@ def _no_socket(path: str, why: str) -> NoProbeSocket:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host, empty for every address, and port.
+    """The host, empty for every address, and the port.
 
     Raises:
-        NoMetricsAddress: it is not of the form that `serving` takes.
+        NoMetricsAddress: it doesn't have the form that `serving` describes.
     """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -144,7 +144,7 @@ async def answer(request: bytes, pages: Mapping[str, Page]) -> Response:
 
 
 class _Connections:
-    """Open connections, the oldest first; those that stay open as streams keep none of the others out."""
+    """Open connections, the oldest first. Streams are counted separately, so they don't crowd out other requests."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -155,8 +155,8 @@ class _Connections:
         """One request, one answer, the end."""
         _join(self._open, writer, _CONNECTIONS)
         try:
-            # Whatever goes wrong here is the client's fault: it left, was too slow, or sent too much.
-            # And asyncio in Python 3.11 complains of a connection whose task was cancelled, as at the end it is.
+            # All of these are the client's fault: it left, was too slow, or sent too much. Except CancelledError: at
+            # the end tasks are cancelled, and asyncio of Python 3.11 would report that as an error.
             with suppress(
                 OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError
             ):
@@ -187,7 +187,7 @@ class _Connections:
 
     @asynccontextmanager
     async def until_closed(self, server: asyncio.Server) -> AsyncIterator[None]:
-        """Afterwards all of them end, and the server."""
+        """Close the server and all connections when the block ends."""
         try:
             yield
         finally:
@@ -218,11 +218,11 @@ def _in_http(given: Response) -> bytes:
 
 
 class Health:
-    """Set by the daemon's loop, read by the probes' pages.
+    """The health of the daemon: set by its loop, and read by the pages for probes.
 
     Args:
         clock: seconds on a monotonic clock.
-        patience: how many seconds a turn of the loop may take; several of its longest pauses.
+        patience: how many seconds a turn of the loop may take: several times its longest pause.
     """
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
@@ -232,15 +232,15 @@ class Health:
         self._waiting = "the host has not been scanned yet"
 
     def turned(self) -> None:
-        """The loop has turned: the daemon is alive."""
+        """Note that the loop has completed a turn, so the daemon is alive."""
         self._last = self._clock()
 
     def waiting(self, for_what: str) -> None:
-        """Why it is not ready; empty when it is: all that is advertised is registered with the kubelet."""
+        """Set why it isn't ready; empty if it is: all advertised resources are registered with the kubelet."""
         self._waiting = for_what
 
     def illness(self) -> str:
-        """Why it should be restarted; empty if it should not."""
+        """Why it should be restarted; empty if it shouldn't."""
         quiet = self._clock() - self._last
         return f"the daemon's loop has not turned for {quiet:.0f} s" if quiet > self._patience else ""
 
@@ -250,7 +250,7 @@ class Health:
 
 
 def probe_pages(health: Health) -> dict[str, Page]:
-    """Whether the daemon is alive and ready."""
+    """The pages that say whether the daemon is alive and ready."""
     return {"/healthz": _probe(health.illness), "/readyz": _probe(health.unreadiness)}
 
 

@@ -1,4 +1,4 @@
-"""`Metrics` as Prometheus has them, and the page that has them: base units, and labels whose values are few and known.
+"""The metrics for Prometheus, and the page that serves them. They have base units, and labels with few values.
 
 docs/reference/plugin-metrics.md lists them.
 """
@@ -25,21 +25,21 @@ from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAc
 
 _TOKEN_BYTES = 4096
 _READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
-"""Media types of Accept that are answered, by one of the two formats of Prometheus."""
+"""The media types in Accept for which there is a response, in one of the two formats of Prometheus."""
 _NOT_ACCEPTABLE = Response("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
 
 
 PREFIX = "launcherkit_plugin"
 
 _ALLOCATE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1, 5)
-"""PCI answers in less than a millisecond; a vGPU is made first, which takes a driver up to seconds."""
+"""For PCI devices an Allocate takes less than a millisecond; creating a vGPU may take seconds."""
 _CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10, 35)
-"""Files are written, the API server is asked; a vGPU is made, or a card bound, first."""
+"""Preparing a claim asks the API server and writes files; it may create a vGPU or bind a card."""
 _SCAN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
 class PrometheusMetrics(Metrics):
-    """`Metrics` in a registry of its own, beside the process's memory, time and files."""
+    """`Metrics` in a registry of its own, with those of the process: memory, CPU time and open files."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -114,7 +114,7 @@ class PrometheusMetrics(Metrics):
 
 
 class _Advertised(Collector):
-    """Counted when asked for, from one value: a resource that has gone leaves no series, and none is half updated."""
+    """Counts devices at each scrape, from one value: no series is left for removed resources, or half updated."""
 
     def __init__(self) -> None:
         self.resources: tuple[Resource, ...] = ()
@@ -135,12 +135,12 @@ class _Advertised(Collector):
 
 
 def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[str, Page]:
-    """The metrics; where there is a token file, only for clients with that token.
+    """The page of the metrics; with a token file, only for clients with that token.
 
-    The file is read for each request: a mounted Secret changes.
+    The file is read at each request: a mounted Secret may change.
 
     Raises:
-        BadMetricsToken: the file has none now.
+        BadMetricsToken: the file has no token now.
     """
     if token_file is not None:
         read_token(token_file)
@@ -159,7 +159,7 @@ def _metrics(accept: str, registry: CollectorRegistry) -> Response:
         return _NOT_ACCEPTABLE
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # an invalid version in the header
         return _NOT_ACCEPTABLE
     return Response("200 OK", encode(registry), content_type)
 
@@ -168,7 +168,7 @@ def read_token(path: str) -> bytes:
     """The token in a file.
 
     Raises:
-        BadMetricsToken: it can't be read, or has none.
+        BadMetricsToken: it can't be read, or has no token.
     """
     try:
         token = read_file(path, _TOKEN_BYTES).strip()
@@ -191,7 +191,7 @@ def _bad_token(path: str, why: str) -> BadMetricsToken:
 def _has_token(authorization: str, path: str) -> bool:
     try:
         token = read_token(path)
-    except BadMetricsToken:  # perhaps it is being replaced: nobody is let in meanwhile
+    except BadMetricsToken:  # it may just be being replaced; nobody is let in meanwhile
         return False
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token)

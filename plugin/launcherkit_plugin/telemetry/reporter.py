@@ -1,7 +1,7 @@
-"""Reports what happened to the log, the metrics and the node's Events; a lasting problem once, until it changes.
+"""Reports to the log, the metrics and the node's Events; a lasting problem once, until it changes.
 
-The log is one line on stderr for each thing that happened, as text or JSON. Not by `logging`: the format is that of the
-commands (`launcherkit.process.edge`), so one setting serves both, and nothing is shared by the whole process.
+The log has one line on stderr for each report, as text or JSON. `logging` isn't used: the format is that of the
+commands (`launcherkit.process.edge`), so one setting serves both, and there is no global state.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from launcherkit_plugin.telemetry.metrics import Metrics
 
 EventType: TypeAlias = Literal["Normal", "Warning"]
 NAMED = 5
-"""So many devices are named in one line."""
+"""The most devices that are named in one line."""
 USUAL: frozenset[Reason] = frozenset({"mate-in-use", "other-use", "other-type", "no-room"})
-"""Reasons that are nobody's fault: something else is in use."""
+"""Reasons that aren't faults: another device is in use."""
 
 
 Level: TypeAlias = Literal["info", "warning", "error"]
 
 
 class Log(Protocol):
-    """Takes a message for people, and fields for programs. The message says all that matters; text has no fields."""
+    """Logs a message for people, with fields for programs. The message alone must suffice: text has no fields."""
 
     def __call__(self, level: Level, text: str, **fields: object) -> None: ...
 
@@ -38,7 +38,7 @@ class Lines:
 
     Args:
         env: the environment of the process.
-        clock: seconds since the epoch, for the field ``time``; text has no time, the container's log adds one.
+        clock: seconds since the epoch, for the field ``time``. Text has no time, because the container's log adds it.
     """
 
     def __init__(self, env: Mapping[str, str], clock: Callable[[], float]) -> None:
@@ -52,23 +52,23 @@ class Lines:
 
 
 def silent(level: Level, text: str, **fields: object) -> None:
-    """The `Log` that says nothing."""
+    """A `Log` that drops everything."""
 
 
 class Recorder(Protocol):
-    """Reports to the cluster what happened on the node. Never waits, raises nothing; what can't be sent is dropped."""
+    """Records Events on the node. Never waits and never raises; Events that can't be sent are dropped."""
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
-        """Record an Event on the Node. ``reason`` is one CamelCase word; ``message`` says it to people."""
+        """Record an Event on the Node. ``reason`` is one CamelCase word; ``message`` is for people."""
 
 
 class Reporter:
-    """The log, the metrics and the node's Events in one; may be called from any thread.
+    """Reports to the log, the metrics and the node's Events. Thread-safe.
 
     Args:
-        log: takes everything.
+        log: receives everything.
         metrics: counts what happens.
-        events: takes what the cluster should know; None where there is no cluster.
+        events: receives Events; None: there is no cluster.
     """
 
     def __init__(self, log: Log = silent, metrics: Metrics | None = None, events: Recorder | None = None) -> None:
@@ -76,24 +76,24 @@ class Reporter:
         self.metrics = Metrics() if metrics is None else metrics
         self._events = events
         self._wrong: dict[Hashable, tuple[str, int]] = {}
-        """What is wrong now, by what it is about, and how many times in a row."""
+        """Current problems: by subject, the text and how many times in a row it was passed."""
 
     def anew(self) -> Reporter:
-        """A reporter to the same log, metrics and Events that has reported nothing yet."""
+        """A new reporter with the same log, metrics and Events, which has reported nothing yet."""
         return Reporter(self.log, self.metrics, self._events)
 
     def happened(self, reason: str, text: str, level: Level = "info", **fields: object) -> None:
-        """Something that people should know of; ``reason`` as Kubernetes writes them, in CamelCase."""
+        """Report something that people should know; ``reason`` is in CamelCase, as in Kubernetes."""
         self.log(level, text, reason=reason, **fields)
         self._event("Normal" if level == "info" else "Warning", reason, text)
 
     def error(self, error: LauncherkitError, **fields: object) -> None:
-        """An error that the daemon lives with, or each of those that it stands for: message, remedy and code."""
+        """Log an error that the daemon survives, with code and remedy; of several errors, each."""
         for leaf in error.leaves():
             self.log("error", f"{leaf.code}: {leaf.message}. {on_one_line(leaf.remedy)}", code=leaf.code, **fields)
 
     def bug(self, bug: Exception, where: str = "", **fields: object) -> None:
-        """An exception that nobody expected."""
+        """Log an unexpected exception."""
         self.log("error", f"internal error{where}: {type(bug).__name__}: {bug}", **fields)
 
     def problem(
@@ -106,14 +106,14 @@ class Reporter:
         after: int = 1,
         **fields: object,
     ) -> bool:
-        """Something is wrong. True where that is reported now: it was not wrong in the same way before.
+        """Report a problem, unless the same one was reported before; returns whether it was reported.
 
         Args:
-            about: what; `well` of the same ends it.
-            error: goes to the log.
-            reason: of the Event; without one there is no Event.
-            text: of the Event, where it isn't the error's message.
-            after: it is reported when it has been the same so many times in a row.
+            about: the subject; the problem lasts until `well` is called with it.
+            error: for the log.
+            reason: of the Event; None: no Event.
+            text: of the Event, if it isn't the error's message.
+            after: report it when it has been the same this many times in a row.
             fields: of the log.
         """
         if not self.is_new(about, error.message, after=after):
@@ -124,19 +124,19 @@ class Reporter:
         return True
 
     def is_new(self, about: Hashable, text: str, *, after: int = 1) -> bool:
-        """Whether it is time to report that something is wrong: see `problem`."""
+        """Whether a problem must be reported now: see `problem`."""
         before, times = self._wrong.get(about, ("", 0))
         times = times + 1 if text == before else 1
         self._wrong[about] = text, times
         return times == after
 
     def once(self, about: Hashable, level: Level, text: str, **fields: object) -> None:
-        """Log what lasts: once as long as it is the same; `well` ends it."""
+        """Log a lasting state, once until it changes or `well` is called."""
         if self.is_new(about, text):
             self.log(level, text, **fields)
 
     def trouble(self, about: Hashable, problem: Exception, where: str, **fields: object) -> None:
-        """What keeps something from being served, once as long as it is the same. A kubelet is waited for."""
+        """Report, once until it changes, why something can't be served. A missing kubelet is only logged as info."""
         if isinstance(problem, NoKubelet):
             self.once(about, "info", f"{where}: waiting: {problem.message}", code=problem.code)
         elif isinstance(problem, LauncherkitError):
@@ -146,11 +146,11 @@ class Reporter:
             self.bug(problem, f" at the sockets of {where}", **fields)
 
     def well(self, about: Hashable) -> None:
-        """Nothing is wrong with it any more."""
+        """Note that the problem of this subject is over."""
         self._wrong.pop(about, None)
 
     def forget(self) -> None:
-        """What was reported is reported again if it goes on: something has changed."""
+        """Forget what was reported, because something has changed: problems that continue are reported again."""
         self._wrong.clear()
 
     def _event(self, type: EventType, reason: str, text: str) -> None:  # noqa: A002
@@ -162,8 +162,8 @@ class Waits:
     """A `launcherkit_plugin.host.guarded.Reports`.
 
     Args:
-        reporter: where waits are reported.
-        ended: called when late work has come back: there is something to look at.
+        reporter: receives the reports.
+        ended: called when late work has ended, to scan again.
     """
 
     def __init__(self, reporter: Reporter, ended: Callable[[], object]) -> None:
@@ -187,19 +187,19 @@ class Change(NamedTuple):
 
     type: EventType
     reason: str
-    """In CamelCase, as Kubernetes writes them."""
+    """In CamelCase, as in Kubernetes."""
     text: str
 
 
 def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[Change]:
-    """Devices that have become Unhealthy or Healthy, appeared or gone, a line for each kind of change of a resource."""
+    """Devices that have become Unhealthy or Healthy, have appeared or are gone: a line for each resource and kind."""
     for name in sorted(before.keys() | after.keys()):
         old = before[name].devices if name in before else {}
         new = after[name].devices if name in after else {}
         gone = sorted(old.keys() - new.keys())
         changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
         ill = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
-        # What was Unhealthy because something else was in use comes back unreported.
+        # A device that was Unhealthy because another was in use becomes Healthy without a report.
         well = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
         if ill:
             texts = [problem.text for key in ill if (problem := new[key].problem) is not None]
@@ -211,7 +211,7 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
 
 
 def _reason(devices: Mapping[str, Device], key: str) -> Reason | None:
-    """Why a device was Unhealthy; None where it was not, or was not there."""
+    """Why a device is Unhealthy; None if it isn't, or doesn't exist."""
     problem = devices[key].problem if key in devices else None
     return problem.reason if problem is not None else None
 

@@ -33,7 +33,7 @@ class TypeCount(NamedTuple):
     what: str
     """The name of the type, or its ID."""
     number: int | None
-    """None: as many as there is room for."""
+    """None: as many as fit."""
 
 
 class Step(NamedTuple):

@@ -1,1 +1,1 @@
-"""A mutating admission webhook, for clusters that have no admission policies in CEL."""
+"""A mutating admission webhook, for clusters without mutating admission policies."""

@@ -1,4 +1,4 @@
-"""What is added to which pods, as people write it; the admission policies in ``deploy/`` are made of the same text."""
+"""Injections: what is added to which pods. The admission policies in ``deploy/`` are generated from the same files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcherkit_plugin.config.fields import Written
 from launcherkit_plugin.model.errors import BadInjections
 
 PARAMETER = re.compile(r"\$\{([A-Za-z]+)\}")
-"""A string that stands for a key of the parameters; it is nothing but that."""
+"""Stands for a parameter. It must be the whole string."""
 _REMEDY = "`launcherkit explain injections` has every key."
 
 
@@ -78,7 +78,7 @@ class Injection(Written):
         return self
 
     def additions(self) -> dict[str, list[dict[str, Any]]]:
-        """Containers and volumes by the field of a pod's spec, those that there are."""
+        """The containers and volumes to add, by the field of a pod's spec; empty fields are left out."""
         fields: dict[str, list[dict[str, Any]]] = self.add.model_dump(by_alias=True)
         return {field: items for field, items in fields.items() if items}
 
@@ -90,7 +90,7 @@ def read_injections(folder: Path) -> dict[str, Injection]:
     """The injections in a folder, one in each ``*.yaml``, by name.
 
     Raises:
-        BadInjections: there is none, one is wrong, or two have one name; several come as `SeveralErrors`.
+        BadInjections, SeveralErrors: there is none, one is wrong, or two have the same name.
         UnreadableFile: one can't be read.
     """
     errors, found = Collector(), dict[str, Injection]()
@@ -115,12 +115,12 @@ def _read(path: Path) -> Injection:
 
 
 def read_parameters(folder: Path) -> ParameterValues | None:
-    """The keys of a ConfigMap that is mounted as a folder; None where there is no such ConfigMap.
+    """The keys of a ConfigMap that is mounted as a folder; None if there is no such ConfigMap.
 
     Raises:
         OSError: a key can't be read.
     """
     if not folder.is_dir():
         return None
-    # Of an optional one that is missing the folder is empty; in one that is there `..data` is the kubelet's.
+    # If an optional ConfigMap is missing, its folder is empty. Names that begin with `..` belong to the kubelet.
     return {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith("..")} or None

@@ -1,5 +1,6 @@
-"""AdmissionReview of ``admission.k8s.io/v1``: what the API server asks, and the answer, with the patch that an
-injection makes of a pod; pure. It is what the policy of the same injection does.
+"""Answers an AdmissionReview of ``admission.k8s.io/v1`` with the patch of an injection. Pure.
+
+The result is the same as that of the admission policy for the same injection.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ PatchStep: TypeAlias = dict[str, Any]
 
 
 class NoParameter(Exception):
-    """A parameter that an injection uses isn't set; the text is its key."""
+    """A parameter that an injection uses isn't set; the message is its key."""
 
 
 def patch(pod: Mapping[str, Any], injection: Injection, parameters: ParameterValues) -> list[PatchStep]:
-    """The steps that add to a pod what it lacks; none where it isn't meant, or has one of the additions already.
+    """The steps that apply an injection to a pod; empty if the pod doesn't match, or has one of the additions already.
 
     Args:
-        pod: as the API server sends it; lists that are missing are empty.
+        pod: as the API server sends it; missing lists count as empty.
         injection: what is added to which pods.
-        parameters: what stands in for ``${KEY}``.
+        parameters: the values for ``${KEY}``.
 
     Raises:
-        NoParameter: one that is needed isn't there.
+        NoParameter: a parameter that is used isn't set.
     """
     spec = pod["spec"]
     if not _is_meant(pod, injection, parameters) or _has_some(spec, injection):
@@ -70,7 +71,7 @@ def _is_meant(pod: Mapping[str, Any], injection: Injection, parameters: Paramete
 
 
 def _has_some(spec: Mapping[str, Any], injection: Injection) -> bool:
-    """Whether it was patched before, or has something of its own by one of the names."""
+    """Whether the pod was patched before, or has a container or volume with one of the names."""
     add = injection.add
     names = {item["name"] for item in (*add.init_containers, *add.containers)}
     there = (*(spec.get("initContainers") or ()), *_containers(spec))
@@ -93,7 +94,7 @@ def _claims(container: Mapping[str, Any]) -> list[object]:
 
 
 def _filled(value: Any, parameters: ParameterValues) -> Any:
-    """A value of an injection, at any depth, with parameters in place."""
+    """A value of an injection with its parameters replaced, at any depth."""
     if isinstance(value, dict):
         return {key: _filled(item, parameters) for key, item in value.items()}
     if isinstance(value, list):
@@ -107,19 +108,19 @@ def _filled(value: Any, parameters: ParameterValues) -> Any:
 
 
 class BadReview(Exception):
-    """What was sent is no review of a pod; the text says what is wrong."""
+    """The request isn't a review of a pod; the message says what is wrong."""
 
 
 def answer(request: bytes, injection: Injection, parameters: ParameterValues | None) -> bytes:
-    """The answer to a review of a pod that is to be made.
+    """The answer to a review of a pod's creation.
 
     Args:
         request: the body of the API server's request.
         injection: the one that the request's path names.
-        parameters: None where their ConfigMap is missing, and nothing is added.
+        parameters: None if their ConfigMap is missing; then nothing is added.
 
     Raises:
-        BadReview: it isn't what an API server sends.
+        BadReview: the request isn't such a review.
     """
     try:
         review = json.loads(request)

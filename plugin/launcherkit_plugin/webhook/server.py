@@ -1,7 +1,7 @@
-"""The webhook's HTTPS server. Only the cluster's API server has reason to connect to it.
+"""The webhook's HTTPS server. Only the cluster's API server has a reason to connect to it.
 
-It is the standard library's: requests are small and come over TLS, and a thread answers each connection. A client that
-sends nothing is disconnected after some seconds, and so is one that sends more than an API server does.
+It is the server of the standard library, with a thread for each connection. Clients that send nothing for some seconds,
+or more than an API server would, are disconnected.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from launcherkit_plugin.webhook.injection import Injection, read_parameters
 from launcherkit_plugin.webhook.review import BadReview, answer
 
 _LARGEST = 8 << 20
-"""Bytes of a request: etcd keeps objects of 1.5 MiB, and a review has at most two of them."""
+"""The most bytes of a request: etcd accepts objects of 1.5 MiB, and a review has at most two of them."""
 _SECONDS = 10.0
-"""For a client to send the next bytes."""
+"""How long a client may take to send the next bytes."""
 
 
 class Certificate:
     """A certificate and its key in files, which are read again when they have changed.
 
     Args:
-        certificate: PEM, the server's own first.
+        certificate: PEM, the server's own certificate first.
         key: PEM.
-        log: called when changed files can't be used.
+        log: called if changed files can't be used.
 
     Raises:
         BadCertificate: they can't be read, or don't belong together.
@@ -47,7 +47,7 @@ class Certificate:
         self._seen = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection: a Secret that is mounted is replaced while the server runs."""
+        """The context for the next connection. A mounted Secret may be replaced while the server runs."""
         with self._lock:
             try:
                 if self._state() != self._seen:
@@ -62,10 +62,10 @@ class Certificate:
     def _load(self) -> tuple[int, int]:
         try:
             state = self._state()
-            # Tried on another context first: a failure would leave this one with half of it.
+            # Try another context first: a failure would leave this one with a certificate but no key.
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._certificate, self._key)
             self._context.load_cert_chain(self._certificate, self._key)
-        except OSError as problem:  # which ssl.SSLError is too
+        except OSError as problem:  # includes ssl.SSLError
             raise BadCertificate(
                 f"{self._certificate}, {self._key}: {problem.strerror or problem}",
                 "Give a certificate and the key that belongs to it, both as PEM.",
@@ -75,17 +75,17 @@ class Certificate:
 
 
 class Answers(NamedTuple):
-    """How requests are answered."""
+    """What is needed to answer requests."""
 
     injections: Mapping[str, Injection]
     parameters: Path
-    """A folder with one for each injection's ConfigMap, by the injection's name."""
+    """A folder that contains a folder for each injection's ConfigMap, named after the injection."""
     log: Log
 
 
 @contextmanager
 def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[int]:
-    """Serve in threads while the block runs; yields the port, which the kernel chose if it was 0.
+    """Serve, in threads, until the block ends; yields the port, which the kernel chooses if it was 0.
 
     Raises:
         NoWebhookPort: the port can't be bound.
@@ -115,7 +115,7 @@ def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[i
 
 
 class _Server(ThreadingHTTPServer):
-    """On every address, including IPv6 if the host has it."""
+    """Listens on every address, including IPv6 if the host has it."""
 
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     request_queue_size = 64
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
 
-    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # as the base class has it
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # overrides
         """Report a bug; a client that left or doesn't speak TLS isn't one."""
         problem = sys.exception()
         if not isinstance(problem, OSError):
@@ -143,20 +143,20 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def setup(self) -> None:
-        # In this connection's own thread, so that a client with a slow handshake blocks no other.
+        # The handshake runs in the connection's own thread, so that a slow client blocks no other.
         self.request.settimeout(_SECONDS)
         self.request = self.context().wrap_socket(self.request, server_side=True)
         super().setup()
 
     def do_GET(self) -> None:
-        """The kubelet's probe."""
+        """Answer the kubelet's probe."""
         if self.path == "/healthz":
             self._send(HTTPStatus.OK, b"ok\n", "text/plain; charset=utf-8")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is /healthz, and a path for each injection")
 
     def do_POST(self) -> None:
-        """A review."""
+        """Answer a review."""
         injection = self.by.injections.get(self.path.partition("?")[0].removeprefix("/"))
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or int(length) > _LARGEST:
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.OK, told, "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # anything else that it sends isn't read
+        self.close_connection = True  # the rest of the request isn't read
         self.by.log("warning", f"refused: {why}", client=self.client_address[0])
         self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
 
@@ -191,4 +191,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "launcherkit"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Answered requests aren't logged."""
+        """Don't log answered requests."""
