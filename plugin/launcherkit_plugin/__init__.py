@@ -1,4 +1,4 @@
-"""The device plugin. It depends on `launcherkit`, never the other way round, and has its version."""
+"""The device plugin. It depends on `launcherkit`, never the other way round, and has the same version."""
 
 from launcherkit import __version__
 

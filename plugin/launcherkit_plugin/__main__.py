@@ -47,7 +47,7 @@ PROGRAM = Program(
 
 
 def main() -> int:
-    """The console script."""
+    """The entry point of the console script."""
     return main_of(PROGRAM)
 
 

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin bind``: functions, with their IOMMU groups, to vfio-pci (K8)."""
+"""``launcherkit-plugin bind``: binds functions, with their IOMMU groups, to vfio-pci (K8)."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def _vfio_driver(name: str) -> str:
-    """A name as VFIO drivers have it (V1)."""
+    """Check that a name is one of a VFIO driver (V1)."""
     if not name.replace("-", "_").endswith("vfio_pci") or not name.replace("-", "_").isidentifier():
         raise argparse.ArgumentTypeError(f"{name!r} is not a VFIO driver")
     return name
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Bind, and print what has become of each member.
+    """Bind, and print the drivers of each member.
 
     Raises:
-        LauncherkitError: something is in the way; of the groups that it concerns nothing is changed.
+        LauncherkitError: a group can't be bound; it is unchanged.
     """
     wiring, binder, addresses = begin(args, env)
     plans = _plans(addresses, wiring, binder, force=args.force)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _plans(addresses: Iterable[PciAddress], wiring: Wiring, binder: Binder, *, force: bool) -> tuple[GroupPlan, ...]:
-    """What is to be done, checked before anything of it is."""
+    """The groups to bind. All of them are checked before the first is changed."""
     addresses = tuple(addresses)
     facts = wiring.host.facts(addresses)
     plans = plan_groups(addresses, facts)

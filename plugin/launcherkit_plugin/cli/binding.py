@@ -1,4 +1,4 @@
-"""What bind, unbind and status share: arguments, what they work with, and what is printed."""
+"""What bind, unbind and status share: arguments, `Wiring` and output."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]
-"""Number, members, and what has changed of them."""
+"""An IOMMU group: its number, its members, and their changes."""
 
 
 _NOBODY = Usage("checkpoint", {})
-"""On a machine that has no kubelet no pod holds anything."""
+"""Usage on a machine without a kubelet: no pod holds anything."""
 
 
 def add_function_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    """Declare what bind and unbind have: functions, how, where, and the form of the output."""
+    """Declare the arguments of bind and unbind."""
     parser.add_argument("addresses", metavar="BDF", nargs="+", help="a PCI function: 0000:e1:00.0")
     group = parser.add_argument_group("how")
     group.add_argument("--dry-run", action="store_true", help="check everything, but change nothing")
@@ -72,19 +72,19 @@ def _seconds(text: str) -> float:
 
 
 def wiring_of(args: argparse.Namespace) -> Wiring:
-    """What the commands work with, by their arguments.
+    """The wiring that the arguments of a command describe.
 
     Raises:
-        NoSysfs: there is no host at that place.
+        NoSysfs: there is no sysfs at the given root.
     """
     host = Host.from_sysfs(args.host)
     return Wiring(host, args.host, Reporter(), Guarded(), Stopped(), proc=proc_of(args), ledger=args.ledger)
 
 
 def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporter | None = None) -> Usage:
-    """Who has what, by the kubelet that the arguments name.
+    """Usage, from the kubelet that the arguments name.
 
-    Why nothing is known is said on stderr, once for each ``reporter``.
+    If it is unknown, the reason is printed to stderr, once for each ``reporter``.
     """
     reporter = reporter or Reporter()
     if args.pod_resources is None and not os.path.lexists(args.kubelet_dir):
@@ -100,7 +100,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
 
 
 def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
-    """The functions that are named.
+    """Parse the addresses of functions; each is returned once.
 
     Raises:
         BadPciAddress, SeveralErrors: some are no addresses.
@@ -121,7 +121,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
 
 
 def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Binder, list[PciAddress]]:
-    """What bind and unbind work with, and the functions that are named.
+    """The wiring and the binder for bind and unbind, and the functions that the arguments name.
 
     Raises:
         LauncherkitError: see `wiring_of`, `read_addresses` and `_prepare`.
@@ -137,10 +137,10 @@ def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Bin
 
 
 def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
-    """See that something may be changed, and bring to an end what an earlier command could not.
+    """Check that sysfs is writable, and complete the changes that earlier commands left incomplete.
 
     Raises:
-        StepFailed: it may not.
+        StepFailed: it isn't writable.
         LauncherkitError: the ledger can't be read.
     """
     if not binder.sysfs.may_write():
@@ -164,7 +164,7 @@ def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
 
 
 def write_changes(groups: Iterable[Group], output: str, env: Mapping[str, str]) -> None:
-    """Print a line a function, or a JSON document."""
+    """Print a line for each function, or a JSON document."""
     if output == "json":
         write_stdout(json.dumps([_document(*group) for group in groups], indent=2).encode() + b"\n")
     else:

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin check-config``: whether a configuration is one."""
+"""``launcherkit-plugin check-config``: checks a configuration file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Read it; what is wrong is raised.
+    """Read the configuration, and print a summary.
 
     Raises:
-        LauncherkitError: as `launcherkit_plugin.config.reading.read_config`.
+        LauncherkitError: see `launcherkit_plugin.config.reading.read_config`.
     """
     from launcherkit_plugin.config.reading import read_config
 

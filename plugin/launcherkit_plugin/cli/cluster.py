@@ -1,4 +1,4 @@
-"""``launcherkit-plugin cluster``: what speaks to the API server."""
+"""``launcherkit-plugin cluster``: talks to the API server for the daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.config import NODE
 
 NAMESPACE = "POD_NAMESPACE"
-"""The variable with the namespace of the pod, the same way: the node's record is there."""
+"""The variable with the pod's namespace, from the downward API; the node's record is written there."""
 
 DESCRIPTION = """\
 Talk to the API server for this node's daemon: post its Events, and pass it KubeVirt's configuration and the node's
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if not args.cluster_socket or not args.node:
         args.usage_error(f"give --cluster-socket SOCKET, and --node NAME or the variable {NODE}")
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))  # nothing is to be finished; the first process of a pod needs one
+        signal.signal(number, lambda *_: os._exit(0))  # there is nothing to finish; PID 1 has no default handlers
 
     from launcherkit_plugin.cluster.api import Api, configured
     from launcherkit_plugin.cluster.claim_requests import CLAIMS_AT_ONCE, ClaimStatusWriter

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin completion``: what a shell needs to complete command lines."""
+"""``launcherkit-plugin completion``: prints a script for shell completion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the script.
 
     Raises:
-        CompletionNotInstalled: what makes it is missing.
+        CompletionNotInstalled: shtab is missing.
     """
     write_stdout(completion_script(args.program, args.shell, env).encode())
     return 0

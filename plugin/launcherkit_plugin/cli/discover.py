@@ -1,4 +1,4 @@
-"""``launcherkit-plugin discover``: what would be advertised, without a kubelet, and what would not and why."""
+"""``launcherkit-plugin discover``: shows what would be advertised, and what would not and why; needs no kubelet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcherkit_plugin.model.device import Device, Resource
 
 _HEAD: tuple[str, ...] = ("RESOURCE", "DEVICE", "NUMA", "GROUPS", "HEALTH", "SIBLINGS", "VARIABLE", "SOCKET", "ABOUT")
 _NARROW = 6
-"""How many of them a table that isn't wide has, before the last."""
+"""How many of these columns a normal table has, in addition to the last; the others are only in a wide one."""
 
 
 OUTPUTS = ("table", "wide", "json", "yaml")
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Look once, and print.
+    """Scan the host once, and print.
 
     Raises:
         LauncherkitError: the configuration is wrong, the host can't be read, or two resources have one name.
@@ -99,7 +99,7 @@ def _slices(config: Config, resources: Iterable[Resource], facts: HostFacts, arg
 
 
 def table(resources: Iterable[Resource], *, wide: bool = False) -> str:
-    """A line a device under a line of headings, columns parted by two blanks or more; what has blanks stands last."""
+    """A table with a line for each device. Columns are two spaces or more apart; only the last may contain spaces."""
     rows = [_HEAD]
     for resource in resources:
         rows += [_row(resource, device) for device in resource.devices.values()]
@@ -128,7 +128,7 @@ def _or_dash(text: str) -> str:
 
 
 def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) -> dict[str, Any]:
-    """The same as JSON; docs/reference/plugin-cli.md has its shape."""
+    """The same as JSON; docs/reference/plugin-cli.md describes it."""
     return {
         "host": name,
         "resources": [

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin kubevirt-config``: what KubeVirt must permit for the devices of nodes, as a patch (K7)."""
+"""``launcherkit-plugin kubevirt-config``: prints what KubeVirt must permit for devices of nodes, as a patch (K7)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Look at each node once, and print.
+    """Scan each node once, and print.
 
     Raises:
         LauncherkitError: the configuration or the KubeVirt resource is wrong, a host can't be read, or two resources

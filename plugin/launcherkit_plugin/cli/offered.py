@@ -1,4 +1,4 @@
-"""What a configuration offers on a host at one look, and what it leaves out and why."""
+"""What a configuration would advertise on a host, and what it leaves out and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    """Declare ``--config`` and ``--auto``; without either it is ``--auto all``."""
+    """Declare ``--config`` and ``--auto``; without either, ``--auto all`` is the default."""
     add_option(parser, env, "--config", "FILE", "the configuration; - reads standard input")
     add_option(
         parser,
@@ -46,10 +46,10 @@ def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
 
 
 def config_of(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
-    """The configuration that the arguments name; notes on it are told.
+    """The configuration that the arguments name; its notes are printed to stderr.
 
     Raises:
-        LauncherkitError: as `launcherkit_plugin.config.reading.read_config`.
+        LauncherkitError: see `launcherkit_plugin.config.reading.read_config`.
     """
     if args.config is None:
         return with_auto(Config(auto=args.auto or "all"))
@@ -63,7 +63,7 @@ def config_of(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
 
 
 def as_text(document: object, output: str) -> str:
-    """A document as JSON, or else as YAML."""
+    """A document as JSON if ``output`` is ``json``, else as YAML."""
     if output == "json":
         return json.dumps(document, indent=2) + "\n"
     import yaml
@@ -78,28 +78,28 @@ class HostOffer(NamedTuple):
 
     facts: HostFacts
     resources: Sequence[Resource]
-    """By name; those that have devices."""
+    """Those that have devices, sorted by name."""
     left: Sequence[LeftOut]
     check: Callable[[], None]
-    """Raises a `LauncherkitError` where two resources have one name."""
+    """Raises a `LauncherkitError` if two resources have one name."""
     host: Host
 
 
 def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -> HostOffer:
-    """Look once.
+    """Scan a host once.
 
     Args:
         config: of the plugin.
-        place: the root above the host's ``sys/`` and ``dev/``, a snapshot, or a recording.
-        env: of the process; it says how messages are written.
-        before: what each begins with.
+        place: the root of the host's ``sys`` and ``dev``, a snapshot, or a recording.
+        env: of the process; it determines the format of messages.
+        before: prefix of messages.
 
     Raises:
         LauncherkitError: the host can't be read.
     """
     host = node_host(place)
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
-    proc = os.path.join(place, "proc")  # a file that says what another machine has, has none
+    proc = os.path.join(place, "proc")  # which doesn't exist for a snapshot or a recording
     setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped(), proc=proc))
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
@@ -112,7 +112,7 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
 
 
 class LeftOut(NamedTuple):
-    """Functions of one model that a rule selects and that no pod would get, all for one reason."""
+    """Functions of one model that a rule selects but no pod would get, all for the same reason."""
 
     model: str
     """``10de:2204``."""
@@ -131,11 +131,11 @@ class LeftOut(NamedTuple):
 def left_out(
     host: HostFacts, match: Callable[[PciFunction], PciRule | None], resources: Iterable[Resource]
 ) -> tuple[LeftOut, ...]:
-    """What rules select and no pod would get.
+    """Functions that rules select but no pod would get.
 
     Args:
         host: a scan.
-        match: the rule that a function falls under, if any.
+        match: returns the rule that applies to a function, if any.
         resources: what would be advertised.
     """
     devices = [device for resource in resources for device in resource.devices.values()]
@@ -152,7 +152,7 @@ def left_out(
 
 
 def _has_vgpus(address: PciAddress, host: HostFacts) -> bool:
-    """A function of an SR-IOV vGPU card (G4)."""
+    """Whether it is a function of an SR-IOV vGPU card (G4)."""
     detail = host.details.get(address)
     family = [address, *(detail.virtfns if detail else ())]
     return any(host.details[member].vgpu is not None for member in family if member in host.details)
@@ -165,7 +165,7 @@ def _why(function: PciFunction, host: HostFacts) -> str:
 
 
 def notes(host: HostFacts, left: Sequence[LeftOut], resources: Sequence[Resource]) -> Iterator[str]:
-    """Why a person may see less than was hoped for, a line each."""
+    """Notes on why there may be fewer devices than expected, or odd names."""
     yield from (str(entry) for entry in left if entry.gpu)
     for resource in resources:
         if _is_numbered(resource, host):

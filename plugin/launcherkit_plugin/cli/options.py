@@ -1,6 +1,6 @@
 """Options that commands share, and the variables that set them: ``LAUNCHERKIT_PLUGIN_KUBELET_DIR``.
 
-Each place where a command looks can be moved, so that everything runs anywhere without root.
+All paths that commands use can be set, so that everything runs anywhere without root.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def variable_of(flag: str) -> str:
 
 
 def text_from(flag: str, env: Mapping[str, str]) -> str | None:
-    """What an option's variable says; an empty one says nothing."""
+    """The value of an option's variable; None if it is empty or not set."""
     return options.text_from(flag, env, PREFIX)
 
 
@@ -45,16 +45,16 @@ def add_option(
     default: object = None,
     **more: Any,
 ) -> None:
-    """Declare an option that its variable can set too.
+    """Declare an option that a variable can set, too.
 
     Args:
-        parser: whose it is.
-        env: of the process; an empty variable is as good as none.
+        parser: gets the option.
+        env: of the process; an empty variable counts as not set.
         flag: ``--kubelet-dir``.
-        metavar: what its value is called; None where there are choices.
-        text: its help; where there is a default that is added.
+        metavar: the name of its value in the help; None if it has choices.
+        text: its help; the default is appended.
         default: its value without flag and variable.
-        more: as of `argparse.ArgumentParser.add_argument`.
+        more: see `argparse.ArgumentParser.add_argument`.
     """
     help_text = f"{text} (default: {default})" if default else text
     value = text_from(flag, env) or default
@@ -62,21 +62,21 @@ def add_option(
 
 
 def add_switch(parser: argparse._ActionsContainer, env: Mapping[str, str], flag: str, text: str) -> None:
-    """Declare an option without a value; its variable says ``yes`` or ``no``.
+    """Declare an option without a value; its variable is ``yes`` or ``no``.
 
     Raises:
-        BadSetting: the variable says something else.
+        BadSetting: the variable has another value.
     """
     parser.add_argument(flag, action="store_true", default=options.switch_from(flag, env, PREFIX), help=text)
 
 
 def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
-    """As launcherkit's, of the variables of both."""
+    """See `launcherkit.process.variables.warn_of_unknown`; knows the variables of both programs."""
     return variables.warn_of_unknown(names, KNOWN, variables.OF_TESTS)
 
 
 def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, ledger: bool = True) -> None:
-    """Declare where the host, the kubelet and, with ``ledger``, the records of what was bound are."""
+    """Declare the options for the paths of the host, the kubelet and, with ``ledger``, the ledger."""
     add = partial(add_option, parser.add_argument_group("places"), env)
     add("--host", "DIR", "root of the file system with the host's sys/, dev/ and proc/", "/")
     add("--proc", "DIR", "the host's proc file system (default: proc below --host)")
@@ -92,10 +92,10 @@ def add_output_argument(parser: argparse.ArgumentParser, env: Mapping[str, str])
 
 
 def proc_of(args: argparse.Namespace) -> str:
-    """The host's proc file system."""
+    """The path of the host's proc file system."""
     return args.proc or os.path.join(args.host, "proc")
 
 
 def pod_resources_of(args: argparse.Namespace) -> str:
-    """The socket of the kubelet's PodResources."""
+    """The path of the kubelet's PodResources socket."""
     return args.pod_resources or os.path.join(args.kubelet_dir, "pod-resources/kubelet.sock")

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin probe``: what the kubelet runs to see whether the daemon lives."""
+"""``launcherkit-plugin probe``: asks the daemon whether it is alive or ready; the kubelet runs it as an exec probe."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     parser.set_defaults(usage_error=parser.error)
 
 
-def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:  # all commands are called alike
-    """Ask.
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Ask the daemon, and print its answer.
 
     Raises:
         NoProbeSocket: nobody answers.

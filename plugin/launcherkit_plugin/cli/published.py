@@ -1,4 +1,4 @@
-"""The nodes of a cluster, by what their device plugins publish: `launcherkit.model.candidate.NodeSource.published`."""
+"""The nodes of a cluster, from their published records: `launcherkit.model.candidate.NodeSource.published`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_FOUND = 404
 
 
 class UnknownNode:
-    """A node of which nobody can tell what it has; the others can be rehearsed all the same."""
+    """A node whose record is missing or can't be read; rehearsals on other nodes still work."""
 
     def __init__(self, name: str, why: LauncherkitError) -> None:
         self._name = name
@@ -26,8 +26,8 @@ class UnknownNode:
     def name(self) -> str:
         return self._name
 
-    def give(self, wanted: Mapping[str, int]) -> Given:  # noqa: ARG002  # it isn't known what it has
-        """Raises why nothing is known."""
+    def give(self, wanted: Mapping[str, int]) -> Given:  # noqa: ARG002  # nothing is known of the node
+        """Always raises the reason why nothing is known."""
         raise self._why
 
 
@@ -37,11 +37,11 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> list[
 
 
 def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCandidate]:
-    """The same, of a server that is known.
+    """The same, from a given server.
 
     Raises:
         NoCluster: it doesn't answer, or refuses.
-        NoNodes: no node has published anything.
+        NoNodes: no node has published a record.
     """
     path = CONFIGMAPS_PATH.format(namespace)
     try:

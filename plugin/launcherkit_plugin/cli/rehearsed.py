@@ -1,4 +1,4 @@
-"""The nodes of `launcherkit rehearse`: `launcherkit.model.candidate.NodeSource`, by the entry point
+"""The nodes for `launcherkit rehearse`: a `launcherkit.model.candidate.NodeSource`, found through the entry point
 ``launcherkit.nodes``."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Seque
 
 
 _ENDINGS = (".json", ".umockdev")
-"""Of the files in a folder that are taken for nodes."""
+"""The extensions of files in a folder that count as nodes."""
 
 
 def recorded(
@@ -54,7 +54,7 @@ def recorded(
 
 
 def _files(place: str) -> Iterator[str]:
-    """A file is a node, and so is a folder with ``sys/``; of another folder each file that could be a snapshot."""
+    """The nodes at a path: a file, or a folder with ``sys``, is a node; in any other folder, each snapshot is one."""
     if not os.path.isdir(place) or os.path.isdir(os.path.join(place, "sys", "bus", "pci")):
         yield place
         return
@@ -88,7 +88,7 @@ def _offer(name: str, path: str, config: Config, env: Mapping[str, str]) -> Node
 
 
 def _would_be_called(left: Sequence[PciAddress], config: Config, facts: HostFacts) -> dict[str, list[PciAddress]]:
-    """Functions that no pod gets, by the name that the resource of each would have."""
+    """Functions that no pod gets, by the name that their resource would have."""
     namer, match = Namer(config), compile_rules(config.pci)
     functions = [facts.functions[address] for address in left]
     namer.learn(functions)

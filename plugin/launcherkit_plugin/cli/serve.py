@@ -15,7 +15,7 @@ from launcherkit_plugin.model.config import AUTO, PAGE
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
 FIRST_SECONDS = 2.0
-"""In which the first look is taken: what it makes stays, too."""
+"""Garbage collection starts after this time: by then the first scan is done, most of whose objects stay."""
 
 DESCRIPTION = """\
 Advertise this node's devices to the kubelet, keep that list up to date, and allocate devices to containers. It runs
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Serve; returns when it is to end."""
+    """Serve until SIGTERM."""
     if args.config is None and args.auto is None:
         args.usage_error(
             "there is nothing to advertise: give --config FILE, or --auto nvidia, gpu or all; "
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         )
     if args.check_config:
         return _check_config(args, env)
-    gc.disable()  # a seventh of the start, most of which is imports
+    gc.disable()  # it would take a seventh of the start, most of which is imports
     with without_ssl():
         import asyncio
 
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
-    """The process that reads the configuration is started first: the rest is imported while it reads."""
+    """Start the process that reads the configuration, import the rest while it reads, and serve."""
     import asyncio
 
     first = None
@@ -112,7 +112,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     with without_ssl():
         from launcherkit_plugin.daemon.serve import Options, serve
 
-    gc.freeze()  # what was imported stays; no later collection looks at it
+    gc.freeze()  # later collections skip the imported modules, which stay anyway
     asyncio.get_running_loop().call_later(FIRST_SECONDS, gc.enable)
     args.kubelet_dir, args.dev_root = args.kubelet_dir.rstrip("/"), args.dev_root.rstrip("/")
     args.pod_resources, args.proc = pod_resources_of(args), proc_of(args)
@@ -121,21 +121,21 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         await serve(options, env, first)
     finally:
         if first is not None:
-            # asyncio can't abandon a process that is just being started: its end is waited for for ever then.
+            # If asyncio abandons a process that is just being started, it waits forever for its end.
             await asyncio.wait({first})
             first.cancelled() or first.exception()  # reported already, or no longer of interest
 
 
 @contextmanager
 def without_ssl() -> Iterator[None]:
-    """While the block runs, modules that import ``ssl`` if there is one find none.
+    """Until the block ends, importing ``ssl`` fails; modules to which it is optional do without.
 
-    asyncio and grpclib do. It takes a twentieth of the start, and the daemon speaks to unix sockets.
+    asyncio and grpclib are such modules. Importing it takes a twentieth of the start, and the daemon uses unix sockets.
     """
     if "ssl" in sys.modules:
         yield
         return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # which is how Python is told so
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # None makes importing it fail
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""``launcherkit-plugin status``: which drivers functions are bound to, by whom, and who holds them."""
+"""``launcherkit-plugin status``: shows the drivers of functions, their records in the ledger, and who holds them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 class _Line(NamedTuple):
-    """What is known of one function."""
+    """The state of one function."""
 
     address: PciAddress
     function: PciFunction | None
@@ -54,11 +54,11 @@ class _Line(NamedTuple):
     by: By | None
     holders: tuple[str, ...]
     known: bool
-    """Whether there can be no more holders."""
+    """Whether these are all holders."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Print what there is.
+    """Print the state of functions.
 
     Raises:
         NotOnHost, SeveralErrors: some functions are neither on this host nor on record.
@@ -96,7 +96,8 @@ def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[
 
 
 def _with_vfio(host: HostFacts) -> Iterable[PciAddress]:
-    """By their names; a variant of another name shows up when it is asked for."""
+    """The functions with a VFIO driver, by the driver's name. One with an unusual name is only recognised if the
+    function is asked for."""
     return (address for address, function in host.functions.items() if bound_to_vfio(function, None))
 
 

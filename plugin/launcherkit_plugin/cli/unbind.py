@@ -1,4 +1,4 @@
-"""``launcherkit-plugin unbind``: what bind has bound goes back to the drivers that it had (K8)."""
+"""``launcherkit-plugin unbind``: gives functions back to the drivers that they had before bind (K8)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Give back, and print what has become of each function.
+    """Give back, and print the drivers of each function.
 
     Raises:
-        LauncherkitError: something is in the way; of the records that it concerns nothing, or not all, is given back.
+        LauncherkitError: the functions of a record can't be given back, or not all of them.
     """
     wiring, binder, addresses = begin(args, env)
     facts = wiring.host.facts(addresses)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, env: Mapping[str, str]) -> list[Record]:
-    """The records of these functions, each once. A function that has its own driver needs none; that is reported."""
+    """The records of these functions, each once. For a function that has its host driver, a note is printed."""
     errors = Collector()
     found: dict[PciAddress, Record] = {}
     for address in addresses:

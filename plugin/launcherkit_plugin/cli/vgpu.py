@@ -1,4 +1,4 @@
-"""``launcherkit-plugin vgpu``: vGPUs for people."""
+"""``launcherkit-plugin vgpu``: lists, creates and removes vGPUs, and applies layouts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _count(text: str) -> int:
 
 
 class Bench(NamedTuple):
-    """What the actions work with."""
+    """What all actions need."""
 
     args: argparse.Namespace
     env: Mapping[str, str]
@@ -107,12 +107,12 @@ class Bench(NamedTuple):
     changes: Changes
 
     def may_go(self, host: HostFacts) -> Callable[[Instance], str | None]:
-        """By one look at who has what."""
+        """A callable that says why a vGPU must stay; usage is read once, now."""
         usage, opened = self.usage(), self.open_nodes()
         return lambda instance: why_it_stays(instance, host, usage, opened)
 
     def do(self, steps: Sequence[Step]) -> None:
-        """Do steps, or with ``--dry-run`` say what they are."""
+        """Take steps and print them; with ``--dry-run``, only print them."""
         done: list[Step] = []
         try:
             for step in steps:
@@ -123,7 +123,7 @@ class Bench(NamedTuple):
             self.print(done)
 
     def print(self, steps: Sequence[Step]) -> None:
-        """Say what was done, or would be."""
+        """Print the steps that were taken, or would be."""
         if self.args.output == "json":
             rows = [
                 {
@@ -149,7 +149,7 @@ def _write(text: str) -> None:
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Do what was asked.
+    """Run the action.
 
     Raises:
         LauncherkitError: see the actions.
@@ -175,7 +175,7 @@ def _list(bench: Bench) -> int:
 
 
 def _no_cards(host: str) -> str:
-    """Why there is nothing to list. What a recording or a snapshot doesn't hold says nothing of the driver."""
+    """Why there is nothing to list. If a recording or snapshot lacks the files, nothing is known about the driver."""
     if os.path.isdir(os.path.join(host, "sys/bus/pci")):
         return "no card here offers vGPUs: the vGPU driver isn't loaded, or SR-IOV isn't enabled"
     return (
@@ -185,11 +185,11 @@ def _no_cards(host: str) -> str:
 
 
 def _create(bench: Bench) -> int:
-    """Make some, each where there is room after the one before.
+    """Create vGPUs. The room is read again after each.
 
     Raises:
         BadLayout: there is no such card, or it has no such type.
-        NoVgpuRoom: not so many.
+        NoVgpuRoom: there is no room for so many.
     """
     args, made = bench.args, list[Step]()
     try:
@@ -232,10 +232,10 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
 
 
 def _remove(bench: Bench) -> int:
-    """Remove some, or refuse before the first.
+    """Remove vGPUs, or refuse before the first.
 
     Raises:
-        BadLayout, VgpuInUse, SeveralErrors: some aren't there, or are in use.
+        BadLayout, VgpuInUse, SeveralErrors: some don't exist, or are in use.
     """
     host = bench.look()
     may_go = bench.may_go(host)

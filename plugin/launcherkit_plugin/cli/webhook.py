@@ -1,4 +1,4 @@
-"""``launcherkit-plugin webhook``: adds containers to pods where a cluster has no admission policies for that."""
+"""``launcherkit-plugin webhook``: adds containers to pods, in clusters without mutating admission policies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The node hook of a KubeVirt plugin (VEP 190): what virt-handler says of VMs that start and stop on this node."""
+"""The node hook of a KubeVirt plugin (VEP 190): virt-handler calls it when VMs start and stop on this node."""

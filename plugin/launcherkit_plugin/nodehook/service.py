@@ -1,7 +1,7 @@
-"""The node hook's service: before a VM starts its vGPUs are checked once more, after it has stopped they are free.
+"""The node hook's service. Before a VM starts, its vGPUs are checked once more; after it has stopped, they are free.
 
-KubeVirt knows that a VM has ended before the kubelet knows that its pod has. A pod runs one VM in its life, so what the
-kubelet still lists for it is no longer needed.
+KubeVirt knows that a VM has ended before the kubelet knows that its pod has. A pod runs only one VM, so the devices
+that the kubelet still lists for the pod are no longer needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 _LONGEST_BASE = 58
-"""Kubernetes cuts a name to this before it adds five characters of its own; then it may be another VM's too."""
+"""Kubernetes truncates a generated name to this length before it appends five characters. A truncated name may belong
+to another VM."""
 
 
 _SOCKET_ERRORS = plugin_socket_errors(
@@ -41,15 +42,15 @@ _SOCKET_ERRORS = plugin_socket_errors(
 
 
 class Vm(NamedTuple):
-    """What is used of a VirtualMachineInstance."""
+    """The parts of a VirtualMachineInstance that are used here."""
 
     namespace: str
     name: str
     uid: str
     asked: Mapping[str, int]
-    """How many of each resource."""
+    """How many devices of each resource it asks for."""
     pod_uids: frozenset[str]
-    """Of its pods, on any node."""
+    """The UIDs of its pods, on all nodes."""
 
     def __str__(self) -> str:
         return f"VM {self.namespace}/{self.name}"
@@ -59,7 +60,7 @@ def read_vm(document: bytes) -> Vm:
     """A VM from its JSON.
 
     Raises:
-        BadVmi: it is not JSON, or not of the VMI's shape.
+        BadVmi: it is not JSON, or doesn't have the form of a VMI.
     """
     asked = Counter(request.resource for request in read_vmi(document).requests if request.resource)
     values = json.loads(document)
@@ -77,15 +78,15 @@ def read_vm(document: bytes) -> Vm:
 
 
 class Had(NamedTuple):
-    """What a VM's pod has."""
+    """The pod of a VM and its devices."""
 
     pod: str
     devices: Mapping[str, tuple[str, ...]]
-    """IDs by resource."""
+    """Device IDs by resource."""
 
 
 def pod_of(vm: Vm, usage: Usage) -> Had | None:
-    """The VM's pod with what it has; None where none has anything, or where it could be more than one pod."""
+    """The VM's pod and its devices; None if no pod of it has devices, or if several pods may be its."""
     base = f"virt-launcher-{vm.name}-"
     if len(base) > _LONGEST_BASE:
         return None
@@ -103,7 +104,7 @@ def pod_of(vm: Vm, usage: Usage) -> Had | None:
 
 DRAIN_SECONDS = 5.0
 MOST_VMS = 4096
-"""So many VMs are remembered; a node runs far fewer."""
+"""The most VMs that are remembered; a node runs far fewer."""
 
 
 class HookAllocator(Protocol):
@@ -111,21 +112,21 @@ class HookAllocator(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Of the resources that are advertised."""
+        """The names of the advertised resources."""
         ...
 
     def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
 
 
 class NodeHook(Servicer):
-    """Answers virt-handler. What it can't be sure of it leaves to the loop and the grace time.
+    """Answers virt-handler. Cases in which it can't be sure are left to the loop and the grace time.
 
     Args:
-        answers: makes what a VM's pod has where it is missing.
-        read_usage: who has what, at this moment.
-        stopped: takes what is free.
-        wake: called when something may be taken away.
-        reporter: takes what goes wrong.
+        answers: checks the devices of a VM's pod, and creates missing ones.
+        read_usage: reads usage now.
+        stopped: receives the devices that are free.
+        wake: called when devices may be taken away.
+        reporter: receives problems.
     """
 
     service = wire.DESCRIPTOR.services_by_name["NodeHookService"]
@@ -144,7 +145,7 @@ class NodeHook(Servicer):
         self._wake = wake
         self._reporter = reporter
         self._started: dict[str, Had] = {}
-        """By the VM's UID: its successor of the same name may have a pod already when it is said to have stopped."""
+        """By the VM's UID, not its name: when it stops, a new VM with the same name may already have a pod."""
 
     async def ExecuteNodeHook(self, stream: Stream[wire.ExecuteNodeHookRequest, wire.ExecuteNodeHookResponse]) -> None:
         asked = await receive(stream, wire.ExecuteNodeHookRequest)
@@ -162,10 +163,10 @@ class NodeHook(Servicer):
         await stream.send_message(wire.ExecuteNodeHookResponse())
 
     async def before_start(self, vm: Vm) -> None:
-        """See that what the VM's pod has is there; in dynamic mode it is made where it is missing (G3).
+        """Check that the devices of the VM's pod exist; in dynamic mode, missing ones are created (G3).
 
         Raises:
-            VmLacksDevices: the pod has less than the VM asks for.
+            VmLacksDevices: the pod has fewer devices than the VM asks for.
             LauncherkitError: see `Provider.check`.
         """
         ours = {resource: number for resource, number in vm.asked.items() if resource in self._answers.names}
@@ -187,7 +188,7 @@ class NodeHook(Servicer):
                     "devices.",
                     resource=resource,
                 )
-            # virt-handler may hang up in the middle; what has been begun comes to its end, under the allocator's lock.
+            # Shielded: virt-handler may hang up in the middle, and the check must still complete.
             await asyncio.shield(asyncio.create_task(self._answers.check(resource, devices)))
         if len(self._started) >= MOST_VMS:
             self._started.pop(next(iter(self._started)))
@@ -195,7 +196,7 @@ class NodeHook(Servicer):
         self._started[vm.uid] = Had(had.pod, mine)
 
     def after_stop(self, vm: Vm) -> None:
-        """What the VM was seen to have when it started is free, unless somebody else has it."""
+        """Note that the devices that the VM had at its start are free, unless another pod has them by now."""
         had = self._started.pop(vm.uid, None)
         if had is not None:
             self._stopped.mark(had.pod, [device for devices in had.devices.values() for device in devices])
@@ -204,7 +205,7 @@ class NodeHook(Servicer):
 
 
 def serving_node_hook(path: str, hook: NodeHook) -> AbstractAsyncContextManager[object]:
-    """Serve it on a socket, which must not be there or must be a dead one's.
+    """Serve it on a socket. An existing socket is replaced if nobody answers there.
 
     Raises:
         PluginSocketInUse, PluginSocketNotMade: it isn't served.

@@ -1,1 +1,1 @@
-"""Answers for nodes that are elsewhere: what a daemon there would advertise and give away (`launcherkit rehearse`)."""
+"""Answers for other nodes: what the daemon there would advertise and allocate (`launcherkit rehearse`)."""

@@ -1,4 +1,4 @@
-"""A node that a VM could go to: the allocator of its daemon, on what is known of the node."""
+"""A node to which a VM could go: the daemon's allocator, run on the known facts about that node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from launcherkit_plugin.rehearsal.offer import NodeOffer, free, held_ids
 from launcherkit_plugin.rehearsal.recorded_provider import RecordedProvider, with_given
 
 _MOST_REASONS = 8
-"""Of a resource: a node may have hundreds of VFs with one fault."""
+"""For each resource: a node may have hundreds of VFs with the same fault."""
 _MOST_NAMES = 6
 
 
@@ -48,8 +48,8 @@ class CandidateNode:
         """See `launcherkit.model.candidate.NodeCandidate.give`.
 
         Raises:
-            NotOffered, SeveralErrors: it has too few, with what is wrong with those that can't be had.
-            GroupSplit: what it has would be refused.
+            NotOffered, SeveralErrors: too few devices are available; includes what is wrong with the others.
+            GroupSplit: the node's allocator would refuse the devices.
         """
         allocator = Allocator(Reservations(), lambda: 0.0)
         allocator.saw(self._offer.usage, 0.0)
@@ -82,7 +82,7 @@ class CandidateNode:
     async def _allocated(
         self, allocator: Allocator, wanted: Mapping[str, int], resources: Mapping[str, Resource]
     ) -> tuple[list[_Chosen], list[Grant]]:
-        """The kubelet's part: for one resource after the other it asks for a preference, and follows it."""
+        """What the kubelet does: for each resource, it asks which devices are preferred, and allocates these."""
         chosen: list[_Chosen] = []
         grants: list[Grant] = []
         for name, count in wanted.items():
@@ -109,13 +109,12 @@ class CandidateNode:
         return NotOffered(
             text,
             "Free or repair the devices that are named, or run the VM on another node. Names come from this machine's "
-            "pci.ids: "
-            "if the node's differ, give the configuration of its device plugin with --config.",
+            "pci.ids: if the node's differ, give the configuration of its device plugin with --config.",
             resource=name,
         )
 
     def _reasons(self, name: str, resource: Resource | None) -> Iterator[LauncherkitError]:
-        """What is wrong with the devices that can't be had, by code; each once."""
+        """What is wrong with the unavailable devices; each error once."""
         told: set[str] = set()
         for functions in self._unavailable(name, resource):
             errors = check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts)
@@ -125,13 +124,13 @@ class CandidateNode:
                     yield error
 
     def _without_nodes(self, functions: Sequence[PciAddress]) -> Iterator[NodeMissing]:
-        """Nothing keeps the kernel from giving them away, but QEMU has nothing to open (V2)."""
+        """An error if the functions are viable but QEMU has no device node to open (V2)."""
         facts = self._offer.facts
         if not functions or functions[0] not in facts.functions or facts.nodes is None:
             return
         first, detail = facts.functions[functions[0]], facts.details.get(functions[0])
         node = missing_node(functions, facts, self._offer.nodes)
-        if node in facts.nodes or (detail is not None and detail.vgpu is not None):  # which has none without a type
+        if node in facts.nodes or (detail is not None and detail.vgpu is not None):  # a VF without a type has no node
             return
         yield NodeMissing(
             f"{describe(first)}: the device node {node} is missing on {self.name}",
@@ -149,7 +148,7 @@ class CandidateNode:
 
 
 def _is_for_vms(resource: Resource) -> bool:
-    """By the kubelet, and by a launcher in the pod (K10)."""
+    """Whether a launcher in a pod gets its devices, through the device plugin (K10)."""
     return not resource.dra and resource.use == "vm"
 
 

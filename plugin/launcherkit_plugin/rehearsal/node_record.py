@@ -1,7 +1,7 @@
-"""A node written down for others: its snapshot, what its daemon advertises, and which devices somebody has.
+"""The record of a node, for rehearsals elsewhere: its snapshot, what its daemon advertises, and which devices are held.
 
-No serial number, no name of a host, pod or VM is in it, and nothing that a container was given. The daemon does so when
-something has changed, and at most once a minute.
+It contains no serial numbers, no names of hosts, pods or VMs, and nothing that containers were given. The daemon makes
+one when something has changed, at most once a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launcherkit_plugin.rehearsal.offer import NodeOffer, held_ids, with_topolog
 
 FORMAT = "launcherkit.io/node/v1"
 MOST_BYTES = 900_000
-"""Of a packed record: a ConfigMap takes 1 MiB with all that is around it."""
+"""The largest packed record: a ConfigMap may have 1 MiB, including its metadata."""
 _MOST_UNPACKED = 64 << 20
 _REMEDY = "See that the node's device plugin is of this version, and its log for what it can't publish."
 _VM: CardUse = "vm"
@@ -37,7 +37,7 @@ _SOMEBODY = Holder("of that node")
 
 
 def record_of(offer: NodeOffer) -> str:
-    """A node as JSON text, the same for the same node."""
+    """The record of a node, as JSON. Deterministic."""
     return json.dumps(
         {
             "format": FORMAT,
@@ -50,15 +50,15 @@ def record_of(offer: NodeOffer) -> str:
 
 
 def pack(record: str) -> str:
-    """Compressed, in base64; the same for the same record."""
+    """Compress a record and encode it in base64. Deterministic."""
     return binascii.b2a_base64(zlib.compress(record.encode(), 9), newline=False).decode()
 
 
 def unpack(packed: str, name: str) -> str:
-    """What was packed.
+    """Undo `pack`.
 
     Raises:
-        BadNodeRecord: it is none, or a bomb.
+        BadNodeRecord: it isn't a packed record, or a decompression bomb.
     """
     try:
         reader = zlib.decompressobj()
@@ -72,10 +72,10 @@ def unpack(packed: str, name: str) -> str:
 
 
 def read_record(record: str, name: str) -> NodeOffer:
-    """A node by its record; ``name`` is the node's.
+    """Read a record; ``name`` is the node's.
 
     Raises:
-        BadNodeRecord, SeveralErrors: what is wrong in it, by JSON path.
+        BadNodeRecord, SeveralErrors: the mistakes in it, each with its JSON path.
     """
     problems = Problems(name, BadNodeRecord, _REMEDY)
     fields = Fields(parse_json(record, problems), "$", problems)
@@ -181,11 +181,11 @@ PAUSE_SECONDS = 60.0
 
 
 class NodeRecorder:
-    """Sends a record of the node on its way.
+    """Makes and sends records of the node.
 
     Args:
-        host: read for what the daemon doesn't need itself: its NUMA nodes, and all about what is advertised.
-        send: takes ``{"record": ...}``, or ``{"problem": ...}`` where there can be none.
+        host: read for facts that the daemon doesn't need itself: NUMA nodes, and all details of advertised functions.
+        send: receives ``{"record": ...}``, or ``{"problem": ...}`` if no record can be made.
         clock: seconds on a monotonic clock.
     """
 
@@ -202,14 +202,14 @@ class NodeRecorder:
         return self._work is not None and not self._work.done()
 
     def take(self, offer: NodeOffer) -> None:
-        """What there is now. Never waits; what comes too soon is left to the daemon's next look."""
+        """Make and send a record, unless the last one was less than `PAUSE_SECONDS` ago. Never waits."""
         now = self._clock()
         if now - self._at >= PAUSE_SECONDS and not self.busy:
             self._at = now
             self._work = asyncio.create_task(self._record(offer))
 
     async def _record(self, offer: NodeOffer) -> None:
-        """In a thread: a device that doesn't answer holds up nothing but its node's record (K9)."""
+        """Make a record in a thread, so that a hanging device delays only the record (K9)."""
         try:
             packed = await asyncio.to_thread(_packed, self._host, offer)
         except LauncherkitError as error:

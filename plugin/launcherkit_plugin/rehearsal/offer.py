@@ -1,4 +1,4 @@
-"""What a node has to give: what its daemon advertises, and who has what of it."""
+"""What a node offers: the resources that its daemon advertises, and usage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from launcherkit_plugin.model.config import NodeChoice
 from launcherkit_plugin.model.device import Resource, Usage
 
 NOBODY = Usage("pod-resources", {})
-"""As if no pod had anything."""
+"""Usage in which no pod has a device."""
 
 
 class NodeOffer(NamedTuple):
-    """A node by what its daemon knows at one moment."""
+    """What the daemon of a node knows at one moment."""
 
     name: str
     facts: HostFacts
@@ -25,11 +25,11 @@ class NodeOffer(NamedTuple):
     nodes: NodeChoice = "auto"
     """Which device nodes containers get."""
     left_out: Mapping[str, Sequence[PciAddress]] = {}
-    """Functions that would be devices if they were bound to a VFIO driver, by their resources' names."""
+    """Functions that would be devices if they were bound to a VFIO driver, by the name of their resource."""
 
 
 def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:
-    """With what a daemon doesn't need itself: the host's NUMA nodes, and all about what is advertised (P4, P5)."""
+    """Add facts that a daemon doesn't need itself: NUMA nodes, and all details of advertised functions (P4, P5)."""
     devices = [device for resource in offer.resources for device in resource.devices.values()]
     found = host.facts([function for device in devices for function in device.functions], topology=True)
     return offer._replace(facts=offer.facts._replace(details={**offer.facts.details, **found.details}, numa=found.numa))
@@ -42,5 +42,5 @@ def free(resource: Resource, usage: Usage) -> list[str]:
 
 
 def held_ids(held: Iterable[Mapping[str, object]]) -> frozenset[str]:
-    """Whatever a resource was called when a pod got a device of it, nobody else gets the device."""
+    """The IDs of held devices, regardless of the resource: its name may have changed since the allocation."""
     return frozenset(device for devices in held for device in devices)

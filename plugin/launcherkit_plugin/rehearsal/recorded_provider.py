@@ -1,4 +1,4 @@
-"""Hands out devices of a node that isn't here: what a provider would answer there, by the node's facts alone."""
+"""Allocates devices of another node: answers what the provider there would, from the node's recorded facts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class RecordedProvider(NamedTuple):
     offer: NodeOffer
     changes_host: bool = False
 
-    def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # all that is going to be known is
+    def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # no more facts can be read
         return False
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:  # noqa: ARG002
         return tuple(self.offer.resources)
 
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
-        """Variables and device nodes.
+        """See `Provider.allocate`.
 
         Raises:
-            DeviceUnhealthy: these have no device nodes of one kind.
+            DeviceUnhealthy: the devices don't all have device nodes of the same kind.
         """
         devices = [resource.devices[key] for key in ids]
         facts = with_given(self.offer.facts, devices)
@@ -58,11 +58,11 @@ class RecordedProvider(NamedTuple):
         return Grant({resource.variable: ",".join(listed)}, tuple(dict.fromkeys(nodes)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Nothing changes here between the two calls."""
+        """See `Provider.check`; recorded facts never change."""
 
 
 def with_given(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
-    """The host once these are given away: what is bound or made on demand is there."""
+    """The host after these devices were allocated: bound or created, as far as that happens on demand."""
     unbound = [
         member
         for device in devices
@@ -80,7 +80,7 @@ def with_given(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
 
 
 def _is_to_be_bound(member: PciAddress, device: Device, facts: HostFacts) -> bool:
-    """A Healthy device that isn't bound is one that an Allocate binds, with its groups (K8)."""
+    """Whether an Allocate binds a group member: so it is if the device is Healthy and not bound yet (K8)."""
     function, detail = facts.functions.get(member), facts.details.get(member)
     if function is None or device.vgpu_types or bound_to_vfio(function, detail) or is_bridge(function, detail):
         return False
@@ -97,7 +97,7 @@ def _with_type(detail: PciDetail, types: Collection[str]) -> PciDetail:
 
 
 def _made(device: Device, facts: HostFacts) -> Mdev | None:
-    """The mediated device of a slot (G2); None where it is there, or the device is none."""
+    """The mediated device that an Allocate creates in a slot (G2); None if it exists, or for other devices."""
     parent = facts.mdev_parents.get(device.card)
     if device.functions or device.id in facts.mdevs or parent is None:
         return None
