@@ -1,7 +1,7 @@
 """Names of a module that are imported when they are first used.
 
-What a process doesn't use it doesn't import: the exec hook, which takes 40 ms in all, saves 0.2 to 1.5 ms for each
-module, and the device plugin, which uses the host model alone, needs no lxml (12 MB).
+A process imports only what it uses: the exec hook, which takes 40 ms in all, saves 0.2 to 1.5 ms for each module, and
+the device plugin, which uses only the host model, needs no lxml (12 MB).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan as a document of its own: for ``--plan``, ``explain --json`` and the golden cases."""
+"""The plan as JSON, for ``--plan``, ``explain --json`` and golden cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = "launcherkit.io/plan/v1"
 
 
 def plan_document(translation: Translation) -> dict[str, Any]:
-    """The plan and the notes as JSON values; keys and lists in a fixed order."""
+    """The plan and the notes as JSON values; keys and lists are in a fixed order."""
     plan = translation.plan
     return {
         "format": FORMAT,
@@ -30,7 +30,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
 
 
 def _window(plan: Plan) -> dict[str, Any]:
-    """Only where the default has no room."""
+    """Present only if the default window has no room."""
     window = plan.window
     if window is None:
         return {}

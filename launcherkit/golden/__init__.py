@@ -1,5 +1,5 @@
-"""Golden cases: a directory of inputs each, with the document or the error that is expected.
+"""Golden cases: each is a directory of inputs with the expected document or error.
 
-For integrators' own CI as for ours: `launcherkit.golden.run.check_case` in a test, or ``launcherkit golden`` on a
-command line.
+Integrators can use them in their own CI: `launcherkit.golden.run.check_case` in a test, or ``launcherkit golden`` on
+a command line.
 """

@@ -30,7 +30,7 @@ def _sentence(text: str) -> str:
 
 
 def _quoted(value: object) -> object:
-    """YAML makes a boolean of yes, and of 1:4 a number; which text it was can't be told afterwards."""
+    """YAML reads yes as a boolean and 1:4 as a number; the text can't be recovered afterwards."""
     if value is not None and not isinstance(value, str | list | dict):
         raise ValueError("put it in quotes: YAML doesn't read it as text")
     return value
@@ -79,12 +79,12 @@ class WrittenCase(_Written):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case that was read; its directory is absolute."""
+    """A case that has been read; its directory is absolute."""
 
     directory: str
     written: WrittenCase
     vmi: str | None
-    """Name of the VMI's file in the directory."""
+    """The name of the VMI's file in the directory; None if there is none."""
     has_host: bool
 
     @property
@@ -92,18 +92,18 @@ class Case:
         return name_of(self.directory)
 
     def policy_values(self) -> dict[str, Any] | None:
-        """The policy as a policy file would have it."""
+        """The policy as in a policy file."""
         policy = self.written.policy
         return None if policy is None else policy.model_dump(by_alias=True, exclude_none=True)
 
 
 def name_of(directory: str) -> str:
-    """What a case is called: its directory, without those above."""
+    """The name of a case: the last part of its directory's path."""
     return os.path.basename(os.path.abspath(directory))
 
 
 def find_cases(directory: str) -> tuple[str, ...]:
-    """The names of the cases in a directory, sorted: every directory in it but those that begin with ``.`` or ``_``.
+    """The names of the cases in a directory, sorted: its directories whose names don't begin with ``.`` or ``_``.
 
     Raises:
         UnreadableFile: the directory can't be read.
@@ -131,7 +131,12 @@ def find_cases(directory: str) -> tuple[str, ...]:
 
 
 def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
-    """The directory of a case by its name, one of those that `find_cases` gives.
+    """The directory of a case, by its name.
+
+    Args:
+        directory: the one above the cases.
+        names: from `find_cases`.
+        name: the case's.
 
     Raises:
         BadGoldenCase: there is no such case.
@@ -145,10 +150,10 @@ def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
 
 
 def read_case(directory: str) -> Case:
-    """Read a case's ``case.yaml`` and see which files are beside it.
+    """Read a case's ``case.yaml``, and look which files are beside it.
 
     Raises:
-        BadGoldenCase, SeveralErrors: all that is wrong in it.
+        BadGoldenCase, SeveralErrors: everything that is wrong in it.
         UnreadableFile: ``case.yaml`` can't be read.
     """
     directory = os.path.abspath(directory)

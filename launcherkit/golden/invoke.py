@@ -1,4 +1,4 @@
-"""Calls ``launcherkit translate`` for a case, with its files and variables and nothing of this machine's."""
+"""Calls ``launcherkit translate`` for a case, with its own files and variables, and nothing from this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REMEDY = "A case takes those flags of `launcherkit translate` that make a docum
 
 
 class Scratch:
-    """Places for what a case needs beside its own directory: inputs that are made for it, and what it writes."""
+    """Directories for what a case needs besides its own: inputs that are made for it, and outputs."""
 
     def __init__(self, directory: str) -> None:
         self.made, self.out = os.path.join(directory, "made"), os.path.join(directory, "out")
@@ -34,7 +34,7 @@ class Scratch:
             os.mkdir(path)
 
     def make(self, name: str, data: bytes) -> str:
-        """Put a file among the inputs; returns its path."""
+        """Write a file among the inputs; returns its path."""
         path = os.path.join(self.made, name)
         with open(path, "wb") as file:
             file.write(data)
@@ -42,7 +42,7 @@ class Scratch:
 
 
 class _Flags(argparse.ArgumentParser):
-    """Raises where argparse would end the process."""
+    """Raises an error where argparse would exit."""
 
     def error(self, message: str) -> NoReturn:
         raise BadGoldenCase(f"{CASE_FILE}, flags: {message}", _REMEDY, file=CASE_FILE, key="flags")
@@ -52,9 +52,9 @@ def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) ->
     """Run the command on a case.
 
     Args:
-        case: names the inputs.
+        case: the inputs.
         scratch: empty, or used for the same case before.
-        domain: takes the place of the case's domain document.
+        domain: replaces the case's domain document.
 
     Returns:
         The document and the plan's JSON.
@@ -73,7 +73,7 @@ def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) ->
 
 
 def _environment(case: Case, scratch: Scratch) -> dict[str, str]:
-    """The variables of the case; those of ours that name files name them from the case."""
+    """The variables of the case; in ``LAUNCHERKIT_*``, names of files are relative to the case."""
     env = dict(case.written.env)
     for flag in (*_READ, *_WRITTEN):
         name = variable_of(flag)
@@ -85,8 +85,8 @@ def _environment(case: Case, scratch: Scratch) -> dict[str, str]:
 
 
 def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Namespace:
-    """The command's arguments: a flag for each file of the case that has one, then the case's own flags."""
-    # Never the machine's own; without the folder the case is a container that got nothing by DRA.
+    """The command's arguments: flags for the files of the case, then the case's own flags."""
+    # Never this machine's folder; without its own, the case is a container that got nothing by DRA.
     files = ["--domain", _domain(case, scratch), "--dra-dir", os.path.join(case.directory, DRA_FOLDER)]
     if case.vmi is not None:
         files += ["--vmi", _vmi(case, scratch)]
@@ -121,7 +121,7 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
 
 
 def _located(flag: str, path: str, case: Case, scratch: Scratch) -> str:
-    """What a flag names: inputs are in the case, outputs never are."""
+    """The path that a flag names: inputs are in the case, outputs never."""
     if flag == "--host" and path == "none":
         return path
     if path == "-" and flag in _READ:
@@ -135,7 +135,7 @@ def _located(flag: str, path: str, case: Case, scratch: Scratch) -> str:
 
 
 def _domain(case: Case, scratch: Scratch) -> str:
-    """The domain document; one that is there only packed is unpacked, for no one wants megabytes among test data."""
+    """The path of the domain document, unpacked if the case has only ``.gz``: no one wants megabytes of test data."""
     path = os.path.join(case.directory, DOMAIN_FILE)
     if os.path.exists(path) or not os.path.exists(path + ".gz"):
         return path
@@ -146,7 +146,7 @@ def _domain(case: Case, scratch: Scratch) -> str:
 
 
 def _vmi(case: Case, scratch: Scratch) -> str:
-    """The VMI as JSON; people write YAML too, which the command doesn't take."""
+    """The path of the VMI as JSON, made from YAML if that is what the case has."""
     path = os.path.join(case.directory, case.vmi or "")
     if path.endswith(".json"):
         return path

@@ -1,4 +1,4 @@
-"""Makes a golden case of what is at hand: a domain, a VMI, the container's variables, and the host."""
+"""Makes a golden case from what is at hand: a domain, a VMI, the container's variables, and the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcherkit.sources.snapshot import dump
 
 @dataclass(frozen=True, slots=True)
 class AtHand:
-    """What a case is made of."""
+    """The inputs from which a case is made."""
 
     description: str
     """A sentence."""
@@ -26,25 +26,25 @@ class AtHand:
     vmi: bytes | None
     vmi_is_yaml: bool
     env: Mapping[str, str]
-    """Of the container: the variables of devices are taken, and no others."""
+    """The container's; only variables of devices are taken."""
     host: str | None
-    """A root, a snapshot or a recording; None for a case that knows nothing of its host."""
+    """A root, a snapshot or a recording; None for a case without a known host."""
 
 
 def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
-    """Write the inputs of a case; what is expected is recorded by `launcherkit.golden.update.update_case`.
+    """Write the inputs of a case; `launcherkit.golden.update.update_case` then records the expected result.
 
     Args:
-        directory: above the cases; it is made where it isn't there.
-        name: of the case, a folder in it that isn't there yet.
-        at_hand: what it is made of.
+        directory: the one above the cases; it is created if it is missing.
+        name: the case's; there must be no such folder yet.
+        at_hand: the inputs.
 
     Returns:
         The names of the files that were written.
 
     Raises:
-        BadGoldenCase: there is a case of that name, or it can't be one.
-        UnwritableFile: the folder or a file of it.
+        BadGoldenCase: the name is in use or not valid.
+        UnwritableFile: the folder or a file in it can't be written.
         LauncherkitError: as `open_host` does.
     """
     folder = os.path.join(directory, name)
@@ -76,7 +76,7 @@ def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
 
 
 def _case_text(description: str, variables: Mapping[str, str]) -> str:
-    """YAML; text in JSON's quotes is the same in it."""
+    """The text of ``case.yaml``; strings are written as JSON, which is valid YAML."""
     lines = [f"description: {json.dumps(description)}"]
     if variables:
         lines += ["env:", *(f"  {name}: {json.dumps(value)}" for name, value in variables.items())]

@@ -1,6 +1,6 @@
 """``pytest --launcherkit-golden DIR``: every golden case in a directory is a test.
 
-pytest loads this module by its entry point, so it imports nothing of launcherkit until the option is given.
+pytest loads this module by its entry point, so it imports nothing else of launcherkit until the option is given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Have the directories collected beside what the command line names."""
+    """Add the directories to what the command line names."""
     for directory in session.config.getoption(OPTION):
         path = str(Path(directory).absolute())
         if path not in session.config.args:
@@ -30,7 +30,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect the directory's cases; None for another directory."""
+    """Collect the directory's cases; None for any other directory."""
     wanted = {Path(directory).resolve() for directory in parent.config.getoption(OPTION)}
     if path.resolve() not in wanted:
         return None
@@ -42,10 +42,10 @@ class GoldenCases(pytest.Directory):
     """A directory of cases."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Give a test for each case.
+        """One test for each case.
 
         Raises:
-            CollectError: there is no case.
+            CollectError: there are no cases.
         """
         from launcherkit.errors import LauncherkitError
         from launcherkit.golden.case import find_cases
@@ -70,5 +70,5 @@ class GoldenItem(pytest.Item):
             pytest.fail(str(result), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where the case is."""
+        """The case's path and name."""
         return self.path, None, f"golden case {self.name}"

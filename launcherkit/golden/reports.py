@@ -1,4 +1,4 @@
-"""What became of golden cases, for programs: JSON, and JUnit's XML, which CI systems show as a table of tests."""
+"""Reports on golden cases for programs: JSON, and JUnit's XML, which CI systems show as a table of tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def json_report(results: Sequence[CaseResult]) -> dict[str, Any]:
 
 
 def junit_report(results: Sequence[CaseResult]) -> bytes:
-    """A ``testsuites`` document with one suite, ``launcherkit golden``, and a test for each case."""
+    """A ``testsuites`` document with one suite, ``launcherkit golden``, and one test for each case."""
     count = f'tests="{len(results)}" failures="{_failed(results)}" errors="0" skipped="0"'
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
@@ -54,7 +54,7 @@ def _attribute(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text without the control characters that XML has no way to say."""
+    """Text without the control characters that XML can't contain."""
     return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "\ufffd" for c in text)
 
 

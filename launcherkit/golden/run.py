@@ -1,4 +1,4 @@
-"""Runs a golden case through ``launcherkit translate`` and says where it differs from what is expected."""
+"""Runs a golden case through ``launcherkit translate``, and reports where the result is not as expected."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ EXPECTED_XML = "expected.xml"
 EXPECTED_ERROR = "expected.error"
 EXPECTED_PLAN = "expected.plan.json"
 _BUG = "internal error, a bug in launcherkit"
-# What the command writes it also syncs; on a disk that is most of the time of a case.
+# The command syncs what it writes; on a disk that takes most of the time of a case.
 _IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # for a directory of our own
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a case gives now: a document and a plan, or errors."""
+    """The current result of a case: a document and a plan, or errors."""
 
     case: Case | None
-    """None where ``case.yaml`` is wrong."""
+    """None if ``case.yaml`` is wrong."""
     document: bytes | None
     plan: dict[str, Any] | None
     error: str | None
-    """A line ``LK204: message`` for each error, paths relative to the case."""
+    """A line ``LK204: message`` for each error; paths are relative to the case."""
     again: str | None
-    """What is wrong with translating the document once more (X2); None where nothing is."""
+    """What went wrong when the document was translated again (X2); None if nothing did."""
     bug: bool = False
-    """Something went wrong that is no error of ours; it can't be expected."""
+    """An exception other than `LauncherkitError` was raised, which no case can expect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Difference:
     what: str
     """A sentence, one line."""
     diff: str = ""
-    """What shows it, of any number of lines."""
+    """Details, of any number of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What became of a case."""
+    """The result of checking a case."""
 
     name: str
     description: str
-    """Empty where ``case.yaml`` is wrong."""
+    """Empty if ``case.yaml`` is wrong."""
     differences: tuple[Difference, ...]
 
     @property
@@ -73,10 +73,10 @@ def check_case(directory: str | os.PathLike[str]) -> CaseResult:
     """Run one case and compare.
 
     Args:
-        directory: of the case. Nothing is written to it.
+        directory: the case's; nothing is written to it.
 
     Raises:
-        UnreadableFile: an expectation can't be read.
+        UnreadableFile: a file with an expected result can't be read.
     """
     path = os.path.abspath(os.fspath(directory))
     outcome = run_case(path)
@@ -84,14 +84,14 @@ def check_case(directory: str | os.PathLike[str]) -> CaseResult:
 
 
 def description_of(outcome: Outcome) -> str:
-    """The case's sentence, or nothing."""
+    """The case's description; empty if ``case.yaml`` is wrong."""
     return "" if outcome.case is None else outcome.case.written.description
 
 
 def run_case(directory: str) -> Outcome:
-    """Translate what a case holds, and the result once more.
+    """Translate a case, and then its result once more.
 
-    Nothing of this machine has a part in it: neither its variables nor its sysfs, unless the case names them.
+    Neither this machine's variables nor its sysfs are used, unless the case names them.
     """
     case: Case | None = None
     with tempfile.TemporaryDirectory(prefix="launcherkit-golden-", dir=_IN_MEMORY) as temporary:
@@ -106,7 +106,7 @@ def run_case(directory: str) -> Outcome:
                 again = "translating it once more fails: " + _told(error, directory, scratch)
         except LauncherkitError as error:
             return Outcome(case, None, None, _told(error, directory, scratch), None)
-        except Exception as bug:  # one case must not hide what became of the others
+        except Exception as bug:  # one case must not hide the results of the others
             return Outcome(case, None, None, f"{_BUG}: {type(bug).__name__}: {bug}", None, bug=True)
     return Outcome(case, document, plan, None, again)
 
@@ -127,10 +127,10 @@ def _told(error: LauncherkitError, directory: str, scratch: Scratch) -> str:
 
 
 def differences(directory: str, outcome: Outcome) -> tuple[Difference, ...]:
-    """Where an outcome is not what the files in the case's directory expect.
+    """The differences between an outcome and the expected results in the case's directory.
 
     Raises:
-        UnreadableFile: one of these can't be read.
+        UnreadableFile: a file with an expected result can't be read.
     """
     expected_xml = read_if_there(directory, EXPECTED_XML)
     expected_error = read_if_there(directory, EXPECTED_ERROR)
@@ -197,15 +197,15 @@ def _of_plan(outcome: Outcome, expected: bytes | None) -> list[Difference]:
 
 
 def plan_text(plan: dict[str, Any]) -> bytes:
-    """A plan as it is written into a file."""
+    """A plan as the text of a file."""
     return (json.dumps(plan, indent=2) + "\n").encode()
 
 
 def read_if_there(directory: str, name: str) -> bytes | None:
-    """A file of the case; None where there is none.
+    """The content of a file of the case; None if there is no such file.
 
     Raises:
-        UnreadableFile: it is there and can't be read.
+        UnreadableFile: the file exists and can't be read.
     """
     path = os.path.join(directory, name)
     return read_file(path) if os.path.lexists(path) else None

@@ -1,4 +1,4 @@
-"""Writes down what golden cases give now as what is expected of them."""
+"""Records the current results of golden cases as the expected ones."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from launcherkit.golden.run import (
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What was done to a case."""
+    """How a case was updated."""
 
     result: CaseResult
-    """What is wrong with it still."""
+    """What is still wrong with it."""
     written: tuple[str, ...]
     """Names of files."""
     removed: tuple[str, ...]
 
 
 def update_case(directory: str | os.PathLike[str], *, plan: bool = False) -> Update:
-    """Make the expectations of a case what it gives now.
+    """Record a case's current result as the expected one.
 
-    A file that expects the same already is left as it is.
+    A file that already expects the same is left as it is.
 
     Args:
-        directory: of the case.
-        plan: write ``expected.plan.json`` even where there is none; one that is there is always kept up.
+        directory: the case's.
+        plan: write ``expected.plan.json`` even if there is none; an existing one is always updated.
 
     Raises:
-        UnreadableFile, UnwritableFile: a file of the case.
+        UnreadableFile, UnwritableFile: a file of the case can't be read or written.
     """
     path = os.path.abspath(os.fspath(directory))
     outcome = run_case(path)
@@ -66,7 +66,7 @@ def update_case(directory: str | os.PathLike[str], *, plan: bool = False) -> Upd
 
 
 def _refusal(directory: str, outcome: Outcome) -> Difference | None:
-    """Some outcomes are no one's wish: a bug, or a case.yaml that is wrong where no error is expected."""
+    """Why an outcome can't be expected: a bug, or a wrong case.yaml in a case that doesn't expect an error."""
     if outcome.bug:
         return Difference(outcome.error or "")
     if outcome.case is None and read_if_there(directory, EXPECTED_ERROR) is None:
@@ -75,7 +75,7 @@ def _refusal(directory: str, outcome: Outcome) -> Difference | None:
 
 
 def _wanted(directory: str, outcome: Outcome, plan: bool) -> dict[str, bytes | None]:
-    """Each expectation with its content; None for those that must not be there."""
+    """The content of each file with an expected result; None for files that must not exist."""
     wants_plan = plan or os.path.exists(os.path.join(directory, EXPECTED_PLAN))
     return {
         EXPECTED_XML: outcome.document,

@@ -1,1 +1,1 @@
-"""The inputs of a translation on a command line, and `translate` on them: what the command and golden cases share."""
+"""The inputs of a translation on a command line, and `translate` on them, for the command and golden cases."""

@@ -18,13 +18,13 @@ from launcherkit.sources.layer import Layer
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
 
-if TYPE_CHECKING:  # what only looks at a host needs no pipeline, which takes as long to import as the rest
+if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import DraSource, HostSource, Translation
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All that a translation is made of."""
+    """All inputs of a translation."""
 
     domain_xml: bytes
     domain_name: str
@@ -34,7 +34,7 @@ class Inputs:
     vmi: Vmi | None
     policy: Policy
     notes: tuple[Note, ...] = ()
-    """What the operator should know of the inputs."""
+    """What the operator should know about the inputs."""
 
     def translate(self) -> Translation:
         """Run the pipeline; raises what it raises."""
@@ -95,7 +95,7 @@ def add_input_arguments(
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--policy`` and the flags of what a policy says."""
+    """Declare ``--policy``, and the flags for single decisions of a policy."""
     group = parser.add_argument_group(
         "policy",
         "Flags override variables, which override the policy file; the VMI's annotation can only narrow the result.",
@@ -141,7 +141,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     Args:
         args: parsed.
         env: this process's environment.
-        domain: a document and what messages call it, in the place of ``--domain``.
+        domain: a document and what messages call it, in place of ``--domain``.
 
     Raises:
         LauncherkitError: whatever the sources find wrong.
@@ -162,7 +162,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
 
 
 def vmi_document(path: str) -> bytes | Mapping[str, Any]:
-    """A VMI as `read_vmi` takes it: JSON as it is, or parsed where the file's name says that it is YAML."""
+    """A VMI for `read_vmi`: the bytes of a JSON file, or the parsed content of a file that is YAML by its name."""
     data = read_file(path)
     if not path.endswith((".yaml", ".yml")):
         return data
@@ -174,7 +174,7 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
 
 
 def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
-    """What the flags of `add_policy_arguments` say."""
+    """The decisions of the flags of `add_policy_arguments`."""
     layer: Layer = {}
     if args.siblings:
         layer["siblings"] = args.siblings

@@ -42,7 +42,7 @@ def _coloured(diff: bytes, env: Mapping[str, str]) -> bytes:
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Translate and write; nothing is written where anything is wrong."""
+    """Translate and write; nothing is written if anything is wrong."""
     inputs = read_inputs(args, env)
     translation = inputs.translate()
     result = translation.domain_xml

@@ -1,1 +1,1 @@
-"""Values of the field: addresses, functions, groups, requests, plans. No I/O, no XML, stdlib only."""
+"""Values: addresses, functions, groups, requests, plans. No I/O, no XML, stdlib only."""

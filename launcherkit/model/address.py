@@ -1,8 +1,8 @@
 """Where a device is: PCI addresses (BDF), mdev UUIDs and USB addresses.
 
-Parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse. Addresses of two types
-are never equal, whatever their fields: function 0000:01:00.0 of the host is not the guest's. Tuples are ordered and
-hashed as they are (a named tuple keeps its hash where it has an ``__eq__`` of its own).
+Addresses are parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse. Addresses
+of two types are never equal, whatever their fields: function 0000:01:00.0 of the host is not the guest's. Order and
+hash are those of tuples (these named tuples keep the hash even if they define ``__eq__``).
 """
 
 from typing import Self, TypeAlias
@@ -10,7 +10,7 @@ from typing import Self, TypeAlias
 from launcherkit.model.value import NamedTuple, documented
 
 _HEX = frozenset("0123456789abcdefABCDEF")
-_new = tuple.__new__  # of a value in half the time, where that is done for each function again and again
+_new = tuple.__new__  # makes a value in half the time, for code that does so for every function
 
 
 def _hex_digits(text: str, low: int, high: int) -> bool:
@@ -23,7 +23,7 @@ def _hex_digits(text: str, low: int, high: int) -> bool:
     device="0 to 0x1f.",
 )
 class PciSlot(NamedTuple):
-    """A PCI device number on a bus: what the functions of one card share."""
+    """A PCI device number on a bus, which all functions of a card share."""
 
     domain: int
     bus: int
@@ -65,10 +65,10 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         """Read ``[domain:]bb:dd.f`` (E3).
 
         Raises:
-            ValueError: says what is wrong with the text, without the text.
+            ValueError: says what is wrong with the text, without quoting it.
         """
         if len(text) == 12 and text[4] == text[7] == ":" and text[10] == "." and text[11] in "01234567":
-            # The common spelling, in a third of the time; anything odd falls through to be told what is wrong.
+            # The common spelling, in a third of the time; anything else falls through, to find out what is wrong.
             digits = text[:4] + text[5:7] + text[8:10]
             if _HEX.issuperset(digits):
                 number = int(digits, 16)
@@ -154,7 +154,7 @@ class UsbAddress(NamedTuple):
 
 @documented(ids="Vendor and product, as the document writes them: ``0x046d:0xc52b``.")
 class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
-    """A USB device that a document names by what it is, ``vendor:product``; never found in a variable."""
+    """A USB device that a document names by ``vendor:product``; variables never do."""
 
     ids: str
 
@@ -172,12 +172,12 @@ HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
 
 def card_of(address: HostAddress) -> HostAddress | PciSlot:
-    """What the functions of one card share: their slot; any other device is one of its own."""
+    """The card of a device: the slot for a PCI function, the address itself for any other device."""
     return address.slot if isinstance(address, PciAddress) else address
 
 
 @documented(
-    domain="PCI domain, 0 where nothing else is said.",
+    domain="PCI domain, 0 by default.",
     bus="The index of the controller that it is behind.",
     slot="0 to 0x1f.",
     function="0 to 7.",
@@ -201,5 +201,5 @@ class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 
     @property
     def function_0(self) -> Self:
-        """The first function of its slot, by which a slot is known."""
+        """Function 0 of the same slot, which identifies the slot."""
         return _new(type(self), (*self[:3], 0))

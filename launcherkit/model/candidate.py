@@ -1,4 +1,4 @@
-"""What a rehearsal asks of the device plugin: its code answers for a node that isn't here."""
+"""The interface between a rehearsal and the device plugin, whose code allocates for nodes elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal, Protocol, TypeAlias
 from launcherkit.model.host import HostFacts
 
 DeviceChoice: TypeAlias = Literal["all", "preferred"]
-"""Whose it is: ``all`` that are free are needed, or more are free and these are ``preferred`` by the device plugin. The
-kubelet follows a preference unless its topology manager has decided already."""
+"""How devices were chosen: ``all`` free ones are needed, or more are free and the device plugin ``preferred`` these.
+The kubelet follows the preference unless its topology manager has already decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PromisedDevice:
     id: str
     """The address of the primary, or the UUID of a mediated device."""
     functions: tuple[str, ...]
-    """Addresses of all that is attached with it, the primary first; empty for a mediated device."""
+    """Addresses of all functions that are attached, the primary first; empty for a mediated device."""
     groups: tuple[int, ...]
     numa_node: int | None
     choice: DeviceChoice
@@ -29,12 +29,12 @@ class PromisedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the VM's container would get on a node."""
+    """The devices that the VM's container would get on a node."""
 
     devices: tuple[PromisedDevice, ...]
     env: Mapping[str, str]
     facts: HostFacts
-    """The host as that container sees it: of VFIO's device nodes it has its own alone."""
+    """The host as that container sees it: with only the container's own VFIO device nodes."""
 
 
 class NodeCandidate(Protocol):
@@ -42,7 +42,7 @@ class NodeCandidate(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the node."""
+        """The node's name."""
         ...
 
     def give(self, wanted: Mapping[str, int]) -> Given:
@@ -52,7 +52,7 @@ class NodeCandidate(Protocol):
             wanted: resource name to the number of devices, in the order of the requests.
 
         Raises:
-            LauncherkitError: the node can't give them; with what is wrong with the devices that it has.
+            LauncherkitError: the node can't give them; says what is wrong with the devices that it has.
         """
         ...
 
@@ -63,13 +63,13 @@ class NodeSource(Protocol):
     def recorded(
         self, places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str]
     ) -> Sequence[NodeCandidate]:
-        """Nodes by what ``launcherkit snapshot`` wrote down of them; nobody has a device of theirs.
+        """Nodes from files of ``launcherkit snapshot``; all their devices count as free.
 
         Args:
             places: files and folders.
-            config: path of the device plugin's configuration; None for the names that it gives by itself.
-            auto: as the plugin's ``--auto``.
-            env: of the process; it says how messages are written.
+            config: path of the device plugin's configuration; None for its default names.
+            auto: the value of the plugin's ``--auto``.
+            env: the process's, which decides how messages are written.
 
         Raises:
             LauncherkitError: one can't be read.
@@ -77,14 +77,14 @@ class NodeSource(Protocol):
         ...
 
     def published(self, namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
-        """Nodes of a cluster by what their device plugins publish; what pods have isn't to be had.
+        """Nodes of a cluster as their device plugins publish them; devices that pods hold count as taken.
 
         Args:
-            namespace: of the device plugin.
+            namespace: the device plugin's.
             node: only this one.
             env: has ``KUBECONFIG``.
 
         Raises:
-            LauncherkitError: the cluster can't be asked, or no node has published anything.
+            LauncherkitError: the cluster doesn't answer, or no node has published anything.
         """
         ...

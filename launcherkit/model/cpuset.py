@@ -7,10 +7,10 @@ _HIGHEST = 16383
 
 
 def parse_cpuset(text: str) -> frozenset[int]:
-    """The numbers of a list; what comes first counts, and ``^n`` takes a number out again.
+    """The numbers of a list; ``^n`` removes a number that comes earlier in the list.
 
     Raises:
-        ValueError: a part is no number, no range, or beyond 16383.
+        ValueError: a part is neither a number nor a range, or beyond 16383.
     """
     numbers: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):

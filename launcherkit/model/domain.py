@@ -1,4 +1,4 @@
-"""What the rules need to know of a domain document, without its XML."""
+"""The facts about a domain document that the rules need, without its XML."""
 
 from typing import Literal, TypeAlias
 
@@ -7,40 +7,40 @@ from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple, documented
 
 PciTopology: TypeAlias = Literal["pcie", "pci", "other"]
-"""How the machine's PCI is built: with a pcie-root, with a pci-root, or in a way that libvirt places alone (P2, P6)."""
+"""The machine's PCI: with a pcie-root, with a pci-root, or another kind, which only libvirt places (P2, P6)."""
 
 
 class ExistingHostdev(NamedTuple):
-    """A hostdev of type pci, mdev or usb that the document has already."""
+    """A hostdev of type pci, mdev or usb that the document already has."""
 
     kind: Kind
     source: HostAddress | None
-    """None where the document names it in another way: a USB device by vendor and product."""
+    """None if the document names the device otherwise, as a USB device by its port."""
     alias: str | None
     guest: GuestAddress | None
     """Its PCI address in the guest."""
     placed: bool
-    """Whether it has an ``<address>`` that says where, of any type."""
+    """Whether it has an ``<address>`` of any type that gives a place."""
     managed: str | None
     display: str | None
     ramfb: str | None
     iommufd: bool | None = None
-    """What its ``<driver iommufd>`` says; None where it says nothing (V2)."""
+    """Its ``<driver iommufd>``; None if it has none (V2)."""
     nodeset: frozenset[int] | None = None
-    """The cells of its ``<acpi nodeset>``; None where it has none (P7)."""
+    """The cells of its ``<acpi nodeset>``; None if it has none (P7)."""
 
 
 @documented(
     number="Its ``index``, the bus behind it.",
-    model="``pcie-root-port`` and the like, as libvirt calls it.",
-    guest="Where it is itself; None leaves that to libvirt.",
+    model="libvirt's name, such as ``pcie-root-port``.",
+    guest="Its own address; None leaves that to libvirt.",
     bus_number=(
-        "Of a ``pcie-expander-bus``: the number of its bus in the guest. Those of the buses below it follow (P4)."
+        "For a ``pcie-expander-bus``, the number of its bus in the guest. Those of the buses below it follow (P4)."
     ),
-    cell="Of a ``pcie-expander-bus``: the guest's NUMA cell that it belongs to.",
+    cell="For a ``pcie-expander-bus``, the guest's NUMA cell that it belongs to.",
 )
 class Controller(NamedTuple):
-    """A PCI controller, of the document or to be added to it."""
+    """A PCI controller of the document, or one to add to it."""
 
     number: int | None
     model: str
@@ -50,15 +50,15 @@ class Controller(NamedTuple):
 
 
 class GuestCell(NamedTuple):
-    """A NUMA cell of the guest, and what of the host stands behind it (P4)."""
+    """A NUMA cell of the guest, and the host's nodes and CPUs that back it (P4)."""
 
     id: int
     nodes: frozenset[int]
-    """Host nodes that its memory is bound to by ``<memnode>``."""
+    """Host nodes to which ``<memnode>`` binds its memory."""
     cpus: frozenset[int]
-    """Host CPUs that its vCPUs are pinned to."""
+    """Host CPUs to which its vCPUs are pinned."""
     empty: bool = False
-    """It has neither vCPUs nor memory, and stands for no host node: it is there for a device's memory (P7)."""
+    """It has no vCPUs, no memory and no host node, but is there for a device's memory (P7)."""
 
 
 Needs: TypeAlias = Literal["pcie", "pci"]
@@ -70,9 +70,9 @@ class Unplaced(NamedTuple):
 
     needs: Needs
     hostdev: int | None = None
-    """Which of the document's hostdevs it is; None for another device."""
+    """Its index among the document's hostdevs; None for another device."""
     after_hostdevs: bool = False
-    """libvirt places it after all hostdevs, so that one more hostdev without an address would move it."""
+    """libvirt places it after all hostdevs, so another hostdev without an address would move it."""
 
 
 class DomainFacts(NamedTuple):
@@ -86,23 +86,23 @@ class DomainFacts(NamedTuple):
     """PCI addresses in use in the guest."""
     has_graphics: bool
     video_ramfb: bool
-    """A ``<video>`` of model ramfb is there."""
+    """There is a ``<video>`` of model ramfb."""
     aliases: frozenset[str]
-    """Aliases of every device but the hostdevs of this value."""
+    """Aliases of all devices except ``hostdevs``."""
     hostdevs: tuple[ExistingHostdev, ...]
     taken: frozenset[PciAddress]
     """Host functions that the document uses otherwise: ``<interface type='hostdev'>``, NVMe disks and their backing."""
     iommufd: bool | None
-    """The domain's ``<iommufd enabled>``, for hostdevs that say nothing themselves; None where it isn't there (V2)."""
+    """The domain's ``<iommufd enabled>``, for hostdevs without a setting of their own; None if there is none (V2)."""
     unplaced: tuple[Unplaced, ...] = ()
-    """On PCIe machines: what libvirt will place, itself adding some of it, in the order in which it does (P2)."""
+    """On PCIe machines, the devices that libvirt will place, including those that it adds, in its order (P2)."""
 
     cells: tuple[GuestCell, ...] = ()
     """The guest's NUMA cells, by number (P4)."""
 
     @property
     def has_several_cells(self) -> bool:
-        """Without counting empty ones (P4)."""
+        """Whether the guest has several cells, not counting empty ones (P4)."""
         return sum(not cell.empty for cell in self.cells) > 1
 
     @property
@@ -112,5 +112,5 @@ class DomainFacts(NamedTuple):
 
     @property
     def asks_for_iommufd(self) -> bool:
-        """By the domain's element or by a hostdev's."""
+        """Whether the domain or one of its hostdevs asks for iommufd."""
         return bool(self.iommufd) or any(hostdev.iommufd for hostdev in self.hostdevs)

@@ -1,7 +1,7 @@
-"""What sysfs says of one PCI function, in two parts.
+"""What sysfs says about one PCI function, in two parts.
 
-`PciFunction` is what every rule needs and a scan of thousands of functions can afford;
-`PciDetail` is the rest, read for the functions that a rule touches and for snapshots.
+`PciFunction` is what every rule needs, and cheap enough for a scan of thousands of functions. `PciDetail` is the rest,
+read for snapshots and for the functions that a rule touches.
 """
 
 from launcherkit.model.address import PciAddress
@@ -12,13 +12,13 @@ from launcherkit.model.value import NamedTuple, documented
     address="Its BDF.",
     vendor="Vendor ID.",
     device="Device ID.",
-    subsystem_vendor="0 where sysfs doesn't say.",
-    subsystem_device="0 where sysfs doesn't say.",
+    subsystem_vendor="0 if sysfs doesn't say.",
+    subsystem_device="0 if sysfs doesn't say.",
     class_code="24 bits, 0xCCSSPP, as in the file ``class``.",
-    driver="The kernel driver that it is bound to; None for none.",
-    iommu_group="None where it is in none.",
-    numa_node="None where the kernel says -1.",
-    physfn="The physical function this one is a VF of.",
+    driver="The kernel driver to which it is bound; None for none.",
+    iommu_group="None if it is in none.",
+    numa_node="None if the kernel says -1.",
+    physfn="The physical function of which this one is a VF.",
 )
 class PciFunction(NamedTuple):
     """Identity of a PCI function: four reads of sysfs."""
@@ -40,21 +40,22 @@ class PciFunction(NamedTuple):
 
     @property
     def is_bridge_by_class(self) -> bool:
-        """PCI-PCI, CardBus and semi-transparent bridges: classes whose config space has a bridge's header.
+        """Whether it is a PCI-PCI, CardBus or semi-transparent bridge: classes with a bridge's header in config space.
 
-        Others of class 06 are endpoints: NVSwitches, host bridges, ISA bridges. The header itself, where it is known,
-        is the truth: see `launcherkit.resolve.vfio.is_bridge`.
+        Others of class 06 are endpoints: NVSwitches, host bridges, ISA bridges. The header itself decides if it is
+        known:
+        see `launcherkit.resolve.vfio.is_bridge`.
         """
         return self.class_code >> 8 in (0x0604, 0x0607, 0x0609)
 
     @property
     def is_hd_audio(self) -> bool:
-        """As most graphics cards have one: its BAR has kilobytes, for which a window has room anyway (P5)."""
+        """Whether it is HD audio, as on most graphics cards; its small BAR doesn't matter for the window (P5)."""
         return self.class_code >> 8 == 0x0403
 
     @property
     def model(self) -> tuple[int, int]:
-        """vendor:device, by which a card's further primaries are told from its siblings (C2, S1)."""
+        """Vendor and device ID, which tell further primaries of a card from siblings (C2, S1)."""
         return self.vendor, self.device
 
 
@@ -65,7 +66,7 @@ class PciFunction(NamedTuple):
     flags="The kernel's ``IORESOURCE_*``.",
 )
 class Bar(NamedTuple):
-    """One line of the file ``resource``; ``line`` counts them, 6 is the ROM, 7 and up the VFs' windows."""
+    """One line of the file ``resource``."""
 
     line: int
     start: int
@@ -79,8 +80,8 @@ class Bar(NamedTuple):
 
 
 @documented(
-    current_type="0 where no type is set.",
-    creatable="Type number and name, as the table ``creatable_vgpu_types`` has them.",
+    current_type="0 if no type is set.",
+    creatable="Number and name of each type in the table ``creatable_vgpu_types``.",
 )
 class VgpuVf(NamedTuple):
     """The vGPU side of a VF of an SR-IOV vGPU card: ``<VF>/nvidia/`` (G4)."""
@@ -90,13 +91,13 @@ class VgpuVf(NamedTuple):
 
 
 @documented(
-    speed="MT/s a lane: 16000; None where sysfs doesn't say.",
-    width="Lanes; None where sysfs doesn't say.",
-    max_speed="What the function itself could do.",
-    max_width="What the function itself could do.",
+    speed="MT/s per lane, such as 16000; None if sysfs doesn't say.",
+    width="Lanes; None if sysfs doesn't say.",
+    max_speed="The function's own maximum.",
+    max_width="The function's own maximum.",
 )
 class PciLink(NamedTuple):
-    """The PCIe link to what is above a function."""
+    """The PCIe link between a function and the port above it."""
 
     speed: int | None
     width: int | None
@@ -107,23 +108,23 @@ class PciLink(NamedTuple):
 @documented(
     revision="One byte.",
     header_type="Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges.",
-    config_readable="False where config space reads all ones: the device has fallen off the bus (V3).",
-    driver_override="As sysfs has it; None where it is empty.",
-    driver_module="The module of its driver; None where that is built in or there is none.",
-    parents=("From the root complex down, as the device path names them: ``pci0000:e0``, ``0000:e0:01.1``."),
+    config_readable="False if config space reads all ones: the device has fallen off the bus (V3).",
+    driver_override="As in sysfs; None if it is empty.",
+    driver_module="The module of its driver; None if the driver is built in, or there is none.",
+    parents="What is above it in the device path, from the root complex down: ``pci0000:e0``, ``0000:e0:01.1``.",
     virtfns="Its VFs, in order.",
-    sriov_numvfs="VFs that there are; None where it can have none.",
-    sriov_totalvfs="VFs that there can be.",
-    resources="BARs and windows that are not empty.",
+    sriov_numvfs="The number of existing VFs; None if it can't have any.",
+    sriov_totalvfs="The number of possible VFs.",
+    resources="Its non-empty BARs and windows.",
     has_rom="Whether sysfs has a ``rom``.",
-    reset_methods="``flr``, ``bus`` and the like, best first; empty where the kernel doesn't tell.",
-    power_state="``D0`` and the like; None where sysfs doesn't say.",
-    vfio_dev=("Name of the VFIO character device, ``vfio3`` (with iommufd), found at ``/dev/vfio/devices``."),
-    vgpu="None for all but the VFs of SR-IOV vGPU cards.",
-    link="None for VFs, which have none of their own, and where it is no PCIe.",
+    reset_methods="Such as ``flr`` and ``bus``, best first; empty if the kernel doesn't list them.",
+    power_state="Such as ``D0``; None if sysfs doesn't say.",
+    vfio_dev="The name of its VFIO character device in ``/dev/vfio/devices``, such as ``vfio3`` (with iommufd).",
+    vgpu="None except for VFs of SR-IOV vGPU cards.",
+    link="None for VFs, which have none of their own, and for functions that aren't PCIe.",
 )
 class PciDetail(NamedTuple):
-    """The rest of what the rules and a bug report use of a PCI function."""
+    """The other facts about a PCI function that rules and bug reports use."""
 
     revision: int | None
     header_type: int | None
@@ -144,5 +145,5 @@ class PciDetail(NamedTuple):
 
 
 def is_vfio_name(name: str | None) -> bool:
-    """``vfio-pci`` and its variants, which the kernel names ``<vendor>_vfio_pci`` or ``<vendor>-vfio-pci``."""
+    """Whether a driver is vfio-pci or a variant; the kernel names these ``<vendor>_vfio_pci`` or with dashes."""
     return name is not None and name.replace("-", "_").endswith("vfio_pci")

@@ -1,4 +1,4 @@
-"""What is known of a host: functions, groups, mediated devices, VFIO nodes."""
+"""What is known about a host: functions, groups, mediated devices, VFIO nodes."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from launcherkit.model.value import NamedTuple, documented
 
 
 @documented(
-    id="Directory name under ``mdev_supported_types``: ``nvidia-222``.",
-    name="``GRID T4-1Q``; some drivers have no name file.",
+    id="Its directory under ``mdev_supported_types``, such as ``nvidia-222``.",
+    name="Such as ``GRID T4-1Q``; None if the driver has no name file.",
     device_api="``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``.",
-    available_instances="How many more of it can be made.",
-    description="The driver's words.",
+    available_instances="How many more can be created.",
+    description="The driver's description.",
 )
 class MdevType(NamedTuple):
     """A type that an mdev parent offers."""
@@ -25,12 +25,12 @@ class MdevType(NamedTuple):
 
 
 @documented(
-    name="Of its directory in ``/sys/class/mdev_bus``.",
-    address="None where it is no PCI device.",
-    types="Those that it offers.",
+    name="Its directory in ``/sys/class/mdev_bus``.",
+    address="None if it isn't a PCI device.",
+    types="The types that it offers.",
 )
 class MdevParent(NamedTuple):
-    """A device that mediated devices can be made on; not always a PCI device."""
+    """A device on which mediated devices can be created; not always a PCI device."""
 
     name: str
     address: PciAddress | None
@@ -39,11 +39,11 @@ class MdevParent(NamedTuple):
 
 @documented(
     uuid="In lower case.",
-    parent="The name of the device that it was made on.",
-    type_id="``nvidia-222``.",
-    type_name="``GRID T4-1Q``; None where the driver has no name file.",
+    parent="The name of the device on which it was created.",
+    type_id="Such as ``nvidia-222``.",
+    type_name="Such as ``GRID T4-1Q``; None if the driver has no name file.",
     device_api="``vfio-pci``, ``vfio-ap`` or ``vfio-ccw``: the hostdev's ``model`` (X3).",
-    iommu_group="None where it is in none.",
+    iommu_group="None if it is in none.",
 )
 class Mdev(NamedTuple):
     """A mediated device that exists."""
@@ -57,8 +57,8 @@ class Mdev(NamedTuple):
 
 
 @documented(
-    cpus="Empty for a node that has memory alone.",
-    distances="To each node, itself included; 10 is its own.",
+    cpus="Empty for a node with only memory.",
+    distances="To each node including itself, which is 10.",
 )
 class NumaNode(NamedTuple):
     """A NUMA node of the host."""
@@ -68,27 +68,27 @@ class NumaNode(NamedTuple):
 
 
 @documented(
-    known="False where nothing is known at all (C3); then every mapping is empty.",
+    known="False if nothing at all is known (C3); then every mapping is empty.",
     functions="By address.",
-    details="The rest about functions, by address; not of all where little was asked for.",
+    details="The other facts about functions, by address; possibly only for some functions.",
     groups="The members of each IOMMU group, by number.",
     mdevs="By UUID.",
     mdev_parents="By name.",
-    nodes="Paths of VFIO's device nodes; None where the source can't tell.",
+    nodes="Paths of VFIO's device nodes; None if the source can't tell.",
     container_dev=(
-        "``/dev`` is a container's, without the nodes that every host has and no container is given (S2). "
-        "Where facts were read by need, it has no VFIO nodes besides ``nodes`` either."
+        "``/dev`` is a container's, without the nodes that every host has and no container gets (S2). "
+        "If facts were read by need, it has no VFIO nodes besides ``nodes`` either."
     ),
-    recorded="Whether it was written down earlier, and maybe on another machine: a snapshot, a recording.",
+    recorded="Whether it is a snapshot or a recording, made earlier and maybe on another machine.",
     unknown=(
-        "Functions that are there and can't be read, and why (T2). They are not among ``functions``, but "
-        "among the members of their groups where those can be listed."
+        "Functions that exist and can't be read, and why (T2). They are not in ``functions``, but "
+        "among the members of their groups if those can be listed."
     ),
-    numa="The host's NUMA nodes; empty where they were not asked for, or the host has none (P4).",
-    events="How many uevents the kernel had sent before all was read; None where nobody counts them.",
+    numa="The host's NUMA nodes; empty if they were not asked for, or the host has none (P4).",
+    events="How many uevents the kernel had sent before reading began; None if they aren't counted.",
 )
 class HostFacts(NamedTuple):
-    """Frozen facts about a host, or about as much of it as was asked for."""
+    """Frozen facts about a host, or about the part that was asked for."""
 
     known: bool
     functions: Mapping[PciAddress, PciFunction]
@@ -104,12 +104,12 @@ class HostFacts(NamedTuple):
     events: bytes | None = None
 
     def physical_function(self, address: PciAddress) -> PciAddress:
-        """The one that a VF is of; any other function is its own."""
+        """The physical function of a VF; any other function is its own."""
         function = self.functions.get(address)
         return address if function is None or function.physfn is None else function.physfn
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
-        """The known functions of the slot that an address is in, by function number."""
+        """The known functions of an address's slot, by function number."""
         get, slot = self.functions.get, address[:3]
         return [
             function for number in range(8) if (function := get(tuple.__new__(PciAddress, (*slot, number)))) is not None
@@ -117,4 +117,4 @@ class HostFacts(NamedTuple):
 
 
 NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)
-"""What `Host.none` knows."""
+"""The facts of `Host.none`."""

@@ -1,4 +1,4 @@
-"""What the operator should know although nothing failed."""
+"""What the operator should know even though nothing failed."""
 
 from launcherkit.model.value import NamedTuple, documented
 
@@ -8,7 +8,7 @@ from launcherkit.model.value import NamedTuple, documented
     text="One line.",
 )
 class Note(NamedTuple):
-    """``topic`` is a stable word to filter by (``repeat``, ``left-alone``, ...); ``text`` one line."""
+    """A remark for the operator."""
 
     topic: str
     text: str

@@ -1,4 +1,4 @@
-"""The plan: what was asked, what answers it, and where it goes."""
+"""The plan: what was requested, which device answers, and where in the guest it goes."""
 
 from typing import Literal, TypeAlias
 
@@ -10,18 +10,18 @@ from launcherkit.model.value import NamedTuple, documented
 Role: TypeAlias = Literal["primary", "sibling", "reserved"]
 """A reserved function belongs to the domain and is not shown to the guest (S1)."""
 Origin: TypeAlias = Literal["vmi", "environment", "domain"]
-"""Who asked: the VMI, the environment alone (Q1), or a hostdev that the document has (Q2)."""
+"""Who asked: the VMI, only the environment (Q1), or a hostdev of the document (Q2)."""
 
 
 @documented(
     origin="Who asked: ``vmi``, ``environment`` (Q1) or ``domain`` (Q2).",
     section="``gpus`` or ``hostDevices``.",
     name="The request's name.",
-    resource="Its ``deviceName``; None for one by a DRA claim and for one that no VMI made.",
+    resource="Its ``deviceName``; None for a request by DRA claim, and for one that no VMI makes.",
     variable="The variable or metadata file that answers it; None for a hostdev of the document.",
     primary="The address that answers it.",
-    asked=("False for a hostdev of the document that bears no request's alias: nobody asked about it (X1)."),
-    rom="``on`` or ``off`` where the driver of a DRA claim says whether the guest sees the ROM (E5).",
+    asked="False for a hostdev of the document without any request's alias: nobody asked about it (X1).",
+    rom="``on`` or ``off`` if the driver of a DRA claim says whether the guest sees the ROM (E5).",
 )
 class Claim(NamedTuple):
     """A request and the address that answers it."""
@@ -37,19 +37,19 @@ class Claim(NamedTuple):
 
     @property
     def by_claim(self) -> bool:
-        """A DRA claim answers it, not a resource (E5)."""
+        """Whether a DRA claim answers it, not a resource (E5)."""
         return self.origin == "vmi" and self.resource is None
 
 
 @documented(
     source="Its address on the host.",
     role="``primary`` or ``sibling``.",
-    why="Why it is here, in words.",
+    why="Why it is attached, in words.",
     claim="The request that names it; a sibling may have one of its own (C5).",
-    hostdev="Which of the document's hostdevs it is, None for one that is added (X2).",
+    hostdev="Its index among the document's hostdevs; None for one to be added (X2).",
 )
 class Attachment(NamedTuple):
-    """A function that goes to the guest, before it is known where to."""
+    """A function that goes to the guest, before its place there is known."""
 
     source: HostAddress
     role: Role
@@ -59,7 +59,7 @@ class Attachment(NamedTuple):
 
 
 @documented(
-    address="Of the function.",
+    address="The function's.",
     why="Why it is not attached, in words.",
 )
 class StayedBehind(NamedTuple):
@@ -87,7 +87,7 @@ class Unit(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """A hostdev of the document that nobody asked about and that gets no sibling: it stays byte for byte (X1)."""
+        """Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
         claim = self.primary.claim
@@ -100,7 +100,7 @@ class Unit(NamedTuple):
     ramfb="``on`` or ``off``.",
 )
 class Shown(NamedTuple):
-    """What an mdev is to QEMU, and whether it has a display (X3); None leaves the attribute out."""
+    """The attributes for an mdev's model and display (X3); None leaves an attribute out."""
 
     model: str | None = None
     display: str | None = None
@@ -110,7 +110,7 @@ class Shown(NamedTuple):
 @documented(
     address="The guest address.",
     multifunction=(
-        "True on guest function 0 of a shared slot, False on the others of it, None where nothing is shared (P1)."
+        "True on guest function 0 of a shared slot, False on its other functions, None if the slot isn't shared (P1)."
     ),
 )
 class GuestPlace(NamedTuple):
@@ -121,18 +121,18 @@ class GuestPlace(NamedTuple):
 
 
 @documented(
-    attachment="The function, its role and why it is here.",
-    alias="Empty where a hostdev that is kept has none.",
-    guest="The guest address that we give it or that it had; None leaves it to libvirt (P3).",
-    shown="Model and display (X3); None where there is nothing to say.",
+    attachment="The function, its role and why it is attached.",
+    alias="Empty if a kept hostdev has none.",
+    guest="Its guest address, new or already in the document; None leaves it to libvirt (P3).",
+    shown="Model and display (X3); None for neither.",
     managed="Whether libvirt binds it to vfio-pci and gives it back (X1).",
-    iommufd=("What its ``<driver iommufd>`` says; where it is None the domain's ``<iommufd>`` counts (V2)."),
-    rom=("``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own."),
-    driver="The VFIO driver that its ``<driver model>`` says (X1).",
-    nodeset="The guest's cells that its ``<acpi nodeset>`` says (P7); None for none.",
+    iommufd="Its ``<driver iommufd>``; if None, the domain's ``<iommufd>`` applies (V2).",
+    rom="``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own.",
+    driver="The VFIO driver for its ``<driver model>`` (X1).",
+    nodeset="The guest's cells for its ``<acpi nodeset>`` (P7); None for none.",
 )
 class PlannedFunction(NamedTuple):
-    """One hostdev, decided to the last attribute."""
+    """One hostdev, with everything decided."""
 
     attachment: Attachment
     alias: str
@@ -153,10 +153,10 @@ class PlannedFunction(NamedTuple):
     kind="``pci``, ``mdev`` or ``usb``.",
     functions="The primary first.",
     stayed="Functions of its slot or group that are not attached.",
-    kept=("A hostdev of the document that nobody asked about and that nothing joins: it stays byte for byte (X1)."),
+    kept="Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1).",
 )
 class PlannedDevice(NamedTuple):
-    """A unit of the plan: its hostdevs, the primary's first."""
+    """A device of the plan: its hostdevs, the primary's first."""
 
     kind: Kind
     functions: tuple[PlannedFunction, ...]
@@ -169,8 +169,8 @@ class PlannedDevice(NamedTuple):
 
 
 @documented(
-    address="Of the function.",
-    driver="The kernel driver that it is bound to; None for none.",
+    address="The function's.",
+    driver="The kernel driver to which it is bound; None for none.",
     attached="Whether it goes to the guest.",
     bridge="Whether it is a bridge, by its header.",
 )
@@ -184,8 +184,8 @@ class GroupMember(NamedTuple):
 
 
 @documented(
-    number="Of the IOMMU group.",
-    members="All its functions that are known.",
+    number="The IOMMU group's.",
+    members="All its known functions.",
 )
 class TouchedGroup(NamedTuple):
     """An IOMMU group that VFIO will hold as a whole."""
@@ -195,13 +195,13 @@ class TouchedGroup(NamedTuple):
 
 
 @documented(
-    need="What firmware takes for the BARs of all attached functions.",
-    hole="The ``<pcihole64>`` that is written; None for none.",
+    need="The size that firmware takes for the BARs of all attached functions.",
+    hole="The ``<pcihole64>`` to write; None for none.",
     pass_bits="Whether ``<maxphysaddr mode='passthrough'/>`` is written.",  # noqa: S106  # no password
-    root="The model of the controller that has it: ``pcie-root`` or ``pci-root``.",
+    root="The model of the controller that gets it: ``pcie-root`` or ``pci-root``.",
 )
 class Window(NamedTuple):
-    """The 64-bit window that the attached devices need, and what is written for it. Sizes are bytes."""
+    """The 64-bit window that the attached devices need, and what is written for it. Sizes are in bytes."""
 
     need: int
     hole: int | None
@@ -210,17 +210,17 @@ class Window(NamedTuple):
 
 
 @documented(
-    devices="What the guest gets, in the order of the requests; a `PlannedDevice` each.",
-    controllers="PCI controllers that are added (P2).",
+    devices="The devices that the guest gets, in the order of the requests.",
+    controllers="PCI controllers to add (P2).",
     groups="IOMMU groups that VFIO will hold, by number, with all their members.",
     nodes="Paths of the device nodes that QEMU will open (V2).",
     left_alone="Primaries that the environment holds beyond the requests (C4).",
-    window="The 64-bit PCI window that is needed and what is written for it; None where the default has room (P5).",
-    iommufd="Whether a PCI function goes through iommufd, its node among those that QEMU opens (V2).",
-    cells="Numbers of the guest's NUMA cells that are added, without CPUs and memory (P7).",
+    window="The 64-bit PCI window, and what is written for it; None if the default has room (P5).",
+    iommufd="Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).",
+    cells="Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).",
 )
 class Plan(NamedTuple):
-    """All that is going to be done, in the order of the requests."""
+    """All decisions of a translation."""
 
     devices: tuple[PlannedDevice, ...]
     controllers: tuple[Controller, ...]
@@ -233,10 +233,10 @@ class Plan(NamedTuple):
 
     @property
     def initiators(self) -> tuple[HostAddress, ...]:
-        """Functions that have cells of the guest (P7)."""
+        """Functions that get cells of the guest (P7)."""
         return tuple([each.source for device in self.devices for each in device.functions if each.nodeset is not None])
 
     @property
     def root_ports(self) -> tuple[int, ...]:
-        """Indices of the ``pcie-root-port`` controllers that are added."""
+        """Indices of the ``pcie-root-port`` controllers to add."""
         return tuple([each.number for each in self.controllers if each.model == "pcie-root-port" and each.number])

@@ -22,12 +22,12 @@ TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
 
 
 @documented(
-    gpu="Of ``gpus``.",
-    hostdevice="Of ``hostDevices``.",
-    usb="Of USB devices.",
+    gpu="For ``gpus``.",
+    hostdevice="For ``hostDevices``.",
+    usb="For USB devices.",
 )
 class AliasPrefixes(NamedTuple):
-    """What comes before a request's name in its alias (X1); libvirt keeps only aliases that begin with ``ua-``."""
+    """Prefixes of aliases, before the request's name (X1); libvirt keeps only aliases that begin with ``ua-``."""
 
     gpu: str = "ua-gpu-"
     hostdevice: str = "ua-hostdevice-"
@@ -36,21 +36,19 @@ class AliasPrefixes(NamedTuple):
 
 @documented(
     siblings="Which sibling functions are attached (S1).",
-    pairing="How addresses answer requests: by class (C2) or by position as KubeVirt does (C4).",
-    managed="``managed`` of the hostdevs that are added (X1).",
-    alias_prefixes="What comes before a request's name in its alias (X1).",
+    pairing="How addresses answer requests: by class (C2), or by position as in KubeVirt (C4).",
+    managed="``managed`` of added hostdevs (X1).",
+    alias_prefixes="Prefixes of aliases, before the request's name (X1).",
     extra_prefixes=(
-        "Further prefixes of variables with PCI addresses, without the last underscore: ``PCIDEVICE`` (E1)."
+        "Further prefixes of variables with PCI addresses, without the last underscore, such as ``PCIDEVICE`` (E1)."
     ),
-    sysfs_root="Where ``sys/`` and ``dev/`` of the host are.",
-    node_check=("Whether device nodes must be there (V2); ``auto`` where the variables are, for there the VM runs."),
+    sysfs_root="The directory with the host's ``sys/`` and ``dev/``.",
+    node_check="Whether device nodes must exist (V2); ``auto``: if the variables are set, as where the VM runs.",
     annotations="Whether a VMI's annotation may narrow the rest (T1).",
     topology="How the guest's PCIe tree follows the host's (P4).",
-    iommufd=(
-        "Whether functions go to VFIO through iommufd where the document doesn't say; ``auto`` by the nodes (V2)."
-    ),
+    iommufd=("Whether functions go to VFIO through iommufd if the document doesn't say; ``auto``: by the nodes (V2)."),
     rom="``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``.",
-    driver="The VFIO driver that libvirt is to use, by address or by ``vendor:device``.",
+    driver="The VFIO driver for libvirt to use, by address or by ``vendor:device``.",
     generic_initiators="Whether Grace's GPUs get cells for their memory in the guest (P7).",
 )
 class _Decisions(NamedTuple):
@@ -73,12 +71,12 @@ class Policy(_Decisions):
     """Decisions of the operator, each with its default.
 
     Raises:
-        BadPolicy: a value is none of those that a decision has. ``managed="no"`` would count as yes.
+        BadPolicy: a value isn't one of the decision's, such as ``managed="no"``, which would count as yes.
     """
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # to whom the signature is that of the fields
+    if not TYPE_CHECKING:  # type checkers take the signature from the fields
 
         def __new__(cls, *values: Any, **named: Any) -> Self:
             policy = super().__new__(cls, *values, **named)
@@ -111,7 +109,7 @@ DRIVER_RULE = "A VFIO driver's name ends in vfio_pci, as nvgrace_gpu_vfio_pci do
 
 
 def is_function(text: str) -> bool:
-    """An address as sysfs spells it, or vendor and device as ``vvvv:dddd``; in lower case."""
+    """Whether it is an address as in sysfs, or vendor and device as ``vvvv:dddd``, in lower case."""
     parts = text.split(":")
     if len(parts) == 2:
         return all(len(part) == 4 and set(part) <= set("0123456789abcdef") for part in parts)
@@ -122,12 +120,12 @@ def is_function(text: str) -> bool:
 
 
 def is_rom(text: str) -> bool:
-    """``on``, ``off`` or an absolute path."""
+    """Whether it is ``on``, ``off`` or an absolute path."""
     return text in ("on", "off") or (text.startswith("/") and text.isprintable())
 
 
 def is_driver(text: str) -> bool:
-    """vfio-pci or a variant of it, by its name."""
+    """Whether it names vfio-pci or a variant."""
     return is_vfio_name(text) and text.isascii() and text.replace("-", "_").replace("_", "").isalnum()
 
 

@@ -11,7 +11,7 @@ _POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "M
 
 
 def amount_of(quantity: object) -> Decimal | None:
-    """The number that a quantity, text or an integer, stands for; None for what is none."""
+    """The number that a quantity, text or an integer, stands for; None for anything else."""
     if not isinstance(quantity, str | int) or isinstance(quantity, bool):
         return None
     found = re.fullmatch(

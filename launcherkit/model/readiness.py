@@ -1,4 +1,4 @@
-"""Whether a guest could have a function as the host is now, and what is in the way (V1, V3)."""
+"""Whether a guest could have a function in the host's present state, and what is in the way (V1, V3)."""
 
 from typing import Literal, TypeAlias
 
@@ -6,25 +6,25 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.value import NamedTuple
 
 ReadyState: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
-"""Of GPUs, accelerators and what has a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without a vGPU
-type) or ``parent`` (its VFs or mediated devices go to guests). Of all else: ``host`` for what the host uses, ``unused``
-for what has no driver, ``bridge``."""
+"""For GPUs, accelerators and functions with a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without
+a vGPU type) or ``parent`` (its VFs or mediated devices go to guests). For all others: ``host`` if the host uses it,
+``unused`` if it has no driver, or ``bridge``."""
 
 FOR_GUESTS: tuple[ReadyState, ...] = ("ready", "blocked", "idle", "parent")
-"""The states of devices that people give to guests."""
+"""The states of devices that are meant for guests."""
 
 
 class Blocker(NamedTuple):
-    """Why QEMU could not have a function."""
+    """Why QEMU couldn't have a function."""
 
     code: str | None
-    """Of the error that a translation would end with; None where no error is about it."""
+    """The code of the error with which a translation would fail; None if there is no such error."""
     device: PciAddress
-    """Which function is the cause."""
+    """The function that is the cause."""
     why: str
-    """``bound to snd_hda_intel``."""
+    """Such as ``bound to snd_hda_intel``."""
     whole: bool
-    """Whether it keeps the whole IOMMU group from guests (V1), not the device alone (V3)."""
+    """Whether it keeps the whole IOMMU group from guests (V1), not just the device (V3)."""
 
 
 class Readiness(NamedTuple):
@@ -32,9 +32,9 @@ class Readiness(NamedTuple):
 
     state: ReadyState
     blockers: tuple[Blocker, ...] = ()
-    """Those of its whole group; where a function is the host's own, those that it is itself to others."""
+    """The blockers of its whole group; for a function that the host uses, those that it causes itself."""
 
     @property
     def for_guests(self) -> bool:
-        """Whether it is a device that people give to guests."""
+        """Whether it is a device that is meant for guests."""
         return self.state in FOR_GUESTS

@@ -1,4 +1,4 @@
-"""Who asked for what, and which variables answer: their names (E1, E2) and what they hold."""
+"""Requests, and the variables that answer them: names (E1, E2) and contents."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -11,12 +11,12 @@ Kind: TypeAlias = Literal["pci", "mdev", "usb"]
 
 
 def kind_of(address: HostAddress) -> Kind:
-    """Which type of hostdev an address is of."""
+    """The type of hostdev for an address."""
     return "pci" if isinstance(address, PciAddress) else "mdev" if isinstance(address, MdevAddress) else "usb"
 
 
 class DisplayOptions(NamedTuple):
-    """``virtualGPUOptions.display`` of a gpu; None where the key is silent."""
+    """``virtualGPUOptions.display`` of a gpu; None for keys that aren't set."""
 
     enabled: bool | None
     ramfb: bool | None
@@ -27,9 +27,9 @@ class DeviceClaim(NamedTuple):
 
     kind: Literal["claim", "template"]
     name: str
-    """Of the ResourceClaim, or the pod's name of it where it was made from a template."""
+    """The ResourceClaim's, or, if it was made from a template, its name within the pod."""
     request: str
-    """Which request of the claim."""
+    """The name of the claim's request."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}/{self.request}"
@@ -42,13 +42,13 @@ class Request(NamedTuple):
     position: int
     name: str
     resource: str | None
-    """``deviceName``; None for one that is answered by a DRA claim (E5)."""
+    """``deviceName``; None for a request that a DRA claim answers (E5)."""
     display: DisplayOptions | None = None
     claim: DeviceClaim | None = None
 
     @property
     def key(self) -> str:
-        """What its allocation goes by: the resource, or the claim."""
+        """The key of its allocation: the resource, or the claim."""
         return str(self.claim) if self.resource is None else self.resource
 
     @property
@@ -57,17 +57,17 @@ class Request(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """A variable of the environment and what it holds, repeats removed (E3)."""
+    """A variable of the environment and its entries, without repeats (E3)."""
 
     variable: str
     suffix: str
-    """The ``<R>`` of the variable's name, which stands for the resource (E1)."""
+    """``<R>`` in the variable's name, which stands for the resource (E1)."""
     kind: Kind
     entries: tuple[HostAddress, ...]
     devices: tuple[HostAddress, ...] = ()
-    """Of a DRA claim: which of the entries are devices of their own; of a variable that is found out (C2)."""
+    """For a DRA claim, the entries that are devices of their own; for a variable that is worked out (C2)."""
     roms: Mapping[HostAddress, Literal["on", "off"]] = {}
-    """Of a DRA claim: devices whose driver says whether the guest sees their ROM."""
+    """For a DRA claim, the devices whose driver says whether the guest sees their ROM."""
 
 
 KIND_OF_PREFIX: dict[str, Kind] = {"MDEV_PCI_RESOURCE": "mdev", "PCI_RESOURCE": "pci", "USB_RESOURCE": "usb"}
@@ -75,13 +75,13 @@ KIND_OF_PREFIX: dict[str, Kind] = {"MDEV_PCI_RESOURCE": "mdev", "PCI_RESOURCE": 
 
 
 def kinds_of_prefixes(extra_prefixes: tuple[str, ...] = ()) -> dict[str, Kind]:
-    """Prefix to kind of address, in the order in which they are tried; those that a policy adds hold PCI addresses."""
+    """The kind of address for each prefix, in the order of trial; prefixes of a policy hold PCI addresses."""
     return KIND_OF_PREFIX | {prefix: "pci" for prefix in extra_prefixes if prefix not in KIND_OF_PREFIX}
 
 
 def resource_suffix(resource: str) -> str:
-    """What stands for a resource in a variable's name: ``nvidia.com/A-1`` gives ``NVIDIA_COM_A-1``.
+    """The part of a variable's name for a resource: ``nvidia.com/A-1`` gives ``NVIDIA_COM_A-1``.
 
-    Not injective, so there is no way back (E2).
+    Several resources may have the same, so it can't be reversed (E2).
     """
     return resource.upper().replace("/", "_").replace(".", "_")

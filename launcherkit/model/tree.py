@@ -1,4 +1,4 @@
-"""The guest's PCI tree as a domain document has it: root complexes, switches, ports (P2, P4)."""
+"""The guest's PCI tree in a domain document: root complexes, switches, ports (P2, P4)."""
 
 from collections.abc import Mapping
 
@@ -6,21 +6,21 @@ from launcherkit.model.address import GuestAddress
 from launcherkit.model.value import NamedTuple
 
 ROOTS = ("pcie-root", "pci-root", "pcie-expander-bus", "pci-expander-bus")
-"""Models whose bus is a root bus: each is a root complex of its own to the guest."""
+"""Models whose bus is a root bus; to the guest, each is a root complex."""
 
 
 class Bridge(NamedTuple):
-    """A PCI controller, as what leads to the devices behind it."""
+    """A PCI controller that leads to the devices behind it."""
 
     number: int
-    """The bus behind it, as libvirt counts them; firmware gives the buses numbers of its own."""
+    """libvirt's number of the bus behind it; firmware numbers the buses itself."""
     model: str
     guest: GuestAddress | None
-    """Where it is itself; None leaves that to libvirt."""
+    """Its own address; None leaves that to libvirt."""
     bus_number: int | None
-    """The number of a root bus, which firmware keeps; None for other bridges, and where libvirt decides."""
+    """The number of a root bus, which firmware keeps; None for other bridges, and if libvirt decides."""
     node: int | None
-    """The guest's NUMA cell of a root bus; None where none is said."""
+    """The guest's NUMA cell of a root bus; None if it has none."""
 
     @property
     def is_root(self) -> bool:
@@ -35,7 +35,7 @@ class GuestTree(NamedTuple):
     def way(self, guest: GuestAddress) -> tuple[Bridge, ...]:
         """The bridges from the root complex down to an address.
 
-        The first is no root where the document leaves it to libvirt how the tree goes on.
+        The first one isn't a root if the document leaves the upper part of the tree to libvirt.
         """
         found: list[Bridge] = []
         bus: int | None = guest.bus

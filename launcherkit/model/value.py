@@ -1,8 +1,8 @@
-"""Named tuples that cost little to define.
+"""Named tuples that are cheap to define.
 
 ``typing.NamedTuple`` checks each field's annotation while a class is made, and ``collections.namedtuple`` compiles a
-``__new__`` for it: together most of what a value costs a short process
-(docs/decisions/0001-values-are-named-tuples.md). This makes the same class without either; type checkers see
+``__new__`` for it. Together that is most of the time that a short process spends on its values
+(docs/decisions/0001-values-are-named-tuples.md). This module makes the same classes without either; type checkers see
 ``typing.NamedTuple``.
 """
 
@@ -14,7 +14,7 @@ class _Probe:
     annotated: int
 
 
-# From Python 3.14 on annotations are made when they are asked for: they cost nothing, and a class body has none yet.
+# From Python 3.14 on annotations are evaluated lazily: they cost nothing, and a class body has none yet.
 if TYPE_CHECKING or "__annotations__" not in vars(_Probe):
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414  # for others to import
 else:
@@ -69,7 +69,7 @@ else:
 
     _METHODS = {
         "__slots__": (),
-        "__hash__": tuple.__hash__,  # for those with an equality of their own too
+        "__hash__": tuple.__hash__,  # even for those that define __eq__
         "_make": classmethod(_make),
         "_replace": _replace,
         "__replace__": _replace,
@@ -95,7 +95,7 @@ else:
             return type(name, (tuple,), _METHODS | namespace | getters | own)
 
     class _Marker:
-        """What a class statement names as its base; the class that it makes has ``tuple`` as its base."""
+        """The base that a class statement names; the resulting class has the base ``tuple``."""
 
         def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
             return (type.__new__(_Maker, "NamedTuple", (), {}),)
@@ -107,7 +107,7 @@ _T = TypeVar("_T")
 
 
 def documented(**fields: str) -> Callable[[type[_T]], type[_T]]:
-    """Say in ``help()`` what each field of a named tuple is, for those that callers see."""
+    """Describe the fields of a named tuple for ``help()``, for those that callers see."""
 
     def document(cls: type[_T]) -> type[_T]:
         for name, text in fields.items():

@@ -1,4 +1,4 @@
-"""The guest's 64-bit PCI window: what BARs need of it, and what a domain says of it (P5)."""
+"""The guest's 64-bit PCI window: how much of it BARs need, and what a domain says about it (P5)."""
 
 from collections.abc import Iterable
 
@@ -13,36 +13,36 @@ _WANTED = _MEMORY | _64_BIT | _PREFETCHABLE
 _ROM, _VF_BARS = 6, range(7, 13)
 
 DEFAULT_WINDOWS = {"pcie": 32 * GIB, "pci": 2 * GIB}
-"""What QEMU gives q35 (hw/pci-host/q35.c) and pc (hw/pci-host/i440fx.c) where nothing is said, by topology."""
+"""QEMU's defaults for q35 (hw/pci-host/q35.c) and pc (hw/pci-host/i440fx.c), in bytes, by topology."""
 VIRT_WINDOW = 512 * GIB
-"""What it gives Arm's virt (hw/arm/virt.c)."""
+"""QEMU's default for Arm's virt (hw/arm/virt.c), in bytes."""
 BELOW_WINDOW = 4 * GIB
-"""The window is above all memory, some of which is above this."""
+"""The window is above all memory, the upper part of which is above this address."""
 OVMF_WITHOUT_HUGE_PAGES = 128 * GIB
-"""OVMF's window where the guest's CPU has no 1 GiB pages: an eighth of 40 bits."""
+"""OVMF's window if the guest's CPU has no 1 GiB pages: an eighth of 40 bits."""
 
 
 class AddressSpace(NamedTuple):
-    """What a domain document says of the guest's address space. Sizes are bytes."""
+    """What a domain document says about the guest's address space. Sizes are in bytes."""
 
     hole: int | None
     """``<pcihole64>`` of the root."""
     bits: int | None
-    """Of the guest CPU's physical addresses; None for those of the host's CPU."""
+    """Physical address bits of the guest's CPU; None for those of the host's CPU."""
     can_pass_bits: bool
-    """The document doesn't say yet how many, and the CPU can have the host's by ``<maxphysaddr>``."""
+    """The document doesn't set the bits, and ``<maxphysaddr>`` can give the CPU the host's."""
     memory: int | None
-    """All that the guest has or can get; None where the document doesn't say."""
+    """All memory that the guest has or can get; None if the document doesn't say."""
     huge_pages: bool
-    """The CPU is not denied 1 GiB pages. Without them OVMF uses 40 bits of addresses at most."""
+    """The CPU may have 1 GiB pages. Without them OVMF uses at most 40 address bits."""
     uefi: bool
     """The firmware is UEFI, which on x86 is OVMF."""
 
 
 def prefetchable(bars: Iterable[Bar]) -> list[int]:
-    """The sizes of a function's prefetchable 64-bit BARs, those of its VFs too; powers of two, as BARs are.
+    """The sizes of a function's prefetchable 64-bit BARs, in bytes, including those of its VFs.
 
-    The line of a VF BAR is one for all VFs together.
+    Sizes of BARs are powers of two; the line of a VF BAR is for all VFs together.
     """
     return [
         bar.size if bar.line in _VF_BARS else 1 << (bar.size - 1).bit_length()
@@ -52,7 +52,7 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
 
 
 def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int]]:
-    """The sizes of the prefetchable 64-bit BARs of each slot that functions are in, but of HD audio, which has none."""
+    """The sizes of the prefetchable 64-bit BARs of each slot with any of the functions, HD audio left out."""
     cards: dict[tuple[int, ...], list[int]] = {}
     for address in addresses:
         function = host.functions.get(address)
@@ -67,7 +67,7 @@ def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int
 def window_need(cards: Iterable[Iterable[int]]) -> int:
     """Bytes from the first BAR to the last, as firmware lays them out.
 
-    The BARs of a card are behind one bridge, which begins at a multiple of the largest of them; large ones come first.
+    The BARs of a card are behind one bridge, whose window is aligned to the largest of them; large ones come first.
 
     Args:
         cards: the sizes of the BARs of each card.

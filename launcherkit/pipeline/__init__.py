@@ -1,6 +1,6 @@
 """From allocation, host facts and a domain document to the document that libvirt defines.
 
-The one way through the house, shared by every adapter and the public API.
+Every adapter and the public API use this one pipeline.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ EMPTY_PLAN = Plan((), (), (), (), (), False)
 
 @documented(
     domain_xml="The document to define.",
-    plan="What was decided, before any of it was written.",
-    notes="What the operator should know although nothing failed.",
+    plan="The decisions behind the document.",
+    notes="What the operator should know even though nothing failed.",
 )
 class Translation(NamedTuple):
-    """What `translate` returns."""
+    """The result of `translate`."""
 
     domain_xml: bytes
     plan: Plan
@@ -62,17 +62,17 @@ def translate(
         env: the environment of the container that got the devices; other variables are ignored.
         host: `Host.from_sysfs`, `Host.from_snapshot`, `Host.from_umockdev` or `Host.none`.
         vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
-        policy: the integrator's decisions; defaults without.
-        dra: the metadata files of DRA claims; those of this container without (E5).
+        policy: the integrator's decisions; None for the defaults.
+        dra: the metadata files of DRA claims; None for those of this container (E5).
         name: what messages call the domain document, its file for example.
 
     Returns:
-        The document to define, the plan behind it, and what the operator should know. Where the VMI asks for nothing
-        the document is the one that came, byte for byte (Q3).
+        The document to define, the plan behind it, and notes for the operator. If the VMI asks for nothing, the
+        document is returned unchanged, byte for byte (Q3).
 
     Raises:
-        LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. Where several
-            things are wrong, `SeveralErrors` holds them all.
+        LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. If several
+            things are wrong, `SeveralErrors` contains all of them.
     """
     policy = policy or Policy()
     document = read_document(domain_xml, name)
@@ -88,13 +88,13 @@ def translate(
 
 
 def _unasked(environment: Environment) -> list[Note]:
-    """Devices were allocated to a VMI that asks for none: often it is not the VMI of this pod (Q4)."""
+    """A note on devices that were allocated for a VMI that asks for none: often it isn't this pod's VMI (Q4)."""
     held = [f"{count} in {name}" for name, count in environment.counts().items() if count]
     return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
 def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Document) -> tuple[Plan, tuple[Note, ...]]:
-    """Decide, place and check; what is wrong in any of the three is raised together."""
+    """Decide, place and check; all errors of the three are raised together."""
     decided = decide(resolved, domain, policy)
     placed = place_units(
         decided.units,
@@ -118,7 +118,7 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Doc
 def _window(
     units: Sequence[Unit], domain: DomainFacts, facts: HostFacts, placed: Placement, document: Document
 ) -> tuple[Window | None, tuple[Note, ...]]:
-    """Room for BARs (P5). The document is asked for its address space only where they may need more than there is."""
+    """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     needed = window_beyond_default(units, domain, facts, expanders=expanders)
     return plan_window(needed, domain, rare.read_address_space(document.root)) if needed else (None, ())

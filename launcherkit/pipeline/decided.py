@@ -1,6 +1,6 @@
-"""The second step: the siblings of each device, and how libvirt sees each function (S1, S2, X1, X3).
+"""The second step: the siblings of each device, and the attributes of each hostdev (S1, S2, X1, X3).
 
-The last look belongs to it: whether the kernel would let QEMU have that, and by which way (V1-V3).
+It also checks whether the kernel would let QEMU have the functions, and through which nodes (V1-V3).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """What is attached, decided but for its place in the guest and its way through VFIO."""
+    """All decisions about what is attached, except its place in the guest and its way through VFIO."""
 
     units: tuple[Unit, ...]
     aliases: Mapping[HostAddress, str]
     shown: Mapping[HostAddress, Shown]
     managed: frozenset[HostAddress]
-    """What libvirt binds to vfio-pci itself."""
+    """Functions that libvirt itself binds to vfio-pci."""
     notes: tuple[Note, ...]
     errors: tuple[LauncherkitError, ...]
 
@@ -53,12 +53,12 @@ class Decided(NamedTuple):
 
     @property
     def reserved(self) -> set[HostAddress]:
-        """Those that the guest doesn't see."""
+        """Functions that the guest doesn't see."""
         return {each.source for unit in self.units for each in unit.attachments if each.role == "reserved"}
 
 
 def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
-    """Put siblings with their primaries, and name, show and bind them."""
+    """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
     named = name_claims(resolved.claims, domain, prefixes)
     riders = find_riders(resolved.claims, named, domain)
@@ -77,7 +77,7 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
 
 
 class Checked(NamedTuple):
-    """What VFIO has to do with it."""
+    """The check of groups and nodes."""
 
     groups: tuple[TouchedGroup, ...]
     backends: Backends
@@ -88,7 +88,7 @@ class Checked(NamedTuple):
 
 
 def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Policy) -> Checked:
-    """Look at the groups and nodes of all that is attached; tell of what is not."""
+    """Check the groups and nodes of everything that is attached; add notes on what is not."""
     notes: list[Note] = []
     facts, units, managed = resolved.facts, decided.units, decided.managed
     if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
@@ -113,7 +113,7 @@ def _displays(
     domain: DomainFacts,
     facts: HostFacts,
 ) -> Displays | None:
-    """None where nothing has to do with displays: most VMs have GPUs that are passed through whole."""
+    """None if nothing concerns displays, as for most VMs: their GPUs are passed through whole."""
     said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
     if not said and not any(options.values()) and all(unit.kind != "mdev" for unit in units):
         return None
@@ -121,7 +121,7 @@ def _displays(
 
 
 def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:
-    """What libvirt binds itself (X1): as the document says, as it says of the primary, or as the policy says."""
+    """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy."""
     if not policy.managed and all(hostdev.managed != "yes" for hostdev in domain.hostdevs):
         return frozenset()
     managed: set[HostAddress] = set()

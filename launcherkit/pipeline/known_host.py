@@ -1,4 +1,4 @@
-"""A host of which everything has been read already."""
+"""A host whose facts have all been read already."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcherkit.model.host import HostFacts
 
 
 class KnownHost:
-    """Gives a translation all that is known, whatever it asks for."""
+    """Returns all facts, whatever is asked for."""
 
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts

@@ -1,6 +1,6 @@
-"""What few VMs need, imported when it is first used (docs/decisions/0003-the-hook-is-a-short-process.md).
+"""Code that few VMs need, imported on first use (docs/decisions/0003-the-hook-is-a-short-process.md).
 
-Most VMs get what they asked for, whole GPUs from variables, and have room for their BARs.
+Most VMs get whole GPUs from variables, as many as they asked for, and have room for the BARs.
 """
 
 from __future__ import annotations

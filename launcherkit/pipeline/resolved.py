@@ -28,36 +28,36 @@ class HostSource(Protocol):
     def facts(
         self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ..., *, topology: bool = ...
     ) -> HostFacts:
-        """Facts about the named devices, their slots and their groups; with ``topology`` where on the host they are."""
+        """Facts about the named devices, their slots and groups; with ``topology`` also their places on the host."""
         ...
 
 
 class DraSource(Protocol):
-    """Where the devices of DRA claims are named: `launcherkit.sources.dra.DraFiles`."""
+    """The source of the devices of DRA claims: `launcherkit.sources.dra.DraFiles`."""
 
     def present(self) -> bool:
-        """Whether there are any."""
+        """Whether this container has any."""
         ...
 
     def read(self, request: Request, askers: int = ...) -> Allocation:
-        """The devices that answer a request by claim, which so many entries of the VMI name."""
+        """The devices that answer a request by claim; ``askers`` is how many entries of the VMI name it."""
         ...
 
 
 class Resolved(NamedTuple):
-    """Who asked, and which device answers."""
+    """The requests, and the devices that answer them."""
 
     requests: tuple[Request, ...]
-    """The VMI's; none where the environment is the request (Q1)."""
+    """The VMI's; empty if the environment is the request (Q1)."""
     claims: tuple[Claim, ...]
     left_alone: tuple[tuple[str, HostAddress], ...]
     """Primaries beyond the requests, with their variables (C4)."""
     existing: dict[HostAddress, int]
-    """The document's hostdevs by source: which one it is (X2)."""
+    """The index of each of the document's hostdevs, by source (X2)."""
     listed: frozenset[HostAddress]
     """Every address in the variables that are used."""
     allocated: bool
-    """Whether anything was allocated here; else there is only what the document has (Q2)."""
+    """Whether anything was allocated here; if not, there are only the document's hostdevs (Q2)."""
     facts: HostFacts
     notes: tuple[Note, ...]
 
@@ -96,7 +96,7 @@ def resolve(
 def _allocations(
     environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts
 ) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
-    """What answers, by `Request.key`, or by the variable's name where there is no VMI (Q1, Q2); with notes on it."""
+    """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them."""
     by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
     files = (dra or rare.DraFiles()) if by_claim else None
     if not environment.variables and (files is None or not files.present()):
@@ -123,7 +123,7 @@ def _allocations(
 
 
 def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]:
-    """As in a sidecar, where the hostdevs of the document are all there is (Q2).
+    """The notes if nothing was allocated here, as in a sidecar, where there are only the document's hostdevs (Q2).
 
     Raises:
         VariableMissing: the VMI asks for more than that.
@@ -153,7 +153,7 @@ def _claims(
     if not requests:
         return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
-    # What a claim names is for its request alone, whatever a variable holds (C5).
+    # The devices of a claim are only for its requests, whatever a variable holds (C5).
     wanted = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
     if there:
         asked = [

@@ -1,1 +1,1 @@
-"""Where in the guest the devices go. Pure; it sees facts about the domain, not XML."""
+"""Where the devices go in the guest. Pure; it sees facts about the domain, not XML."""

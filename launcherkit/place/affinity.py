@@ -1,4 +1,4 @@
-"""The values that placement by NUMA cell and root complex is made of (P4)."""
+"""The values for placement by NUMA cell and root complex (P4)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Card(NamedTuple):
     """A card whose place in the guest matters."""
 
     first: PciAddress
-    """Its lowest function that is attached."""
+    """Its lowest attached function."""
     guest: GuestAddress | None
-    """Where the document has it; None where it can be put anywhere."""
+    """Its address in the document; None if it can go anywhere."""
 
 
 class Affinity(NamedTuple):
-    """Where in the guest's tree a card belongs."""
+    """The place in the guest's tree where a card belongs."""
 
     cell: int
-    """The guest's; -1 for its own root bus, where none is asked for."""
+    """The guest's; -1 for the guest's own root bus, if no cell is wanted."""
     root_complex: str
-    """The host's, ``pci0000:e0``: cards of two are kept apart even on one node. Empty where it isn't known."""
+    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
     switch: str
-    """The upstream port of the host switch that it shares with another card; empty where it shares none."""
+    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
     alone: bool = False
-    """No other card is below its expander (P7)."""
+    """Whether no other card may be below its expander (P7)."""
 
 
 class Alignment(NamedTuple):
-    """The affinities of cards, by first function; a card without one is placed as if the guest had no cells."""
+    """The affinities of cards, by first function; cards without one are placed as if the guest had no cells."""
 
     affinities: Mapping[PciAddress, Affinity]
     notes: tuple[Note, ...] = ()
@@ -44,4 +44,4 @@ class Alignment(NamedTuple):
     nodesets: Mapping[PciAddress, frozenset[int]] = {}
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
-    """Those of them that are to be added to the guest."""
+    """Those of these cells that must be added to the guest."""

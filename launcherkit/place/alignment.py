@@ -1,4 +1,4 @@
-"""Behind which root complex of the guest each card belongs (P4)."""
+"""Decides behind which root complex of the guest each card belongs (P4)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from launcherkit.place.cells import CellMap, Nearest, describe_cells
 
 
 def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> Alignment:
-    """Find the affinity for each card that can be put anywhere, and look at the others under ``strict``.
+    """Find the affinity of each card that can go anywhere, and check the places of the others.
 
     Args:
-        cards: in order.
+        cards: in the order of the plan.
         domain: the guest's cells and controllers.
         host: with NUMA nodes and the paths of functions: `Host.facts` with ``topology``.
         topology: the policy; not ``flat``.
@@ -48,7 +48,7 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
 
 
 def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> CellMap | None:
-    """What the guest's cells stand for; None where the policy places nothing by them."""
+    """The host nodes of the guest's cells; None if the policy doesn't place cards by them."""
     if topology not in ("numa", "strict"):
         several = domain.has_several_cells and domain.is_bound and _has_expanders(domain)
         if not several or all(_node(card.first, host) is None for card in cards):
@@ -57,7 +57,7 @@ def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topol
 
 
 def _has_expanders(domain: DomainFacts) -> bool:
-    """libvirt has ``pcie-expander-bus`` on q35 and on Arm's virt; on riscv64's virt it refuses it."""
+    """Whether libvirt accepts ``pcie-expander-bus``: on q35 and Arm's virt, but not on riscv64's virt."""
     return domain.topology == "pcie" and domain.machine.startswith(("x86_64/", "i686/", "aarch64/virt"))
 
 
@@ -72,7 +72,7 @@ def find_cell(first: PciAddress, cells: CellMap, domain: DomainFacts, host: Host
 
 
 def nearest_note(first: PciAddress, found: Nearest) -> Iterator[Note]:
-    """A note where a cell is not that of the card's own node."""
+    """A note if the cell is not that of the card's own node."""
     if found.instead is not None:
         why = f"its host node has no CPUs; cell {found.cell} is nearest, by host node {found.instead}"
         yield Note("nearest-cell", f"{first}: {why}")
@@ -84,15 +84,15 @@ def _node(first: PciAddress, host: HostFacts) -> int | None:
 
 
 def path_of(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
-    """Below ``/sys/devices``, the root complex first; empty where it isn't known."""
+    """Its path below ``/sys/devices``, the root complex first; empty if unknown."""
     detail = host.details.get(first)
     return () if detail is None else detail.parents
 
 
 def _shared_switches(cards: Iterable[Card], host: HostFacts) -> dict[PciAddress, str]:
-    """The upstream port of the host switch above each card, where another card is below it too.
+    """The upstream port of the host switch above each card that shares a switch with another card.
 
-    Below a root complex are a root port, then an upstream and a downstream port for each switch, then the card.
+    A path is a root complex, a root port, an upstream and a downstream port for each switch, then the card.
     """
     below: dict[str, list[PciAddress]] = {}
     for card in cards:
@@ -113,7 +113,7 @@ def _cell_at(guest: GuestAddress, domain: DomainFacts) -> int | None:
 def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | None:
     """The expander that a guest address is below; None for the guest's own root bus."""
     behind = {controller.number: controller for controller in domain.controllers}
-    for _ in domain.controllers:  # no way up is longer
+    for _ in domain.controllers:  # no path up is longer
         controller = behind.get(guest.bus)
         if controller is None or controller.guest is None or controller.cell is not None:
             return None if controller is None or controller.cell is None else controller
@@ -139,7 +139,7 @@ def no_initiators(address: PciAddress, why: str) -> NoInitiators:
 
 
 def without_room(alignment: Alignment, topology: Topology) -> Alignment:
-    """No affinities: the root bus has too few slots for the expanders, or there are too few bus numbers."""
+    """Drop all affinities: there are too few slots for the expanders on the root bus, or too few bus numbers."""
     why = "the guest has no room for another pcie-expander-bus"
     alone = sorted(each for each, affinity in alignment.affinities.items() if affinity.alone)
     firsts = sorted(each for each in alignment.affinities if each not in alone)

@@ -1,9 +1,9 @@
-"""The buses that libvirt will make, and which of them it will give to hostdevs without an address (P2).
+"""Predicts the buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 
-libvirt goes through what has no address twice. First it only looks how many buses are needed: it takes the lowest that
-is free, and makes one where none is: a pcie-root-port, or for the first conventional PCI device a pcie-root-port with a
-pcie-to-pci-bridge behind it. Then it places everything, PCI controllers first, and again the lowest free bus is taken.
-Root ports that the document's indices leave out are there from the beginning.
+libvirt goes through the devices without an address twice. The first time it only finds out how many buses are needed:
+it takes the lowest free one, or else makes one: a pcie-root-port, or for the first conventional PCI device a
+pcie-root-port with a pcie-to-pci-bridge behind it. The second time it places all devices, PCI controllers first, again
+on the lowest free bus. Root ports for indices that the document leaves out exist from the beginning.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F
 
 
 class Buses(NamedTuple):
-    """What the guest would have without us."""
+    """The buses that the guest would have without launcherkit's controllers."""
 
     models: tuple[str, ...]
-    """The controller of every bus, by index. Without the spare root port that libvirt adds where it makes all."""
+    """The controller of each bus, by index; without the spare root port that libvirt adds if it makes all of them."""
     bridges: tuple[Controller, ...]
-    """Those that are not in the document and are no root ports."""
+    """Controllers other than root ports that the document doesn't have."""
     hostdevs: dict[int, GuestAddress]
-    """Where the document's hostdevs without an address would be, by number."""
+    """The addresses that libvirt would give to the document's hostdevs, by index."""
 
 
 def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
-    """Do as libvirt would with the document.
+    """Do with the document what libvirt would.
 
     Args:
         domain: of a PCIe machine.
-        joining: hostdevs that need no slot, as they join another in its own.
+        joining: indices of hostdevs that need no slot from libvirt.
     """
     models = _buses_said(domain)
     said = len(models)
@@ -58,7 +58,7 @@ def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
 
 
 def _buses_said(domain: DomainFacts) -> list[str]:
-    """The buses that the document names by a controller or an address; root ports where it leaves indices out."""
+    """The buses that the document names by a controller or an address; root ports for indices that it leaves out."""
     models = {controller.number: controller.model for controller in domain.controllers if controller.number is not None}
     for controller in domain.controllers:
         if controller.number is None:  # libvirt gives it the lowest index that is free
@@ -71,7 +71,7 @@ def _buses_said(domain: DomainFacts) -> list[str]:
 
 
 def _first_free(unplaced: list[Unplaced], models: list[str], used: Container[tuple[int, int]]) -> list[GuestAddress]:
-    """The lowest free slot for each device; buses that are lacking are added to the models."""
+    """The lowest free slot for each device; missing buses are added to ``models``."""
     for_bridges: set[int] = set()
     free = {"pcie": _free_ports(models, used, for_bridges), "pci": _free_bridge_slots(models, used, for_bridges)}
     return [next(free[device.needs]) for device in unplaced]

@@ -1,4 +1,4 @@
-"""Which NUMA cell of the guest stands for a node of the host (P4)."""
+"""Finds the NUMA cell of the guest for a node of the host (P4)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from launcherkit.model.value import NamedTuple
 
 
 class Nearest(NamedTuple):
-    """A cell, and the host node that it stands for where that isn't the device's own."""
+    """A cell, and its host node if that isn't the device's own."""
 
     cell: int
     instead: int | None = None
 
 
 class CellMap:
-    """Cells of one guest by host node. As KubeVirt has it: by ``<memnode>`` first, else by the vCPUs' pins."""
+    """The guest's cells by host node, as in KubeVirt: by ``<memnode>`` first, else by the pinned vCPUs."""
 
     def __init__(self, cells: Sequence[GuestCell], numa: Mapping[int, NumaNode]) -> None:
         self._numa = numa
         self._by_memory = _unambiguous((node, cell.id) for cell in cells for node in cell.nodes)
-        # A host CPU that vCPUs of two cells are pinned to says nothing about either.
+        # A host CPU to which vCPUs of two cells are pinned says nothing about either.
         self._by_cpu = _unambiguous((cpu, cell.id) for cell in cells for cpu in cell.cpus)
 
     def find(self, node: int) -> Nearest | None:
         """The cell for a device on a host node.
 
-        No vCPU can be pinned to a node without CPUs; where no memory is bound to it either, the cell is that of the
-        nearest node that has one, the lowest where two are as near.
+        No vCPU can be pinned to a node without CPUs. If no memory is bound to it either, the cell is that of the
+        nearest node that has one, and of equally near ones the lowest.
         """
         own = self._own(node)
         if own is not None:
@@ -52,7 +52,7 @@ class CellMap:
 
 
 def _unambiguous(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """What each number goes to, where that is one thing."""
+    """The value of each key that has only one."""
     found: dict[int, set[int]] = {}
     for key, value in pairs:
         found.setdefault(key, set()).add(value)

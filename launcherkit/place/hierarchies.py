@@ -1,4 +1,4 @@
-"""The root complexes and switches that are added to the guest, with the ports below them (P4)."""
+"""Builds the root complexes and switches that are added to the guest, with the ports below them (P4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UPSTREAM, _DOWNSTREAM = "pcie-switch-upstream-port", "pcie-switch-downstream-po
 
 
 class Hierarchies(NamedTuple):
-    """What is added, and where each card goes behind it."""
+    """The controllers to add, and the place of each card behind them."""
 
     controllers: tuple[Controller, ...]
     places: Mapping[PciAddress, GuestAddress]
-    """Function 0 of the guest slot of a card, by its first function."""
+    """Function 0 of each card's guest slot, by the card's first function."""
     lowest_bus: int
     """The lowest number of an expander's bus; all other buses are below it."""
 
@@ -38,11 +38,11 @@ def build_hierarchies(
     """Build an expander for each cell and root complex, and ports below it in the order of the host's slots.
 
     Args:
-        affinities: of all cards that have one.
-        first: the lowest free index of a controller.
-        top: the lowest bus number that is in use from the top, 256 where none is.
+        affinities: by the first function of each card.
+        first: the lowest free controller index.
+        top: the lowest bus number of the expanders, which are numbered from the top; 256 if there are none.
         expander_slots: whole slots of the root bus.
-        port_slots: where root ports can be on the root bus.
+        port_slots: addresses for root ports on the root bus.
 
     Raises:
         NoHierarchies: they don't fit.
@@ -71,7 +71,7 @@ def build_hierarchies(
 
 
 class _Builder:
-    """Numbers controllers as they come."""
+    """Adds controllers with consecutive indices."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -80,11 +80,11 @@ class _Builder:
 
     @property
     def index(self) -> int:
-        """The next one's."""
+        """The next controller's."""
         return self._first + len(self.controllers)
 
     def add(self, model: str, place: GuestAddress) -> int:
-        """Add a controller; its index, which is the number of the bus behind it."""
+        """Add a controller; returns its index, which is the number of the bus behind it."""
         index = self.index
         self.controllers.append(Controller(index, model, place))
         return index
@@ -92,7 +92,7 @@ class _Builder:
     def add_ports(
         self, cards: Iterable[PciAddress], affinities: Mapping[PciAddress, Affinity], ports: Iterator[GuestAddress]
     ) -> None:
-        """A root port for each card; cards of one host switch have one together, and a switch behind it."""
+        """Add a root port for each card; cards of one host switch share one, with a switch behind it."""
         switches: dict[str | PciAddress, list[PciAddress]] = {}
         for card in cards:
             switches.setdefault(affinities[card].switch or card, []).append(card)
@@ -107,5 +107,5 @@ class _Builder:
 
 
 def _addresses(bus: int) -> Iterator[GuestAddress]:
-    """Where ports can be on a bus: slot by slot, then beside those."""
+    """Addresses for ports on a bus: function 0 of every slot, then function 1, and so on."""
     return (GuestAddress(0, bus, slot, function) for function in range(8) for slot in range(_SLOTS))

@@ -15,36 +15,36 @@ from launcherkit.place.alignment import expander_above, find_cell, nearest_note,
 from launcherkit.place.cells import CellMap
 
 CELLS = 8
-"""So many a GPU has, for its memory and that of its MIG instances."""
+"""Cells for each GPU: for its memory and that of its MIG instances."""
 _DRIVER = "nvgrace_gpu_vfio_pci"
 _MODELS = frozenset((0x10DE, device) for device in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2))
-"""GH200, GB200 and GB300, as that driver's table of devices has them."""
+"""GH200, GB200 and GB300, from that driver's table of devices."""
 
 
 class Gpu(NamedTuple):
-    """A Grace GPU that is attached."""
+    """An attached Grace GPU."""
 
     address: PciAddress
     first: PciAddress
-    """The lowest function of its card that is attached."""
+    """The lowest attached function of its card."""
     fixed: bool
-    """The document says where it is."""
+    """Whether the document gives its place."""
     guest: GuestAddress | None
-    """There, where that is a PCI address."""
+    """That place, if it is a PCI address."""
 
 
 def is_coherent_gpu(function: PciFunction) -> bool:
-    """Whether the host's CPUs share its memory: it is bound to the driver that passes that on, or is made for it."""
+    """Whether the host's CPUs share its memory: it has the driver that passes such memory on, or is a known model."""
     driver = (function.driver or "").replace("-", "_")
     return not function.is_vf and (driver == _DRIVER or function.model in _MODELS)
 
 
 def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFacts, host: HostFacts) -> Alignment:
-    """Give each GPU eight empty cells of the guest, and an expander of its own.
+    """Give each GPU eight empty cells of the guest and an expander of its own.
 
     Args:
-        alignment: of all other cards.
-        gpus: in order.
+        alignment: for all other cards.
+        gpus: in the order of the plan.
         domain: the guest's cells, controllers and hostdevs.
         host: with NUMA nodes and the paths of functions.
     """
@@ -74,21 +74,21 @@ def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFac
 
 
 def _unused(domain: DomainFacts) -> Iterator[int]:
-    """The document's empty cells that stand for nothing yet; whoever made it may have added them."""
+    """The document's empty cells that nothing uses yet; its author may have added them for this."""
     used = {each.cell for each in domain.controllers}
     used.update(cell for each in domain.hostdevs for cell in each.nodeset or ())
     return (cell.id for cell in domain.cells if cell.empty and cell.id not in used)
 
 
 def _not_here(domain: DomainFacts) -> str | None:
-    """What keeps every GPU of the domain from it."""
+    """Why no GPU of this domain can be a generic initiator; None if they can."""
     if domain.topology != "pcie" or not domain.machine.startswith("aarch64/virt"):
         return f"Grace's guests are of aarch64's virt, and this one is {domain.machine}"
     return None if domain.cells else "the domain has no NUMA cells, to which the GPU's could be added"
 
 
 def _not_there(gpu: Gpu, cell: int, domain: DomainFacts) -> str | None:
-    """What is wrong with the place that a GPU has in the document."""
+    """What is wrong with a GPU's place in the document; None if nothing is."""
     expander = None if gpu.guest is None else expander_above(gpu.guest, domain)
     if expander is None or expander.cell != cell:
         return f"it is at {gpu.guest or 'no PCI address'} in the guest, which is not behind an expander of cell {cell}"

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 _LAST_SLOT = 0x1F
 _ROOT_SLOTS = (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1))
-"""Where ports and expanders can be on the root bus.
+"""Slots for root ports on the root bus, in the order in which they are taken.
 
-Firmware numbers buses in the order of the ports. libvirt puts its own from the bottom, so ours begin in the middle,
-behind them; libvirt keeps the slots above 0x19 for devices of q35's chipset.
+Firmware numbers buses in the order of the ports. libvirt fills its slots from the bottom, so ours begin in the middle,
+after them; libvirt keeps slots above 0x19 for devices of q35's chipset.
 """
 
 
 class Room:
-    """What has its place in the guest, and what is still free."""
+    """The addresses in use in the guest, and the slots that are still free."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Room:
         guests: Mapping[HostAddress, GuestAddress],
         affinities: Mapping[PciAddress, Affinity],
     ) -> None:
-        """With the expanders and switches for all affinities.
+        """Add the expanders and switches for all affinities.
 
         Raises:
-            NoHierarchies: these don't fit.
+            NoHierarchies: they don't fit.
         """
         self.guests = {**guests}
         self.taken = set(domain.guest_addresses)
@@ -55,11 +55,11 @@ class Room:
             self._added += added
 
     def controllers(self) -> tuple[Controller, ...]:
-        """What must be written down for the slots that were given away."""
+        """The controllers that must be written for the slots that were taken."""
         return (*self._buses.bridges, *self._added) if self._placed else ()
 
     def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
-        """A slot of its own for a device; None where there is no more room."""
+        """A free slot for a card; None if there is no more room."""
         sources = [each.source for each in card if isinstance(each.source, PciAddress)]
         own = next((self._places[source] for source in sources if source in self._places), None)
         if own is not None:
@@ -68,7 +68,7 @@ class Room:
             return self._slot_of_bus_0()
         foreseen = self._buses.hostdevs
         there = next((each.hostdev for each in card if each.hostdev in foreseen), None)
-        # What the document has stays where libvirt would put it, behind a port that libvirt makes.
+        # A hostdev of the document stays where libvirt would put it, behind a port that libvirt makes.
         slot = self._root_port() if there is None else foreseen[there]
         if slot is None or slot.bus > HIGHEST_BUS:
             return None
@@ -76,7 +76,7 @@ class Room:
         return slot
 
     def _root_port(self) -> GuestAddress | None:
-        """Slot 0 behind a new root port, above every bus that is there or that libvirt will make."""
+        """Slot 0 behind a new root port, above every bus that exists or that libvirt will make."""
         bus = len(self._buses.models) + len(self._added)
         place = next(self._ports, None)
         if bus >= self._top or place is None:
@@ -85,7 +85,7 @@ class Room:
         return GuestAddress(0, bus, 0, 0)
 
     def _slot_of_bus_0(self) -> GuestAddress | None:
-        """From the top, so that what libvirt places from the bottom stays where guests know it."""
+        """From the top, so that devices that libvirt places from the bottom stay where guests know them."""
         return next(self._root_bus.slots_from_the_top(), None)
 
 
@@ -101,7 +101,7 @@ class _RootBus:
         self._others = {address.slot for address in used - ports}
 
     def ports(self) -> Iterator[GuestAddress]:
-        """Where root ports can be: eight in a free slot, or beside other ports."""
+        """Addresses for root ports: all functions of free slots, and free functions beside other ports."""
         for slot in _ROOT_SLOTS:
             for function in range(8):
                 place = GuestAddress(0, 0, slot, function)
@@ -110,7 +110,7 @@ class _RootBus:
                     yield place
 
     def whole_slots(self) -> Iterator[GuestAddress]:
-        """Where expanders can be: slots with nothing in them, from behind, so that ports have theirs together."""
+        """Addresses for expanders: empty slots, from the top, so that ports stay together."""
         for slot in range(0x19, 0x01, -1):
             if slot not in self._slots:
                 self._slots.add(slot)
@@ -118,7 +118,7 @@ class _RootBus:
                 yield GuestAddress(0, 0, slot, 0)
 
     def slots_from_the_top(self) -> Iterator[GuestAddress]:
-        """On a machine without root ports, where devices themselves are here."""
+        """Empty slots for devices, on machines without root ports."""
         for slot in range(_LAST_SLOT, 2, -1):
             if slot not in self._slots:
                 self._slots.add(slot)

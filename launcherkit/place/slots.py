@@ -1,4 +1,4 @@
-"""One guest slot a physical device (P1-P3, P6)."""
+"""Places the functions of each physical device in one guest slot (P1-P3, P6)."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class Placement(NamedTuple):
-    """Where each function goes that isn't left to libvirt, and the PCI controllers that this needs."""
+    """The places of all functions that aren't left to libvirt, and the PCI controllers that these need."""
 
     guests: dict[HostAddress, GuestPlace]
     controllers: tuple[Controller, ...]
     notes: tuple[Note, ...] = ()
-    """What is left to libvirt although it has several functions."""
+    """On devices that are left to libvirt although they have several functions."""
     errors: tuple[LauncherkitError, ...] = ()
-    """`SlotTaken` where siblings can't join a function that has an address, `NoRoom` where nothing is free."""
+    """`SlotTaken` if siblings can't join a function that has an address, `NoRoom` if no slot is free."""
     nodesets: Mapping[PciAddress, frozenset[int]] = {}
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
-    """Empty cells that are added to the guest."""
+    """Empty cells to add to the guest."""
 
 
 def topology_for(domain: DomainFacts, topology: Topology) -> Topology:
-    """The policy as far as it concerns a guest: ``flat`` where there is nothing that its tree could follow (P4)."""
+    """The policy for this guest: ``flat`` if it has nothing that its tree could follow (P4)."""
     if topology == "auto":
         return topology if domain.has_several_cells and domain.is_bound else "flat"
     return topology if topology == "switches" or domain.cells else "flat"
@@ -55,11 +55,11 @@ def place_units(
     """Give the functions of each physical device one guest slot.
 
     Args:
-        units: in order.
-        domain: the machine's topology and what is in use.
-        host: NUMA nodes and paths of the functions; nothing of it counts where the topology is flat.
+        units: in the order of the plan.
+        domain: the machine's topology, and the addresses in use.
+        host: NUMA nodes and paths of the functions; not used if the topology is flat.
         topology: from `topology_for`.
-        generic_initiators: whether GPUs with memory that the CPUs share get cells for it (P7).
+        generic_initiators: whether GPUs whose memory the CPUs share get cells for it (P7).
     """
     guests: dict[HostAddress, GuestAddress] = {}
     for unit in units:
@@ -102,7 +102,7 @@ def _gpus(
     guests: Mapping[HostAddress, GuestAddress],
     host: HostFacts,
 ) -> list[Gpu]:
-    """The GPUs with memory that the host's CPUs share."""
+    """The GPUs whose memory the host's CPUs share."""
     from launcherkit.place.initiators import Gpu, is_coherent_gpu
 
     found: list[Gpu] = []
@@ -122,7 +122,7 @@ def _cards(
     guests: Mapping[HostAddress, GuestAddress],
     topology: Topology,
 ) -> Iterator[Card]:
-    """The cards to be aligned: those without a place, and where the policy insists those that have one."""
+    """The cards to align: those without a place; under ``numa`` and ``strict`` also those with a PCI address."""
     from launcherkit.place.affinity import Card
 
     for card in cards:
@@ -135,7 +135,7 @@ def _cards(
 def _place_said(
     card: Sequence[Attachment], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress]
 ) -> tuple[bool, GuestAddress | None]:
-    """Whether the document says where a card is, and its place where that is a PCI address."""
+    """Whether the document gives a card's place, and the place if it is a PCI address."""
     fixed = [each.source for each in card if _fixed(each, domain)]
     return bool(fixed), next((guests[source] for source in fixed if source in guests), None)
 
@@ -146,7 +146,7 @@ def _place(
     guests: Mapping[HostAddress, GuestAddress],
     affinities: Mapping[PciAddress, Affinity],
 ) -> Placement:
-    """Place what isn't left to libvirt.
+    """Place everything that isn't left to libvirt.
 
     Raises:
         NoHierarchies: there is no room for the affinities.
@@ -171,7 +171,7 @@ def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Af
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
-    """The functions of one unit by physical card; with ``siblings: group`` there may be several. An mdev is one too."""
+    """The functions of a unit by physical card, several with ``siblings: group``. An mdev counts as a card."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
     for attachment in attachments:
         if isinstance(attachment.source, PciAddress | MdevAddress) and attachment.role != "reserved":
@@ -180,7 +180,7 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
 
 
 def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
-    """Not left to libvirt: several functions (P1), and one that would move what libvirt places after it (P2, P3)."""
+    """Whether it isn't left to libvirt: several functions (P1), or one that would move later devices (P2, P3)."""
     if len(card) == 1:
         return card[0].hostdev is None and any(device.after_hostdevs for device in domain.unplaced)
     return not all(_fixed(attachment, domain) for attachment in card)
@@ -189,7 +189,7 @@ def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
 def _joining(
     cards: Iterable[Sequence[Attachment]], domain: DomainFacts, affinities: Mapping[PciAddress, Affinity]
 ) -> set[int]:
-    """The document's hostdevs that leave free what libvirt would give them, for they go elsewhere."""
+    """The document's hostdevs that don't need the slot that libvirt would give them, because they go elsewhere."""
     joining: set[int] = set()
     for card in cards:
         there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
@@ -200,7 +200,7 @@ def _joining(
 
 
 def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | SlotTaken | NoRoom]:
-    """Put all functions of a card that have no place yet into one slot, at their numbers (P1); tell what keeps them."""
+    """Put all functions of a card without a place into one slot, at their numbers (P1); yields what prevents it."""
     guests = room.guests
     fixed = [attachment for attachment in card if _fixed(attachment, domain)]
     elsewhere = next((attachment.source for attachment in fixed if attachment.source not in guests), None)
@@ -216,7 +216,7 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
         return
     base = guests[fixed[0].source] if fixed else room.slot_for(card)
     if base is None:
-        if len(card) > 1:  # of a function alone libvirt says what it lacks
+        if len(card) > 1:  # for a single function libvirt reports what is missing
             yield _no_room(card, domain)
         return
     domain_, bus, slot, _ = base
@@ -236,12 +236,12 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
 
 
 def _fixed(attachment: Attachment, domain: DomainFacts) -> bool:
-    """The document says where it is; at a PCI address, or at none, as ``unassigned`` does."""
+    """Whether the document gives its place: a PCI address, or none, as ``unassigned`` does."""
     return attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed
 
 
 def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, int]]:
-    """The host's function numbers if the lowest is 0, else counted from 0 (P1)."""
+    """The host's function numbers if the lowest is 0, else numbers from 0 on (P1)."""
     sources = sorted(attachment.source for attachment in card if isinstance(attachment.source, PciAddress))
     if sources and sources[0].function == 0:
         return [(source, source.function) for source in sources]
@@ -249,7 +249,7 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
-    """Say where multifunction stands: on guest function 0 of a slot that hostdevs share, and only there (P1)."""
+    """Set multifunction, on guest function 0 of each slot that hostdevs share, and only there (P1)."""
     slots = [(guest.domain, guest.bus, guest.slot) for guest in guests.values()]
     sharing = Counter(slots)
     return {

@@ -1,4 +1,4 @@
-"""Room for the BARs of what is attached, in the guest's 64-bit PCI window (P5)."""
+"""Makes room for the BARs of attached functions in the guest's 64-bit PCI window (P5)."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from launcherkit.model.window import (
 
 _X86 = ("x86_64/", "i686/")
 _OTHERS = GIB
-"""For what the guest has besides: virtio devices and the like."""
+"""Bytes for the guest's other devices, such as virtio ones."""
 
 
 def window_beyond_default(
     units: Sequence[Unit], domain: DomainFacts, host: HostFacts, *, expanders: bool
 ) -> tuple[int, int] | None:
-    """What firmware takes for the BARs, and the size of a window for them, both in bytes.
+    """The bytes that firmware takes for the BARs, and the size of a window with room for them, in bytes.
 
-    None where the machine's default has room, or where nothing is known of it.
+    None if the machine's default has room or isn't known.
 
     Args:
-        units: all that is attached.
-        domain: its machine.
-        host: the BARs.
+        units: everything that is attached.
+        domain: tells the machine.
+        host: tells the BARs.
         expanders: whether the guest has root buses besides its own: each gets a part of the window.
     """
     need = window_need(_cards(units, host))
     wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
     default = DEFAULT_WINDOWS.get(domain.topology, wanted) if domain.machine.startswith(_X86) else wanted
-    # The document may have given virt a smaller one than it has by default.
+    # The document may give virt a smaller window than its default.
     return (need, wanted) if need and (wanted > default or _is_virt(domain)) else None
 
 
 def plan_window(
     needed: tuple[int, int], domain: DomainFacts, space: AddressSpace
 ) -> tuple[Window | None, tuple[Note, ...]]:
-    """What is to be written so that the BARs fit, with notes on what can't be.
+    """The window to write so that the BARs fit, with notes on what can't be written.
 
     Args:
         needed: from `window_beyond_default`.
-        domain: its machine.
-        space: of that domain.
+        domain: tells the machine.
+        space: the domain's.
     """
     need, wanted = needed
     if _is_virt(domain):
@@ -73,7 +73,7 @@ def _is_virt(domain: DomainFacts) -> bool:
 
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
-    """The sizes of the BARs of each card that is attached."""
+    """The sizes of the BARs of each attached card."""
     sources = ([attachment.source for attachment in unit.attachments] for unit in units)
     functions = ([source for source in each if isinstance(source, PciAddress)] for each in sources)
     return [card for each in functions for card in card_bars(each, host)]
@@ -93,7 +93,7 @@ def _notes_for_virt(need: int, wanted: int, space: AddressSpace) -> tuple[Note, 
 
 
 def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:
-    """What neither element brings about. QEMU doesn't start with a window that is beyond what the CPU can address."""
+    """Notes if the elements don't suffice. QEMU doesn't start with a window beyond what the CPU can address."""
     if not fits:
         cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(wanted)}"
         return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it mode='host-passthrough'"),)
@@ -114,5 +114,5 @@ def _by_firmware(wanted: int) -> str:
 
 
 def _size(amount: int) -> str:
-    """In GiB, or MiB where it is less or no whole number of them."""
+    """In GiB, or in MiB if it isn't a whole number of GiB."""
     return f"{amount // GIB} GiB" if amount % GIB == 0 else f"{-(-amount // MIB)} MiB"

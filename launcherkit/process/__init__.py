@@ -1,1 +1,1 @@
-"""What every program of launcherkit has: the process edge, commands of commands, options from variables."""
+"""What all programs of launcherkit share: the process edge, commands, options from variables."""

@@ -1,4 +1,4 @@
-"""What a shell needs to complete a command line: a script, made from the parsers of all commands."""
+"""Scripts by which shells complete command lines, made from the parsers of all commands."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _OF_FOLDERS = ("DIR", "ROOT")
 
 
 def completion_script(program: Program, shell: str, env: Mapping[str, str], pages: Collection[str] = ()) -> str:
-    """The script.
+    """The completion script of a program.
 
     Args:
-        program: whose commands and options.
+        program: its commands and options are completed.
         shell: one of `SHELLS`.
-        env: of the process.
-        pages: what the argument ``page`` of a command may be.
+        env: the process's.
+        pages: possible values of a command's argument ``page``.
 
     Raises:
-        CompletionNotInstalled: shtab is missing, which writes it.
+        CompletionNotInstalled: shtab is missing.
     """
     try:
         import shtab
@@ -37,7 +37,7 @@ def completion_script(program: Program, shell: str, env: Mapping[str, str], page
         ) from missing
     parser, commands = parsers_of(program, env, program.commands)
     for name, command in commands.items():
-        command.description = program.commands[name]  # a line: shells show it beside the name
+        command.description = program.commands[name]  # one line: shells show it beside the name
     for action in (each for command in commands.values() for each in _actions_of(command)):
         metavar = action.metavar if isinstance(action.metavar, str) else "".join(action.metavar or ())
         if action.dest == "page":
@@ -50,7 +50,7 @@ def completion_script(program: Program, shell: str, env: Mapping[str, str], page
 
 
 def _actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of a parser and of those below it."""
+    """The arguments of a parser and its subparsers."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -1,4 +1,4 @@
-"""The process edge: where errors become messages and exit codes, and results go out whole or not at all."""
+"""The process edge: errors become messages and exit codes, and results are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         _report(list(error.leaves()), env)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has gone, as `| head` does; nothing to tell, and nothing more to flush.
+        # The reader has gone, as `| head` does; there is nothing to report, and nothing more to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EX_PIPE
     except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
 
 
 def _let_go_of_stderr() -> None:
-    """What can't be written there must not decide the exit code, as it does from Python 3.14 on."""
+    """Keep unwritable output from changing the exit code, as it does from Python 3.14 on."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
@@ -50,7 +50,7 @@ def _let_go_of_stderr() -> None:
 
 
 EX_PIPE = 141
-"""What a shell says of a process that wrote to a pipe which nobody reads."""
+"""The status that a shell reports for a process killed by SIGPIPE."""
 
 
 def _check_log_format(env: Mapping[str, str]) -> None:
@@ -64,15 +64,15 @@ def _check_log_format(env: Mapping[str, str]) -> None:
 
 
 def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
-    """Notes go to stderr, where KubeVirt's shim logs them line by line."""
+    """Write notes to stderr, where KubeVirt's shim logs them line by line."""
     for note in notes:
         tell("note", note.text, env, topic=note.topic)
 
 
 def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> None:
-    """One line on stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``), which has ``more`` too.
+    """Write one line to stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``); only JSON has ``more``.
 
-    Only ``help`` may have more lines: commands, of which each stays on one, to be copied.
+    Only ``help`` may have more lines: commands to be copied, one on each line.
     """
     if env.get(LOG_FORMAT) == "json":
         _line({"level": level, **more, "message": text})
@@ -87,7 +87,7 @@ def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
             _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})
             continue
         _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(error.message)}")
-        if following is None or following.remedy != error.remedy:  # errors of one kind have one help
+        if following is None or following.remedy != error.remedy:  # consecutive errors with one remedy share its help
             tell("help", error.remedy, env)
         if following is None or following.code != error.code:
             tell("help", f"`launcherkit explain {error.code}` says more.", env)
@@ -103,7 +103,7 @@ def _marked(text: str, env: Mapping[str, str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A message on one line, with nothing in it that a terminal would act upon: parts of it are other people's text."""
+    """A message on one line, without terminal controls: parts of it may be untrusted text."""
     line = " ".join(text.split())
     if line.isprintable():
         return line
@@ -117,18 +117,18 @@ def _line(entry: Mapping[str, object]) -> None:
 
 
 def _print(text: str) -> None:
-    """To stderr; where that is closed, nowhere: stdout is for the result alone."""
+    """To stderr; if that is closed, nowhere, because stdout is only for the result."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)
 
 
 def write_stdout(data: bytes) -> None:
-    """Write the result to standard output, all of it.
+    """Write the whole result to standard output.
 
     Raises:
         BrokenPipeError: the reader has gone.
-        UnwritableFile: it could not be written to the end.
+        UnwritableFile: it could not be written completely.
     """
     if sys.stdout is None:
         raise UnwritableFile(

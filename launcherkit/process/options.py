@@ -9,7 +9,7 @@ from launcherkit.process.variables import PREFIX
 
 
 def variable_of(flag: str, prefix: str = PREFIX) -> str:
-    """The variable that stands in for a flag: ``--env-file`` has ``LAUNCHERKIT_ENV_FILE``."""
+    """The variable that can replace a flag: ``LAUNCHERKIT_ENV_FILE`` for ``--env-file``."""
     return prefix + flag.lstrip("-").upper().replace("-", "_")
 
 
@@ -25,5 +25,5 @@ def switch_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> bool
 
 
 def text_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> str | None:
-    """The default of a flag from its variable; an empty one says nothing."""
+    """The default of a flag from its variable; an empty variable counts as unset."""
     return env.get(variable_of(flag, prefix)) or None

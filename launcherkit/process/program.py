@@ -1,4 +1,4 @@
-"""A command of commands: what ``launcherkit`` and ``launcherkit-plugin`` have in common."""
+"""A program with subcommands: what ``launcherkit`` and ``launcherkit-plugin`` have in common."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from launcherkit.process.variables import warn_of_unknown
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program, whose commands are modules of one package.
+    """A program whose commands are modules of one package.
 
     A command's module has ``DESCRIPTION``, ``EPILOG``, ``add_arguments(parser, env)`` and ``run(args, env)``, which
-    gives the exit code. Only that of the command which is wanted is imported.
+    returns the exit code. Only the requested command's module is imported.
     """
 
     name: str
@@ -29,20 +29,20 @@ class Program:
     description: str
     epilog: str
     commands: Mapping[str, str]
-    """Name to a line of help. Dashes in a name are underscores in that of its module."""
+    """Each command's name and line of help. A dash in a name is an underscore in the module's name."""
     unknown: Callable[[Iterable[str]], Iterable[str]] = warn_of_unknown
-    """What is to be told of the environment's variables."""
+    """Returns sentences about unknown variables of the environment."""
 
 
 def main_of(program: Program) -> int:
-    """What a console script does."""
+    """The whole of a console script: returns the exit code."""
     arguments = sys.argv[1:]
     env = {**os.environ, **_log_format(arguments)}
     return guarded(lambda: run_program(program, arguments, env), env)
 
 
 def _log_format(arguments: Sequence[str]) -> dict[str, str]:
-    """The flag ``--log-format`` as its variable: it must be known before anything can go wrong."""
+    """The flag ``--log-format`` as its variable: it must be known before the first error."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == "--log-format":
@@ -59,7 +59,8 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
     shown = program
     if at is not None and {"-h", "--help"}.isdisjoint(arguments[:at]):
-        # A parser for each command takes as long as everything else here, and only the program's own help shows them.
+        # Making a parser for each command takes as long as everything else here, and only the program's help needs
+        # them.
         shown = replace(program, commands={arguments[at]: program.commands[arguments[at]]})
     parser, commands = parsers_of(shown, env, () if at is None else (arguments[at],))
     if at is None:
@@ -80,12 +81,12 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
 def parsers_of(
     program: Program, env: Mapping[str, str], wanted: Collection[str]
 ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of a program, and those of its commands by name.
+    """The parser of a program, and the parsers of its commands by name.
 
     Args:
-        program: whose.
-        env: the variables that set options.
-        wanted: the commands whose modules are imported; the others have a name and a line of help.
+        program: the program.
+        env: variables that set options.
+        wanted: commands whose modules are imported; the others have only a name and a line of help.
     """
     help_form = partial(argparse.RawDescriptionHelpFormatter, width=help_columns(env) - 2)
     parser = argparse.ArgumentParser(
@@ -112,7 +113,7 @@ def parsers_of(
 
 
 def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], commands: Collection[str]) -> None:
-    """Exit with 2 where the first argument is no command, naming the nearest; argparse would list them all."""
+    """Exit with 2 if the first argument isn't a command, naming the nearest; argparse would list them all."""
     if arguments and not arguments[0].startswith("-"):
         from launcherkit.diff import did_you_mean
 
@@ -123,15 +124,15 @@ def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], co
 def _check_options(
     parser: argparse.ArgumentParser, arguments: Iterable[str], known: Collection[str], later: Collection[str] = ()
 ) -> None:
-    """Exit with 2 at the first option that there isn't, naming the nearest.
+    """Exit with 2 at the first unknown option, naming the nearest.
 
-    argparse would blame the program, not its command, and before that it would miss the argument that is misspelt.
+    argparse would blame the program, not its command, and would first complain about the missing argument.
 
     Args:
-        parser: who is to blame.
-        arguments: those that are for it.
+        parser: reports the error.
+        arguments: those for this parser.
         known: its options.
-        later: the options of the command that follows.
+        later: options of the command that follows.
     """
     for argument in arguments:
         option = argument.partition("=")[0]
@@ -147,7 +148,7 @@ def _check_options(
 
 
 def _options_of(parser: argparse.ArgumentParser, *, below: bool = True) -> Iterator[str]:
-    """The options of a parser, and of those below it."""
+    """The options of a parser and, with ``below``, its subparsers."""
     for action in parser._actions:
         yield from action.option_strings
         if below and isinstance(action, argparse._SubParsersAction):

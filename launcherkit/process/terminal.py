@@ -72,7 +72,7 @@ def _wrapped(line: str, across: int) -> Iterator[str]:
 
 
 def _words(line: str) -> Iterator[str]:
-    """Each word with the blanks before it."""
+    """Each word with the spaces before it."""
     blanks = ""
     for part in line.split(" "):
         if part:

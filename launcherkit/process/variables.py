@@ -1,4 +1,4 @@
-"""Variables ``LAUNCHERKIT_*`` that nobody reads: a misspelt one would do nothing, and say nothing."""
+"""Warns of variables ``LAUNCHERKIT_*`` that nothing reads: a misspelt one would silently do nothing."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ KNOWN = frozenset(
         "WAIT",
     ]
 )
-"""Those that launcherkit reads, whichever of its commands does."""
+"""The variables that launcherkit's commands read."""
 
 OF_TESTS = tuple(PREFIX + name for name in ("TEST_", "KERNEL_CACHE", "IN_MACHINE"))
-"""Beginnings of what this project's tests read."""
+"""Prefixes of variables that this project's tests read."""
 _OTHERS = (*OF_TESTS, PREFIX + "PLUGIN_")
-"""And of what launcherkit-plugin reads."""
+"""Prefixes of variables that tests or launcherkit-plugin read."""
 
 
 def warn_of_unknown(
     names: Iterable[str], known: Collection[str] = KNOWN, others: tuple[str, ...] = _OTHERS
 ) -> Iterator[str]:
-    """A sentence on each variable that begins as ours do and is none, with the nearest that is one.
+    """A sentence about each unknown variable ``LAUNCHERKIT_*``, with the nearest known one.
 
     Args:
-        names: of all variables of the environment.
-        known: those that are read.
-        others: beginnings of those that somebody else reads.
+        names: all variables of the environment.
+        known: variables that this program reads.
+        others: prefixes of variables that something else reads.
     """
     for name in sorted(names):
         if name.startswith(PREFIX) and name not in known and not name.startswith(others) and not _is_of_service(name):
-            from launcherkit.diff import did_you_mean  # nearly nobody has one
+            from launcherkit.diff import did_you_mean  # rarely needed
 
             endings = [each.removeprefix(PREFIX) for each in known]
             nearest = did_you_mean(name.removeprefix(PREFIX), endings, PREFIX)
@@ -82,5 +82,5 @@ def warn_of_unknown(
 
 
 def _is_of_service(name: str) -> bool:
-    """Kubernetes sets such for every Service of the namespace, so for one named ``launcherkit`` too."""
+    """Whether Kubernetes sets it for a Service ``launcherkit``, as for every Service of the namespace."""
     return name.endswith("_PORT") or "_PORT_" in name or "_SERVICE_" in name

@@ -1,1 +1,1 @@
-"""Whether a VM would start on nodes that are elsewhere, and what its guest would find: values in, values out."""
+"""Whether a VM would start on other nodes, and what its guest would find: values in, values out."""

@@ -15,7 +15,7 @@ FORMAT = "launcherkit.io/rehearsal/v1"
 
 
 def rehearsal_document(name: str, outcomes: Sequence[NodeOutcome]) -> dict[str, Any]:
-    """What would become of a VM on each node; docs/how-to/rehearse.md has the keys."""
+    """The outcome on each node; docs/how-to/rehearse.md describes the keys."""
     return {
         "format": FORMAT,
         "vm": name,
@@ -55,7 +55,7 @@ def _device(device: PromisedDevice) -> dict[str, Any]:
 
 
 def guest_functions(outcome: NodeOutcome) -> Iterator[dict[str, Any]]:
-    """What the guest's ``lspci -nn`` lists of what it is given: class and IDs, and which functions are one device."""
+    """What ``lspci -nn`` in the guest shows of its devices: class and IDs, and which functions are one device."""
     if outcome.given is None or outcome.translation is None:
         return
     facts = outcome.given.facts

@@ -1,4 +1,4 @@
-"""A VM on each of some nodes: allocated as the device plugin would, and translated as in its pod."""
+"""Rehearses a VM on several nodes: devices are allocated as by the device plugin, and translated as in its pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from launcherkit.topology.tree import TreeGuest
 
 @dataclass(frozen=True, slots=True)
 class RehearsedVm:
-    """A VM that nobody has scheduled yet."""
+    """A VM that isn't scheduled yet."""
 
     name: str
     domain_xml: bytes
@@ -31,17 +31,17 @@ class RehearsedVm:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """What would become of a VM on a node."""
+    """The outcome for a VM on one node."""
 
     node: str
     errors: tuple[LauncherkitError, ...] = ()
-    """Why it would not start; empty where it would."""
+    """Why it would not start; empty if it would."""
     given: Given | None = None
-    """None where the node can't give what is asked for."""
+    """None if the node can't give the requested devices."""
     translation: Translation | None = None
-    """None where it would not start."""
+    """None if it would not start."""
     guest: TreeGuest | None = None
-    """The same as a tree."""
+    """The translated domain as a tree; None if it would not start."""
 
     @property
     def starts(self) -> bool:
@@ -49,7 +49,7 @@ class NodeOutcome:
 
     @property
     def bars(self) -> int:
-        """Bytes of the guest's 64-bit window that firmware takes for the BARs of all that is attached (P5)."""
+        """Bytes of the guest's 64-bit window that firmware takes for the BARs of all attached functions (P5)."""
         if self.given is None or self.translation is None:
             return 0
         each = (device.functions for device in self.translation.plan.devices)
@@ -58,19 +58,19 @@ class NodeOutcome:
 
 
 def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutcome, ...]:
-    """What would become of a VM on each node, each by itself.
+    """Rehearse a VM on each node independently.
 
     Raises:
-        NotADomain, LauncherkitError: the document is none.
-        ClaimNotRehearsed: a device is asked for by a ResourceClaim, which the scheduler answers.
+        NotADomain, LauncherkitError: the document isn't a valid domain.
+        ClaimNotRehearsed: a device is requested by a ResourceClaim, which the scheduler answers.
     """
     wanted = wanted_of(vm.vmi)
-    read_document(vm.domain_xml, vm.name)  # what is wrong with the VM is no node's fault
+    read_document(vm.domain_xml, vm.name)  # an error in the VM is not about any node
     return tuple(_on(node, vm, wanted) for node in nodes)
 
 
 def wanted_of(vmi: Vmi) -> Mapping[str, int]:
-    """How many devices of each resource the VM's container asks for, in the order of the requests.
+    """The number of devices of each resource that the VM's container requests, in the order of the requests.
 
     Raises:
         ClaimNotRehearsed, SeveralErrors: names each request that a claim answers.

@@ -1,4 +1,4 @@
-"""The domain of a VM that nobody has started: a shipped template with the CPUs and memory of its VMI."""
+"""A domain for a VM that was never started: a bundled template with the CPUs and memory of its VMI."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from launcherkit.model.window import MIB
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A template with values for it."""
+    """A template and its values."""
 
     template: str
     values: Mapping[str, str]
 
 
 def stand_in(document: Mapping[str, Any]) -> StandIn:
-    """What stands in for a VMI's domain; what the VMI doesn't say, or can't be understood, is as in the template.
+    """A stand-in for a VMI's domain; whatever the VMI doesn't say, or isn't understood, is as in the template.
 
     Args:
-        document: a VMI, or a VirtualMachine, parsed; `read_vmi` has found it to be one.
+        document: a parsed VMI or VirtualMachine that `read_vmi` accepts.
     """
     template = _part(document, "spec", "template")
     vmi = template if _part(template, "spec") else document
@@ -47,7 +47,7 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:
-    """A mapping in a document; empty where there is none."""
+    """A mapping in a document; empty if it is missing."""
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}

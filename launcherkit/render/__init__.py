@@ -1,1 +1,1 @@
-"""What people read: a translation, or what is known of one that failed, in words. Pure."""
+"""Text and pictures for people: translations, failed ones, hosts and guests. Pure."""

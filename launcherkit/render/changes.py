@@ -1,4 +1,4 @@
-"""What changed on a host: a line each, and in the picture of what it is now."""
+"""Shows what changed on a host: as a list, and in the tree of its present state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from launcherkit.topology.changes import HostChange
 
 
 def draw_changes(found: Sequence[HostChange], now: HostFacts, tables: Iterable[str], ink: Ink, across: int) -> str:
-    """The address, what is different, and how it was and is; below that the slots in which something is different.
+    """A line for each change, with the address and both values; below that, the tree of the slots with changes.
 
     Args:
-        found: of a host; where there is nothing the text is empty.
-        now: what the host is.
+        found: the changes; if there are none, the text is empty.
+        now: the host's present state.
         tables: where ``pci.ids`` may be.
         ink: colours or none.
         across: columns for the picture.
@@ -41,7 +41,7 @@ def _how(change: HostChange, ink: Ink) -> str:
 
 
 def _marks(found: Iterable[HostChange], subject: str) -> Iterable[str]:
-    """What is said at a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``."""
+    """The marks of a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``."""
     for each in found:
         if each.subject == subject:
             was = {"new": "", "moved": f" from {each.before}"}.get(each.what, f" was {each.before}")

@@ -1,4 +1,4 @@
-"""What an explanation is made of, beside the plan."""
+"""What an explanation needs besides the plan."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from launcherkit.sources.pci_ids import PciNames
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of the VMI and where its answer is looked for (E1)."""
+    """A request of the VMI, and the variable for it (E1)."""
 
     request: Request
     variable: str | None
-    """The variable that answers it; None where there is none."""
+    """The variable that answers it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was asked, what the variables hold, and what the host says of it."""
+    """The requests, the contents of the variables, and the host's facts about them."""
 
     name: str
-    """What the domain document is called."""
+    """The name of the domain document."""
     asked: tuple[Asked, ...] | None
-    """The VMI's requests; None where there is no VMI."""
+    """The VMI's requests; None without a VMI."""
     allocations: dict[str, Allocation]
     """Every ``*_RESOURCE_*`` variable by name, as far as its entries can be read."""
     hostdevs: tuple[HostAddress, ...]
-    """What the document has already."""
+    """The devices that the document already has."""
     facts: HostFacts
     names: PciNames

@@ -1,4 +1,4 @@
-"""What can still be told where a translation failed: what was asked, what was allocated, what the host says of it."""
+"""Describes a failed translation: the requests, what was allocated, and the host's facts about it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from launcherkit.render.functions import binding, driver_of, part_in_group, what
 
 
 def explain_failure(evidence: Evidence, ink: Ink) -> str:
-    """The facts behind an error; the error itself is told by the process edge, after this.
+    """The facts behind an error; the process edge reports the error itself after this.
 
     Args:
-        evidence: as far as it could be had.
+        evidence: as far as it is available.
         ink: colours or none.
     """
     lines = [
@@ -72,7 +72,7 @@ def _addresses(addresses: tuple[HostAddress, ...], evidence: Evidence, ink: Ink,
 
 
 def _groups(evidence: Evidence) -> list[int]:
-    """The groups of all that is listed or in the domain."""
+    """The groups of all devices that are listed or in the domain."""
     listed = [entry for allocation in evidence.allocations.values() for entry in allocation.entries]
     numbers: set[int] = set()
     for address in (*listed, *evidence.hostdevs):
@@ -100,7 +100,7 @@ def _group(number: int, evidence: Evidence, ink: Ink) -> Iterator[str]:
 
 
 def _nodes(evidence: Evidence) -> set[str]:
-    """Nodes that could matter: those of VFIO itself and of the groups and devices at hand."""
+    """Nodes that could matter: those of VFIO itself, and those of the groups and devices."""
     facts = evidence.facts
     devices = {detail.vfio_dev for detail in facts.details.values()}
     wanted = {"/dev/vfio/vfio", "/dev/iommu", *(f"/dev/vfio/{number}" for number in _groups(evidence))}

@@ -1,4 +1,4 @@
-"""What an address is, in words."""
+"""Describes devices in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcherkit.sources.pci_ids import PciNames
 
 
 def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
-    """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it is not on this host, or nothing known of it."""
+    """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it isn't on this host, or that it is unknown."""
     if isinstance(address, PciAddress):
         function = facts.functions.get(address)
         if function is not None:
@@ -30,7 +30,7 @@ def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
 
 
 def what_function(function: PciFunction, names: PciNames) -> str:
-    """As `what`, of a function that is known."""
+    """As `what`, for a known function."""
     ids = f"[{function.vendor:04x}:{function.device:04x}]"
     kind = names.class_(function) or class_name(function)
     name, board = names.device(function), names.board(function)
@@ -41,7 +41,7 @@ def what_function(function: PciFunction, names: PciNames) -> str:
 
 
 def binding(address: HostAddress, facts: HostFacts, ink: Ink) -> str:
-    """The driver and the group: ``vfio-pci, group 44``; empty where nothing is known of it."""
+    """The driver and the group: ``vfio-pci, group 44``; empty if the device is unknown."""
     if isinstance(address, MdevAddress):
         mdev = facts.mdevs.get(address.uuid)
         return f"group {mdev.iommu_group}" if mdev and mdev.iommu_group is not None else ""
@@ -53,7 +53,7 @@ def binding(address: HostAddress, facts: HostFacts, ink: Ink) -> str:
 
 
 def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
-    """The driver's name, in the colour of what it means for VFIO."""
+    """The driver's name, coloured by what it means for VFIO."""
     if function.driver is None:
         return "no driver"
     driver = visible(function.driver)
@@ -63,12 +63,12 @@ def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
 
 
 def stands_aside(function: PciFunction, facts: HostFacts) -> bool:
-    """A bridge, or on ``pci-stub``: not in the way, though not bound to VFIO (V1)."""
+    """Whether it is a bridge, or bound to ``pci-stub``: not in the way, though not bound to VFIO (V1)."""
     return is_bridge(function, facts.details.get(function.address)) or function.driver == "pci-stub"
 
 
 def part_in_group(function: PciFunction, facts: HostFacts) -> str:
-    """What a member that stays means for its group (V1)."""
+    """What an unattached member means for its group (V1)."""
     detail = facts.details.get(function.address)
     if is_bridge(function, detail):
         return "a bridge, which does not block the group"

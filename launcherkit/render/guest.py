@@ -1,4 +1,4 @@
-"""The tree of a guest: what it gets, and from where."""
+"""Draws the tree of a guest: its devices, and where on the host they are."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SHORT = {
 
 
 def draw_guest(guest: TreeGuest, ink: Ink, across: int) -> str:
-    """The tree as text; a line that is longer than so many columns is broken between its parts."""
+    """The tree as text; lines longer than ``across`` columns are broken between their parts."""
     return "".join(f"{text}\n" for line in guest_lines(guest, ink) for text in broken(line, across))
 
 
 def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
-    """The guest below its name."""
+    """The guest's tree, below its name."""
     yield Line((ink.head("guest"), visible(guest.name)))
     children = [[*_bridge(each, ink)] for each in guest.bridges]
     if guest.unplaced:
@@ -39,13 +39,13 @@ def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
 
 
 def refused_lines(name: str, errors: Iterable[LauncherkitError], ink: Ink) -> Iterator[Line]:
-    """A guest that can't have what it asks for: what each error is about, by its code."""
+    """A guest that can't have its devices: the code and subject of each error."""
     yield Line((ink.head("guest"), visible(name), ink.bad("can't start")))
     yield from branched([[Line((ink.bad(each.code), visible(subject_of(each))))] for each in errors])
 
 
 def subject_of(error: LauncherkitError) -> str:
-    """What an error is about: the device first, else what else it names."""
+    """The subject of an error: its device, else whatever else it names."""
     group = "" if error.group is None else f"IOMMU group {error.group}"
     about = (error.device, group, None if error.driver is None else f"bound to {error.driver}")
     return ", ".join(filter(None, about)) or error.resource or error.variable or error.file or error.message
@@ -59,13 +59,13 @@ def guest_bridge_words(bridge: GuestBridge) -> str:
 
 
 def guest_function_words(function: GuestFunction, ink: Ink) -> tuple[str, str, str]:
-    """Where it is in the guest, where on the host, and for which request."""
+    """Its address in the guest, its address on the host, and its request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
     return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{comes_along(function)}")
 
 
 def window_words(window: Window) -> tuple[str, str]:
-    """What the BARs need of the guest's 64-bit window, and what is written for it (P5)."""
+    """How much of the guest's 64-bit window the BARs need, and what is written for it (P5)."""
     hole = f"<pcihole64> of {size(window.hole)}" if window.hole else ""
     bits = "<maxphysaddr mode='passthrough'>" if window.pass_bits else ""
     written = " and ".join(filter(None, (hole, bits))) or "nothing"

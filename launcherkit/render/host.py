@@ -1,4 +1,4 @@
-"""A host as a tree, its functions in words: what every picture of it is drawn from."""
+"""The tree of a host, with its functions named, from which every picture is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees of text: lines that know what stands before them, and where they may be broken."""
+"""Trees of text: lines with what precedes them, and where they may be broken."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from launcherkit.render.columns import width
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line as it would be on an endless terminal."""
+    """One line, as on an infinitely wide terminal."""
 
     parts: tuple[str, ...]
-    """None of them is broken."""
+    """Texts that are never broken themselves."""
     rail: str = ""
-    """The lines of the tree before it."""
+    """The lines of the tree before the text."""
     below: str = ""
-    """The same, for what of it goes on the next line."""
+    """The same, for a continuation line."""
 
     def within(self, first: str, rest: str) -> Line:
         return Line(self.parts, first + self.rail, rest + self.below)
 
 
 def broken(line: Line, across: int) -> Iterator[str]:
-    """A line as those that it takes on a terminal of so many columns."""
+    """A line as the lines that it takes on a terminal of ``across`` columns."""
     text, started = line.rail, False
     for part in line.parts:
         gap = "  " if started else ""
@@ -36,7 +36,7 @@ def broken(line: Line, across: int) -> Iterator[str]:
 
 
 def branched(children: Sequence[list[Line]]) -> Iterator[Line]:
-    """What hangs below one point, each child's first line at the rail."""
+    """The lines of all children of one point, each child's first line joined to the rail."""
     for position, child in enumerate(children):
         last = position == len(children) - 1
         first, rest = ("└─ ", "   ") if last else ("├─ ", "│  ")

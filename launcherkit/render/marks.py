@@ -1,4 +1,4 @@
-"""What to say of a function besides what it is: who holds it, and what a VM would get of it."""
+"""Marks on functions: who holds them, and which a VM would get."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcherkit.topology.tree import GuestFunction, HeldDevice, HostTopology
 
 
 def marks_of(topology: HostTopology, ink: Ink) -> Mapping[str, str]:
-    """By the address or UUID: who holds it, which request it goes to, or why it stays."""
+    """By address or UUID: who holds it, for which request it is, or why it stays."""
     marks: dict[str, list[str]] = {}
     for device, words in (*_holders(topology, ink), *_goals(topology, ink)):
         marks.setdefault(device, []).append(words)
@@ -24,7 +24,7 @@ def holder_words(held: HeldDevice) -> str:
 
 
 def comes_along(function: GuestFunction) -> str:
-    """What is said behind the request of a function that nobody asked for."""
+    """The words after the request for a function that wasn't asked for."""
     return "" if function.role == "primary" else ", sibling"
 
 

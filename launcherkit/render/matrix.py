@@ -1,4 +1,4 @@
-"""How close devices are to each other, as a table."""
+"""Draws a table of how close devices are to each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcherkit.topology.matrix import LEGEND, DevicePair, Matrix
 
 
 def draw_matrix(matrix: Matrix, ink: Ink) -> str:
-    """A line a device, then what the words mean that are used."""
+    """One line for each device, then a legend of the words that are used."""
     if not matrix.devices:
         return "no GPU, no accelerator, and nothing that has a VFIO driver\n"
     rows = [("", "", *(f"[{number}]" for number in range(len(matrix.devices))), "node", "group", "")]

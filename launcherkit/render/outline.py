@@ -1,4 +1,4 @@
-"""A host, and the guest of a VM, as nested items in words: what drawings are made of."""
+"""A host, and a VM's guest, as nested items, from which drawings are made."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Tone: TypeAlias = Literal["plain", "good", "odd", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of a drawing, with what is in it."""
+    """One item of a drawing, with the items in it."""
 
     kind: Literal["node", "branch", "slot", "group", "function", "guest"]
     label: str
     words: tuple[str, ...] = ()
     name: str = ""
-    """What people call it: vendor and device."""
+    """Names of vendor and device."""
     badge: str = ""
     tone: Tone = "plain"
-    """Of the badge."""
+    """The badge's."""
     items: tuple[Item, ...] = ()
 
 
 def outline(topology: HostTopology) -> tuple[Item, ...]:
-    """The NUMA nodes of a host, then the guest where there is one."""
+    """The NUMA nodes of a host, then the guest if there is one."""
     marks = marks_of(topology, PLAIN)
     groups = {group.number: group for group in topology.groups}
     nodes = [_node(node, groups, marks) for node in topology.nodes]
@@ -86,7 +86,7 @@ def _behind(
 def _branch(
     branch: RootComplex | TreeBridge, names: list[str], groups: Mapping[int, TreeGroup], marks: Mapping[str, str]
 ) -> Item:
-    """What leads to one other bridge alone is one item with that."""
+    """A bridge that leads only to another bridge is one item with it."""
     while len(branch.bridges) == 1 and not branch.slots:
         (branch,) = branch.bridges
         names = [*names, f"{visible(branch.address)} {branch.kind}"]
@@ -127,7 +127,7 @@ def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item
 
 
 def _vfs(function: TreeFunction, marks: Mapping[str, str], *, inside: bool) -> Iterator[Item]:
-    """Those in the IOMMU group of their physical function, or the others."""
+    """The VFs in the IOMMU group of their physical function, or the others."""
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
             number, word, *others = vfs_words(vfs, function.possible_vfs, PLAIN)

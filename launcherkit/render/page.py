@@ -1,4 +1,4 @@
-"""A host as one HTML file: nothing in it comes from elsewhere, and no script is needed."""
+"""Draws a host as one HTML file, without external resources or scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ summary{cursor:pointer}:focus-visible{outline:2px solid currentColor;outline-off
 @media print{body{margin:0;max-width:none;font-size:10pt}.group{break-inside:avoid}
 details::details-content{content-visibility:visible;display:block}}
 """
-"""Of `tree`, on the colours of `launcherkit.render.paper.PAPER`."""
+"""CSS for `tree`, with the colours of `launcherkit.render.paper.PAPER`."""
 
 _STYLE = """
 body{margin:2rem auto;max-width:80rem;padding:0 1rem;background:var(--back);color:var(--text);
@@ -33,17 +33,17 @@ def page(topology: HostTopology, title: str) -> str:
     """The page; it is well-formed XML too.
 
     Args:
-        topology: of a host.
-        title: of the page.
+        topology: the host's.
+        title: the page's.
     """
     return sheet(title, PAPER + _STYLE + TREE_STYLE, f"<h1>{escape(title)}</h1>\n<main>\n{tree(topology)}\n</main>")
 
 
 def sheet(title: str, style: str, body: str) -> str:
-    """A file of HTML with nothing from elsewhere.
+    """An HTML file without external resources.
 
     Args:
-        title: of the page.
+        title: the page's.
         style: CSS.
         body: HTML.
     """
@@ -57,12 +57,12 @@ def sheet(title: str, style: str, body: str) -> str:
 
 
 def tree(topology: HostTopology) -> str:
-    """A host, and the guest of a VM, as nested HTML."""
+    """A host, and a VM's guest, as nested HTML."""
     return "\n".join(line for item in outline(topology) for line in _item(item))
 
 
 def _item(item: Item) -> Iterator[str]:
-    """What has something in it can be folded; all that is seen can be reached by the keyboard."""
+    """Items with other items in them can be folded; the keyboard reaches every visible item."""
     line = f'<span class="label">{escape(item.label)}</span>'
     if item.badge:
         line += f' <span class="badge {item.tone}">{escape(item.badge)}</span>'

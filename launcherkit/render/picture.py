@@ -1,4 +1,4 @@
-"""A host as one SVG file, for a wiki or a talk: a row an item, a frame around each IOMMU group."""
+"""Draws a host as one SVG file, for a wiki or a talk: a row for each item, a frame around each IOMMU group."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from launcherkit.render.paper import FALLBACK, PAPER
 from launcherkit.topology.tree import HostTopology
 
 _ROW, _STEP, _MARGIN, _LETTER = 22, 20, 16, 7.9
-"""Pixels: the height of a row, how far a level is to the right, the border, the widest letter of a usual monospace."""
+"""Pixels: height of a row, indentation of a level, margin, and the widest letter of usual monospace fonts."""
 
-# Viewers outside of browsers may know no CSS variables: they go by the attributes, on white.
+# Viewers other than browsers may not know CSS variables: they use the attributes, on white.
 _STYLE = """
 text{font:13px ui-monospace,Menlo,Consolas,monospace;fill:var(--text);white-space:pre}
 .back{fill:var(--back)}.node .label{font-weight:bold}.branch text{fill:var(--dim)}.slot .label{font-weight:bold}
@@ -29,15 +29,15 @@ class _Row:
     depth: int
     item: Item
     below: int
-    """How many rows are in it."""
+    """The number of rows in it."""
 
 
 def picture(topology: HostTopology, title: str) -> str:
-    """The picture; its rows can be reached by the keyboard, and screen readers have their text.
+    """The picture; the keyboard reaches its rows, and screen readers get their text.
 
     Args:
-        topology: of a host.
-        title: its name.
+        topology: the host's.
+        title: the host's name.
     """
     rows = [row for item in outline(topology) for row in _rows(item, 0)]
     across = round(max(_right_of(row) for row in rows) + 2 * _MARGIN)

@@ -1,4 +1,4 @@
-"""A translation that succeeded, in words."""
+"""Describes a successful translation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from launcherkit.render.evidence import Evidence
 from launcherkit.render.functions import driver_of, part_in_group, what
 
 _TOLD_ABOVE = ("stayed", "left-alone")
-"""Topics of notes that the explanation itself tells."""
+"""Topics of notes that the explanation covers itself."""
 
 
 def explain_plan(
     translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True, picture: str = ""
 ) -> str:
-    """Each request with what answers it and where it goes, the groups, the nodes, what stays, and the notes.
+    """Each request with its devices and their places; the groups, the nodes, what stays, and the notes.
 
     Args:
-        translation: what the pipeline decided.
-        evidence: what it decided by.
+        translation: from the pipeline.
+        evidence: the facts behind it.
         ink: colours or none.
-        groups: whether the members of the IOMMU groups are told.
-        picture: of host and guest, drawn; empty leaves it out.
+        groups: whether the members of IOMMU groups are listed.
+        picture: a drawing of host and guest; empty leaves it out.
     """
     plan = translation.plan
     lines = [_summary(translation, evidence), ""]
@@ -86,7 +86,7 @@ def _title(claim: Claim | None) -> str:
 
 
 def _answer(variable: str, evidence: Evidence, told: set[str]) -> Iterator[str]:
-    """Which variable answers, and once what it holds."""
+    """The variable that answers and, the first time, its content."""
     if variable in told:
         yield f"  answered by {visible(variable)}, as above"
         return
@@ -119,7 +119,7 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: In
 
 
 def _blank(width: int) -> str:
-    """As wide as what stands before a function's description."""
+    """Spaces as wide as what precedes a function's description."""
     return " " * (width + 13)
 
 
@@ -139,7 +139,7 @@ def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, in
 
 
 def _needs(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[str]:
-    """What the domain and the container need for it (P2, V2)."""
+    """What the domain and the container need for the devices (P2, V2)."""
     plan, there = translation.plan, evidence.facts.nodes
     if plan.root_ports:
         yield f"{ink.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
@@ -151,7 +151,7 @@ def _needs(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[s
 
 
 def _left(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[str]:
-    """What the used variables hold that does not go to the guest (C4)."""
+    """Devices in the used variables that don't go to the guest (C4)."""
     attached: set[HostAddress] = set()
     variables: dict[str, None] = {}
     stayed: set[HostAddress] = set()

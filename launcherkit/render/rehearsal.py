@@ -1,4 +1,4 @@
-"""A rehearsal on a terminal."""
+"""Draws a rehearsal for a terminal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CHOICE = {"all": "no other is free", "preferred": "preferred among those that a
 def draw_rehearsal(
     name: str, outcomes: Sequence[NodeOutcome], ink: Ink, across: int, *, whole: bool, tables: Iterable[str]
 ) -> str:
-    """Each node with what the VM gets there, or why it would not start; errors and notes are a line each.
+    """Each node with the VM's devices there, or why it would not start; one line for each error and note.
 
     Args:
-        name: of the VM.
-        outcomes: of its nodes.
+        name: the VM's.
+        outcomes: one for each node.
         ink: colours or none.
         across: columns at which the lines of devices and of the guest's tree are broken.
-        whole: what the guest finds, too.
+        whole: whether to show what the guest finds, too.
         tables: where ``pci.ids`` may be.
     """
     started = sum(outcome.starts for outcome in outcomes)

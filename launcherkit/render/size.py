@@ -6,7 +6,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(number: int) -> str:
-    """``8 MiB``, ``17.5 GiB``: in the largest unit of which there is one, with a decimal where that isn't exact."""
+    """``8 MiB``, ``17.5 GiB``: a number of bytes in the largest unit that fits, with a decimal unless it is whole."""
     value, unit = float(number), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1

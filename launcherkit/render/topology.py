@@ -1,4 +1,4 @@
-"""The tree of a host on a terminal."""
+"""Draws the tree of a host for a terminal."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from launcherkit.topology.tree import (
 
 @dataclass(frozen=True, slots=True)
 class _Pen:
-    """What every part of the picture is drawn with."""
+    """What drawing every part of the tree takes."""
 
     ink: Ink
     groups: Mapping[int, TreeGroup]
     marks: Mapping[str, str]
-    """What to say of a function or a mediated device besides, by its address or UUID."""
+    """Marks on functions and mediated devices, by address or UUID."""
 
 
 _HOST_COLUMNS = 72
-"""So many are left to the host where the guest stands beside it."""
+"""Columns for the host if the guest is beside it."""
 _GAP = 3
 _MOST_TOLD = 10
 
@@ -48,14 +48,14 @@ def draw(
     refused: Sequence[Line] = (),
     told: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The tree as text, with a guest beside it where there is room, else below it.
+    """The tree as text, with the guest beside it if there is room, else below it.
 
     Args:
-        topology: of a host.
+        topology: the host's.
         ink: colours or none.
-        across: columns of the terminal. A line that is longer goes on below itself, broken between its parts alone.
-        refused: of a guest that can't be had, in the place of that of the topology.
-        told: what else there is to say of a function or a mediated device, by its address or UUID.
+        across: columns of the terminal; longer lines are broken between their parts.
+        refused: the lines for a guest that can't have its devices, in place of the topology's guest.
+        told: further marks on functions and mediated devices, by address or UUID.
     """
     guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, ink)])
     host = _host(topology, ink, {**marks_of(topology, ink), **told}, alone=not guest)
@@ -86,7 +86,7 @@ def _host(topology: HostTopology, ink: Ink, marks: Mapping[str, str], *, alone: 
 
 
 def _in_the_way(topology: HostTopology, ink: Ink) -> Iterator[Line]:
-    """At the end, which is what a terminal shows of a large host."""
+    """What is in the way; at the end, because that is what a terminal shows of a large host."""
     found = [in_the_way_words(*each) for each in topology.in_the_way()]
     for device, code, why in found[:_MOST_TOLD]:
         yield Line(("in the way:", device, ink.bad(code), why))
@@ -112,7 +112,7 @@ def _behind(branch: RootComplex | TreeBridge, pen: _Pen) -> Iterator[Line]:
 
 
 def _bridge(bridge: TreeBridge, pen: _Pen) -> Iterator[Line]:
-    """A bridge that leads to one other bridge alone stands on one line with that."""
+    """A bridge that leads only to another bridge is on one line with it."""
     names = [f"{visible(bridge.address)} {bridge.kind}"]
     while len(bridge.bridges) == 1 and not bridge.slots:
         (bridge,) = bridge.bridges
@@ -146,7 +146,7 @@ def _group(group: TreeGroup, here: Iterable[TreeFunction], ink: Ink) -> Iterator
 
 
 def _heads(functions: Iterable[TreeFunction], ink: Ink) -> Iterator[list[str]]:
-    """What is said of every function of a slot, lined up."""
+    """The aligned first columns of a slot's functions."""
     rows = []
     for each in functions:
         state, driver = state_word(each.state, each.blockers, ink), visible(each.driver or "")
@@ -171,7 +171,7 @@ def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterato
 
 
 def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
-    """Those in the IOMMU group of their physical function, or the others, which are drawn below its bracket."""
+    """The VFs in the IOMMU group of their physical function, or the others, which are drawn below its bracket."""
     margin = "  " if inside or function.group is None else "    "
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
@@ -180,5 +180,5 @@ def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
 
 
 def _marked(names: Iterable[str], pen: _Pen) -> Iterator[str]:
-    """Which of those that share a line go to the guest."""
+    """The marks of devices that share a line."""
     yield from (f"{name} {pen.marks[name]}" for name in names if name in pen.marks)

@@ -1,4 +1,4 @@
-"""Parts of a host in words, the same in every picture of it."""
+"""Words for parts of a host, the same in every picture."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from launcherkit.render.columns import counted, visible
 from launcherkit.topology.tree import MdevSlots, VirtualFunctions
 
 _WORDS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
-"""Where the state's own name isn't what people say."""
+"""Words for states whose own name isn't used."""
 
 
 def state_word(state: ReadyState, blockers: Iterable[Blocker], ink: Ink) -> str:
-    """One word: the code of what is in the way, else what it is."""
+    """One word: the code of what is in the way, else the state."""
     codes = dict.fromkeys(blocker.code for blocker in blockers)
     if codes:
         return ink.bad(",".join(code or "no group" for code in codes))
@@ -31,7 +31,7 @@ def in_the_way_words(blocker: Blocker, group: int | None) -> tuple[str, str, str
 
 
 def vfs_words(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator[str]:
-    """How many VFs, their state, driver, IDs, vGPU type and IOMMU groups, and where they begin."""
+    """Their number, state, driver, IDs, vGPU type and IOMMU groups, and the first address."""
     number = len(vfs.addresses)
     yield counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs"
     yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_word(vfs.state, vfs.blockers, ink)
@@ -55,7 +55,7 @@ def mdevs_words(slots: MdevSlots) -> str:
 
 
 def link_words(link: PciLink | None, wider: int | None, ink: Ink) -> tuple[str, ...]:
-    """``16 GT/s x8``; a speed below the device's own is usual while it is idle, fewer lanes are not."""
+    """``16 GT/s x8``; idle devices usually run below their own speed, but not with fewer lanes."""
     if link is None or link.width is None:
         return ()
     speed = f"{_gigatransfers(link.speed)} " if link.speed else ""

@@ -1,1 +1,1 @@
-"""Which physical device answers which request, its siblings, and whether the kernel allows it. Pure."""
+"""Decides which device answers which request, its siblings, and whether the kernel allows it. Pure."""

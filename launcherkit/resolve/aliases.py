@@ -1,4 +1,4 @@
-"""Aliases: valid for libvirt, unique in the domain, the ones KubeVirt looks its devices up by (X1)."""
+"""Aliases: valid for libvirt, unique in the domain, and those by which KubeVirt finds its devices (X1)."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from launcherkit.model.value import NamedTuple
 _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 CLAIM_PREFIXES: dict[Section, str] = {"gpus": "ua-dra-gpu-", "hostDevices": "ua-dra-hostdevice-"}
-"""KubeVirt's, for what a DRA claim answers; it finds its devices again by these, so no policy changes them."""
+"""KubeVirt's prefixes for devices of DRA claims; it finds its devices by them, so no policy changes them."""
 
 SRIOV_PREFIX = "ua-sriov-"
-"""KubeVirt's, of the hostdevs of networks. It detaches whatever bears it, before a migration for one."""
+"""KubeVirt's prefix for hostdevs of networks. It detaches devices with it, for example before a migration."""
 SIBLING_PREFIX = "ua-sibling-"
-"""Of siblings whose primary's prefix would have KubeVirt take them for its own."""
+"""The prefix of siblings that KubeVirt would take for its own if they had their primary's prefix."""
 
 
 def clean(text: str) -> str:
-    """Replace every character that an alias can't have by ``-``."""
+    """Replace every character that an alias can't contain by ``-``."""
     return text if _ALLOWED.issuperset(text) else "".join(c if c in _ALLOWED else "-" for c in text)
 
 
 class Named(NamedTuple):
-    """What a request's alias is made of."""
+    """What determines a request's alias."""
 
     section: Section
     name: str
     kind: Kind
     by_claim: bool = False
-    """Answered by a DRA claim: KubeVirt has prefixes of its own for these."""
+    """Whether a DRA claim answers it; KubeVirt has other prefixes for these."""
 
 
 def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
@@ -50,40 +50,41 @@ def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
 
 
 def name_requests(named: Iterable[Named], domain: DomainFacts, prefixes: AliasPrefixes) -> list[str]:
-    """The alias of each request, in order: what names it comes before what the document calls its hostdevs."""
-    # A hostdev whose source names no one device, such as a USB vendor and product, is left as it is, alias and all.
+    """The alias of each request, in order; requests take precedence over aliases in the document."""
+    # A hostdev without a source address, such as a USB device by its port, is left as it is, with its alias.
     odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
     used = dict.fromkeys((*domain.aliases, *odd), 1)
     return [_unique(alias_of(each, prefixes), used) for each in named]
 
 
 def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
-    """The aliases of what a VMI or the environment asks for."""
+    """The aliases of the devices that a VMI or the environment asks for, by primary."""
     asked = [claim for claim in claims if claim.origin != "domain"]
     named = [Named(claim.section, claim.name, kind_of(claim.primary), claim.by_claim) for claim in asked]
     return dict(zip([claim.primary for claim in asked], name_requests(named, domain, prefixes), strict=True))
 
 
 def sibling_stem(alias: str) -> str:
-    """What comes before ``-fn<k>`` in a sibling's alias: its primary's alias, unless KubeVirt would act on it (X1)."""
+    """The part before ``-fn<k>`` of a sibling's alias: the primary's alias, unless KubeVirt would act on it (X1)."""
     return SIBLING_PREFIX + alias.removeprefix("ua-") if alias.startswith(SRIOV_PREFIX) else alias
 
 
 def find_riders(
     claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
-    """Hostdevs of the document that came along with another one in an earlier run, by what their aliases say.
+    """Hostdevs of the document that an earlier run attached as siblings, by their aliases.
 
-    A sibling bears what `sibling_stem` makes of its primary's alias, and ``-fn<k>`` (X1). It must not lead in a later
-    run, or siblings would be judged from another primary than before (X2).
+    A sibling's alias is the `sibling_stem` of its primary's alias with ``-fn<k>`` (X1). It must not become a primary in
+    a
+    later run, or siblings would be chosen for another primary than before (X2).
 
     Args:
-        claims: all of them.
+        claims: all claims.
         named: from `name_claims`.
-        domain: whose hostdevs they are.
+        domain: the document's hostdevs.
 
     Returns:
-        The primary that each of them came with.
+        The primary of each of these siblings.
     """
     if not any(hostdev.alias and "-fn" in hostdev.alias for hostdev in domain.hostdevs):
         return {}
@@ -100,13 +101,13 @@ def assign_aliases(
 ) -> dict[HostAddress, str]:
     """The alias of every function.
 
-    Those that a VMI or the environment names come first, then valid ones that the document has, then the rest. A
-    hostdev that is kept has what it has, be it nothing.
+    Aliases from a VMI or the environment take precedence, then valid ones of the document, then new ones. A kept
+    hostdev keeps its alias, or stays without one.
 
     Args:
-        units: all that is attached.
+        units: everything that is attached.
         named: from `name_claims`.
-        domain: whose aliases must stay unique.
+        domain: its aliases must stay unique.
         prefixes: the policy's.
     """
     planned = {attachment.hostdev for unit in units for attachment in unit.attachments}
@@ -142,14 +143,14 @@ def assign_aliases(
 
 
 def _valid(alias: str) -> bool:
-    """libvirt keeps an alias of the user's only if it begins with ``ua-``."""
+    """Whether libvirt keeps a user's alias: it must begin with ``ua-``."""
     return alias.startswith("ua-") and len(alias) > 3 and _ALLOWED.issuperset(alias)
 
 
 def _unique(alias: str, used: dict[str, int]) -> str:
-    """The alias, or the alias with the first number from 2 on that is free.
+    """The alias, if necessary with the first free number from 2 on.
 
-    ``used`` has how often each alias was wanted, so that many equal names cost no search.
+    ``used`` counts how often each alias was wanted, so that many equal names take no search.
     """
     candidate, count = alias, used.get(alias, 0)
     while candidate in used:

@@ -1,4 +1,4 @@
-"""Whether a device node that is visible was given to this container (S2)."""
+"""Decides whether a visible device node was given to this container (S2)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from launcherkit.resolve.vfio import cdev_node, group_node, group_of
 
 
 def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
-    """Whether the VFIO nodes that are here are those that were given to this container, and no others.
+    """Whether the visible VFIO nodes are exactly those that were given to this container.
 
-    So it is where ``/dev`` is a container's, and every node in ``/dev/vfio`` is one of the cards at hand. A privileged
-    container and a plain host have the host's ``/dev``; a ``/dev/vfio`` that was mounted as a whole has others' nodes.
+    That is so if ``/dev`` is a container's, and every node in ``/dev/vfio`` belongs to one of these cards. Privileged
+    containers and hosts have the host's ``/dev``; a ``/dev/vfio`` that is mounted as a whole has nodes of others.
 
     Args:
-        addresses: what was allocated, and what the document has; the other functions of their slots count with them.
+        addresses: what was allocated, and what the document has; other functions of their slots count, too.
         host: facts about these.
     """
     if not host.container_dev or host.nodes is None:

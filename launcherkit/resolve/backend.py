@@ -1,4 +1,4 @@
-"""Which way each function goes to VFIO: through iommufd, or through its group (V2)."""
+"""Decides how QEMU opens each function: through iommufd, or through its group (V2)."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, gr
 
 
 class Backends(NamedTuple):
-    """What each function's ``<driver iommufd>`` says, and what comes of it."""
+    """Each function's ``<driver iommufd>``, and the resulting backend."""
 
     said: Mapping[HostAddress, bool]
-    """Functions that must say it; the others go as the domain's ``<iommufd>`` has it."""
+    """Functions that need the attribute; the others follow the domain's ``<iommufd>``."""
     iommufd: frozenset[HostAddress]
     """Functions that go through iommufd."""
     notes: tuple[Note, ...] = ()
     """Choices that the document doesn't show."""
     errors: tuple[MixedBackends, ...] = ()
-    """Where the document itself opens a group both ways."""
+    """If the document itself opens a group both ways."""
 
 
 def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto") -> Backends:
-    """Decide it for all PCI functions that are to be attached.
+    """Choose the backend of all PCI functions that are attached.
 
-    What a hostdev of the document says stays. A sibling says what its primary says. Then counts what the document says
-    of another function of the group, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups'
-    where all are there.
+    A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
+    function of the group decides, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups' if all
+    of them exist.
 
     Args:
-        units: in order.
-        domain: what the document says.
+        units: in the order of the requests.
+        domain: the document's settings.
         host: groups and nodes.
-        policy: of the operator.
+        policy: the operator's.
     """
     default = domain.iommufd or False
     fixed, errors = _by_group(units, domain, host)
@@ -73,7 +73,7 @@ def _said(attachment: Attachment, domain: DomainFacts) -> bool | None:
 def _by_group(
     units: Sequence[Unit], domain: DomainFacts, host: HostFacts
 ) -> tuple[dict[int, tuple[bool, HostAddress]], list[MixedBackends]]:
-    """The way that hostdevs of the document open their groups, with the first of each; and who differs from it."""
+    """How the document opens each group, with the first hostdev that says so; and errors for those that differ."""
     fixed: dict[int, tuple[bool, HostAddress]] = {}
     errors: list[MixedBackends] = []
     for unit in units:
@@ -100,7 +100,7 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedB
 
 
 class _Chooser:
-    """Chooses for whole units, by the first that says anything."""
+    """Chooses for whole units, by the first setting that applies."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Chooser:
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
 
     def way(self, unit: Unit) -> tuple[bool, str | None]:
-        """Whether a unit goes through iommufd; and why, where the document doesn't tell."""
+        """Whether a unit goes through iommufd; and why, if the document doesn't say."""
         for attachment in unit.attachments:
             if (said := _said(attachment, self._domain)) is not None:
                 return said, None
@@ -131,7 +131,7 @@ class _Chooser:
         return self._by_nodes([attachment.source for attachment in unit.attachments])
 
     def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
-        """The way that the document prefers, or the other one where only its nodes are here."""
+        """The way that the document prefers, or the other one if only its nodes exist."""
         said, host = self._domain.iommufd, self._host
         if said is None and self._has_mdev:
             return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
@@ -156,7 +156,7 @@ def _complete(sources: Sequence[HostAddress], iommufd: bool, host: HostFacts) ->
 
 
 def _nodes(sources: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> Iterator[str | None]:
-    """The node that all need, and each one's own; None for one that has none."""
+    """The node that all need, and each function's own; None for a missing one."""
     yield IOMMUFD_NODE if iommufd else CONTAINER_NODE
     for source in sources:
         if iommufd:
@@ -166,7 +166,7 @@ def _nodes(sources: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> It
 
 
 def nodes_of(attached: Iterable[HostAddress], backends: Backends, host: HostFacts) -> tuple[str, ...]:
-    """The device nodes that QEMU opens, each once; of a function of which nothing is known there is none."""
+    """The device nodes that QEMU opens, each once; none for unknown functions."""
     sources = list(attached)
     by_iommufd = [source for source in sources if source in backends.iommufd]
     by_group = [

@@ -1,4 +1,4 @@
-"""What the operator has chosen for single functions: ROM and driver (X1)."""
+"""The operator's choices for single functions: ROM and driver (X1)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from launcherkit.model.host import HostFacts
 
 
 def chosen(choices: Mapping[str, str], source: HostAddress, host: HostFacts) -> str | None:
-    """The choice for a function: that for its address, else that for its vendor and device; None where there is none.
+    """The choice for a function, by its address, else by its vendor and device; None if there is none.
 
     Args:
-        choices: by ``0000:65:00.0`` or ``10de:2342``.
-        source: of a hostdev; only PCI functions are chosen for.
-        host: knows vendor and device.
+        choices: by address or vendor and device: ``0000:65:00.0``, ``10de:2342``.
+        source: a hostdev's; choices are only for PCI functions.
+        host: tells vendor and device.
     """
     if not isinstance(source, PciAddress):
         return None

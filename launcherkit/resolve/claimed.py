@@ -1,4 +1,4 @@
-"""Requests by DRA claim: which device each of them gets (E5)."""
+"""Requests by DRA claim, and the device that each of them gets (E5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcherkit.model.request import Allocation, Request
 
 
 def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Allocation]) -> tuple[Request, ...]:
-    """Requests as many as devices: one whose claim has several devices gets all of them, as ``gpu1``, ``gpu1-2``..."""
+    """One request for each device: if a claim has several, its request becomes ``gpu1``, ``gpu1-2``..."""
     listed = list(requests)
     found: list[Request] = []
     for request in listed:
@@ -22,7 +22,7 @@ def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Alloc
 
 
 def claimed_devices(requests: Sequence[Request], allocations: Mapping[str, Allocation]) -> dict[Request, HostAddress]:
-    """What a claim names is for its requests alone, whatever a variable holds (C5): the device of each."""
+    """The device of each request by claim; it is only for that request, whatever a variable holds (C5)."""
     found: dict[Request, HostAddress] = {}
     given: dict[str, int] = {}
     for request in requests:

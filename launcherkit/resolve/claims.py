@@ -1,4 +1,4 @@
-"""Which physical device answers which request (C1-C5)."""
+"""Decides which physical device answers which request (C1-C5)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 
 class Claims(NamedTuple):
-    """Every request answered, in order, and what the variables hold beyond that."""
+    """All answered requests, in order, and the other devices in the variables."""
 
     claims: tuple[Claim, ...]
     left_alone: tuple[tuple[str, HostAddress], ...] = ()
-    """Variable and primary."""
+    """The variable and primary of each device that no request takes."""
     notes: tuple[Note, ...] = ()
-    """What was guessed (C3), and what is left out because the document has it already (C5)."""
+    """On guesses (C3), and on devices that are left out because the document already uses them (C5)."""
     errors: tuple[TooFewDevices, ...] = ()
-    """One for each variable that is short."""
+    """One for each variable with too few devices."""
 
 
 def claim_requested(
@@ -42,13 +42,13 @@ def claim_requested(
     """Answer the requests of a VMI from the variables of their resources.
 
     Args:
-        requests: in order, all with a resource.
-        variable_of: the allocation of each requested resource.
+        requests: in order.
+        variable_of: the allocation for each `Request.key`.
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
-        taken: functions that the document uses otherwise, which answer nothing here, with a note (C5).
-        wanted_aliases: addresses that are for one request: what its claim names, or what the document already has under
-            its alias.
+        wanted_aliases: addresses that are only for one request: from its claim, or already in the document under its
+            alias.
+        taken: functions that the document uses otherwise; they answer nothing, and a note says so (C5).
     """
     pools = _Pools(host, pairing, taken)
     claims: list[Claim] = []
@@ -74,11 +74,11 @@ def claim_requested(
 def claim_all(
     allocations: Iterable[Allocation], host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress]
 ) -> Claims:
-    """With no VMI every physical device in every variable is a request, named after its resource (Q1).
+    """Without a VMI, every physical device in every variable is a request, named after its resource (Q1).
 
     Args:
-        allocations: every variable that is there.
-        host: as in `claim_requested`; so are ``pairing`` and ``taken``.
+        allocations: every variable that is set.
+        host, pairing, taken: as for `claim_requested`.
     """
     pools = _Pools(host, pairing, taken)
     counts: dict[str, int] = {}
@@ -96,9 +96,9 @@ def claim_all(
 def claim_existing(
     hostdevs: Iterable[ExistingHostdev], taken: set[HostAddress], prefixes: AliasPrefixes, host: HostFacts
 ) -> tuple[Claim, ...]:
-    """The hostdevs of the document that no other request names are requests themselves (Q2).
+    """Hostdevs of the document that answer no other request are requests themselves (Q2).
 
-    A hostdev is named after its alias as KubeVirt or the policy's prefixes make it. Without such an alias it is named
+    A hostdev's name is taken from its alias if that has a prefix of KubeVirt's or the policy's. Otherwise it is named
     after its address, and nobody asked about it (X1).
     """
     sections: list[tuple[Section, str]] = [("gpus", prefixes.gpu), ("hostDevices", prefixes.hostdevice)]
@@ -116,7 +116,7 @@ def claim_existing(
 
 
 def _named_by_alias(hostdev: ExistingHostdev, sections: Iterable[tuple[Section, str]]) -> tuple[Section, str] | None:
-    """Section and name of the request that a hostdev was made for; None where its alias tells of none."""
+    """Section and name of the request for which a hostdev was made; None if its alias doesn't tell."""
     alias = hostdev.alias or ""
     for section, prefix in sections:
         if alias.startswith(prefix) and len(alias) > len(prefix):
@@ -135,7 +135,7 @@ _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
 
 
 def _section_of(address: HostAddress, host: HostFacts) -> Section:
-    """Where a request with no VMI belongs: GPUs, and mdevs whose parent is one, under ``gpus``."""
+    """The section of a request without a VMI: ``gpus`` for GPUs and for mdevs whose parent is one."""
     if isinstance(address, MdevAddress):
         function = _parent_of(host.mdevs.get(address.uuid), host)
     else:
@@ -144,7 +144,7 @@ def _section_of(address: HostAddress, host: HostFacts) -> Section:
 
 
 def _parent_of(mdev: Mdev | None, host: HostFacts) -> PciFunction | None:
-    """The function that an mdev was made on; None where that is no PCI device."""
+    """The function on which an mdev was created; None if that isn't a PCI device."""
     try:
         return None if mdev is None else host.functions.get(PciAddress.parse(mdev.parent))
     except ValueError:
@@ -155,7 +155,7 @@ _USED_OTHERWISE = "an <interface> or <disk> of the domain"
 
 
 class _Pools:
-    """What each variable can still answer requests with."""
+    """The devices of each variable that can still answer requests."""
 
     def __init__(self, host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress]) -> None:
         self._host = host
@@ -168,7 +168,7 @@ class _Pools:
     def pop(
         self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]
     ) -> HostAddress | None:
-        """The next primary of a variable that answers no other request (C5); ``wanted`` if it is one of them."""
+        """Take the next free primary of a variable (C5), or ``wanted`` if it is one of them."""
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
             free = [entry for entry in allocation.entries if entry not in self._claimed]
@@ -194,7 +194,7 @@ class _Pools:
         return chosen
 
     def left_alone(self) -> tuple[tuple[str, HostAddress], ...]:
-        """Primaries that nobody asked for, with their variables (C4)."""
+        """Primaries that no request takes, with their variables (C4)."""
         return tuple(
             (variable, primary)
             for variable, primaries in self._primaries.items()
@@ -228,7 +228,7 @@ def _primaries(entries: Sequence[HostAddress], host: HostFacts) -> list[HostAddr
 
 
 def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
-    """The best class, then the lowest function, with all of its vendor:device (C2); a guess without facts (C3)."""
+    """The functions of the best class: the lowest, and all of its model (C2); a guess without facts (C3)."""
     functions = [function for function in map(host.functions.get, mates) if function is not None]
     if not functions:
         return [min(mates)]
@@ -243,7 +243,7 @@ _IN_A_RECORD = (
 
 
 def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterator[LauncherkitError]:
-    """Every address of the variables that are used must be there: what is gone was allocated in vain."""
+    """An error for each address in the used variables that isn't on the host, or can't be read."""
     if not host.known:
         return
     for allocation in allocations:

@@ -1,4 +1,4 @@
-"""Which mediated devices are shown, as KubeVirt decides it, and as libvirt will take it (X3)."""
+"""Decides which mediated devices get a display, as KubeVirt does, and as libvirt accepts it (X3)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from launcherkit.model.value import NamedTuple
 
 _DISPLAYED_MODEL = "vfio-pci"
 MODELS = (_DISPLAYED_MODEL, "vfio-ccw", "vfio-ap")
-"""The device APIs of mediated devices that libvirt has a model for (X3)."""
+"""The device APIs of mediated devices for which libvirt has a model (X3)."""
 
 
 class Displays(NamedTuple):
-    """What each function is to QEMU, and whether it is shown."""
+    """The model and display of each function."""
 
     shown: Mapping[HostAddress, Shown]
     notes: tuple[Note, ...] = ()
-    """What was asked for and is not given."""
+    """On displays and framebuffers that were asked for and are not given."""
     errors: tuple[UnknownMdevModel, ...] = ()
 
 
@@ -33,18 +33,18 @@ def decide_displays(
     domain: DomainFacts,
     host: HostFacts,
 ) -> Displays:
-    """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says of it.
+    """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says.
 
-    KubeVirt: a mediated gpu whose ``display`` block says on or is silent has display and ramfb; if no gpu of the VMI
-    has such a block, the first mediated one has both; a PCI gpu only where ``enabled`` is true, with ramfb unless told
-    otherwise; hostDevices never.
-    On top of that: no display without a graphics device, and one ramfb in the whole domain.
+    KubeVirt's rules: a mediated gpu has display and ramfb unless its ``display`` block says no; if no gpu of the VMI
+    has such a block, only the first mediated one has both; a PCI gpu only if ``enabled`` is true, with ramfb by
+    default; hostDevices never.
+    In addition: no display without a graphics device, and one ramfb in the whole domain.
 
     Args:
-        units: in order.
-        options_of: the ``display`` block of each gpu of the VMI by name.
-        domain: tells of graphics, and what the hostdevs that are there say.
-        host: tells the type of an mdev.
+        units: in the order of the requests.
+        options_of: the ``display`` block of each gpu of the VMI, by name.
+        domain: tells graphics, and the attributes of existing hostdevs.
+        host: tells the types of mdevs.
     """
     errors: list[UnknownMdevModel] = []
     notes: list[Note] = []
@@ -83,14 +83,14 @@ _NOT_SHOWN = Shown()
 
 
 def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
-    """Who has the domain's one ramfb already: what the document says comes before what is asked for."""
+    """What already has the domain's only ramfb; the document takes precedence over requests."""
     if domain.video_ramfb:
         return "a <video> device"
     return next((hostdev.source for hostdev in domain.hostdevs if hostdev.ramfb == "on"), None)
 
 
 def _said(attachment: Attachment, domain: DomainFacts) -> Shown | None:
-    """What the document says of an existing hostdev; to change it takes an explicit value."""
+    """The attributes of an existing hostdev, which only an explicit request changes."""
     if attachment.hostdev is None:
         return None
     existing = domain.hostdevs[attachment.hostdev]
@@ -100,7 +100,7 @@ def _said(attachment: Attachment, domain: DomainFacts) -> Shown | None:
 
 
 def _asked(unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_default: bool) -> Shown | None:
-    """What is asked for a unit's primary."""
+    """The attributes requested for a unit's primary."""
     claim = unit.primary.claim
     if claim is None or not _is_gpu(claim, options_of):
         return None
@@ -113,7 +113,7 @@ def _asked(unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_defau
 
 
 def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]) -> bool:
-    """Asked for as a gpu; a hostdev of the document is left as it is unless the VMI names it."""
+    """Whether it is requested as a gpu; a hostdev of the document is left as it is unless the VMI names it."""
     if claim is None or claim.section != "gpus":
         return False
     return claim.origin != "domain" or claim.name in options_of

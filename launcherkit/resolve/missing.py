@@ -1,4 +1,4 @@
-"""Requests against variables: what is expected, what is there, what is near (E2, E4, E5)."""
+"""Errors for requests without a variable: what was expected, what is set, what is near (E2, E4, E5)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from launcherkit.model.request import Request, resource_suffix
 def check_requests(
     requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence
 ) -> Iterator[VariableClash | VariableMissing]:
-    """What keeps requests from being answered by variables: two resources with one of them, a resource with none.
+    """An error for two resources with one variable, and for a resource without any.
 
     Args:
-        requests: all of a VMI's.
-        variable_of: the variable that answers each requested resource, None where there is none.
-        present: the variables that there are.
+        requests: all requests of a VMI.
+        variable_of: the variable that answers each requested resource; None if there is none.
+        present: the variables that are set.
     """
     resource_of: dict[str, Request] = {}
     for request in requests:
@@ -39,14 +39,14 @@ def check_requests(
 
 
 class Presence(Protocol):
-    """What `launcherkit.sources.environment.Environment` tells of the variables."""
+    """The part of `launcherkit.sources.environment.Environment` that is needed."""
 
     def names_for(self, resource: str) -> list[str]:
         """The variables that may hold a resource."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """Every variable that is there with the number of its entries."""
+        """The number of entries of each variable that is set."""
         ...
 
 
@@ -54,11 +54,11 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     """The error for a request that no variable answers.
 
     Args:
-        askers: all that ask for one resource.
-        expected: names of the variables that could have answered it, in the order in which they are tried.
-        present: variables that are there with the number of their entries.
+        askers: the requests for one resource.
+        expected: names of the variables that could answer it, in the order in which they are tried.
+        present: the number of entries of each variable that is set.
     """
-    import difflib  # only where something is wrong already
+    import difflib  # only for an error
 
     there = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
     usual = expected[1] if len(expected) > 1 else expected[0]
@@ -74,7 +74,7 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
 
 
 def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing:
-    """The error where there is neither a variable nor a hostdev for the requests (Q2, E4)."""
+    """The error if there is neither a variable nor a hostdev for the requests (Q2, E4)."""
     names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
     return VariableMissing(
         f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set and the domain has "

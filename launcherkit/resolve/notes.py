@@ -1,4 +1,4 @@
-"""What is not attached, and what is not as the request's author may think (C1, C4, S2)."""
+"""Notes on what is not attached, and on what may surprise the request's author (C1, C4, S2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from launcherkit.resolve.pci_class import describe, is_gpu
 def notes_about(
     units: Sequence[Unit], left_alone: Iterable[tuple[str, HostAddress]], gpus: Collection[str], host: HostFacts
 ) -> Iterator[Note]:
-    """Notes on what is to be attached and on what is not.
+    """Notes on what is attached and on what is not.
 
     Args:
-        units: all that is attached.
+        units: everything that is attached.
         left_alone: primaries beyond the requests, with their variables.
-        gpus: names of the gpus that the VMI asks for.
+        gpus: names of the VMI's gpus.
         host: facts about both.
     """
     attached = {attachment.source for unit in units for attachment in unit.attachments}
@@ -55,5 +55,5 @@ def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: Host
 
 
 def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> bool:
-    """KubeVirt pairs by position, and takes a companion for a GPU where the plugin lists both (C1)."""
+    """Whether KubeVirt, which pairs by position, took a companion for a GPU because the plugin lists both (C1)."""
     return claim.origin == "domain" and claim.section == "gpus" and claim.name in gpus and not is_gpu(function)

@@ -1,4 +1,4 @@
-"""What kind of thing a PCI function is, by its class code."""
+"""The kind of a PCI function, by its class code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RANKS = (
 
 
 def primary_rank(function: PciFunction) -> int:
-    """How well a function is suited to be the primary of its slot; lower is better (C2)."""
+    """The rank of a function as the primary of its slot; lower is better (C2)."""
     base, sub = function.class_code >> 16, function.class_code >> 8 & 0xFF
     for rank, (wanted_base, wanted_sub) in enumerate(_RANKS):
         if base == wanted_base and wanted_sub in (None, sub):
@@ -39,22 +39,22 @@ _NAMES = {
 
 
 def class_name(function: PciFunction) -> str:
-    """The class in words, ``class 0xCCSS`` where we have none."""
+    """The class in words, or ``class 0xCCSS`` if it has no name here."""
     base, base_sub = function.class_code >> 16, function.class_code >> 8
     return _NAMES.get(base_sub) or _NAMES.get(base) or f"class 0x{base_sub:04x}"
 
 
 def is_gpu(function: PciFunction) -> bool:
-    """Whether a request for it that has no section belongs under ``gpus`` (Q1)."""
+    """Whether a request for it without a section belongs under ``gpus`` (Q1)."""
     return primary_rank(function) <= 2
 
 
 def is_chipset(function: PciFunction) -> bool:
-    """Host bridges and bridges to ISA, EISA and Micro Channel: endpoints by their header, and of no use to a guest."""
+    """Whether it is a host bridge or a bridge to ISA, EISA or Micro Channel: an endpoint, but useless to a guest."""
     return 0x0600 <= function.class_code >> 8 <= 0x0603
 
 
 def describe(function: PciFunction) -> str:
-    """An address with what it is: ``0000:e1:00.1 audio device 10de:1aef``."""
+    """An address with class and IDs: ``0000:e1:00.1 audio device 10de:1aef``."""
     vf = f", VF of {function.physfn}" if function.physfn else ""
     return f"{function.address} {class_name(function)} {function.vendor:04x}:{function.device:04x}{vf}"

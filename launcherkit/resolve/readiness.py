@@ -1,4 +1,4 @@
-"""Which functions of a host guests could have, and what is in the way of the others (V1, V3)."""
+"""Decides which functions of a host guests could have, and what is in the way of the others (V1, V3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcherkit.resolve.viability import check_viability, touched_groups
 
 
 def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
-    """Of every function that is known, as if each device that guests could have were attached."""
+    """The readiness of every known function, as if every device that guests could have were attached."""
     parents = {parent.address for parent in host.mdev_parents.values()}
     states = {address: _state(function, host, parents) for address, function in host.functions.items()}
     attached = [address for address, state in states.items() if state in ("ready", "blocked")]
@@ -35,7 +35,7 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
 
 
 def _state(function: PciFunction, host: HostFacts, parents: set[PciAddress | None]) -> ReadyState:
-    """Before anybody has looked at its group."""
+    """The state of a function before its group is considered."""
     detail = host.details.get(function.address)
     if is_bridge(function, detail):
         return "bridge"

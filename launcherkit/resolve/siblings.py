@@ -1,4 +1,4 @@
-"""Which sibling functions are attached with a primary, and which are not (S1, S2, C5)."""
+"""Decides which sibling functions are attached with a primary, and which are not (S1, S2, C5)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_br
 
 
 class Situation(NamedTuple):
-    """What decides about siblings, beside the claims."""
+    """What decides about siblings, besides the claims."""
 
     siblings: Siblings
     host: HostFacts
     listed: frozenset[HostAddress]
-    """What counts as listed (S1): the variables that are used, or the document's hostdevs where there are none."""
+    """Addresses that count as listed (S1): those in the used variables or, without any, the document's hostdevs."""
     existing: dict[HostAddress, int]
-    """The document's hostdevs by source: which one it is (X2)."""
+    """The index of each of the document's hostdevs, by source (X2)."""
     taken: frozenset[PciAddress]
-    """Functions that the document uses otherwise, which no hostdev may have."""
+    """Functions that the document uses otherwise, so that no hostdev may have them."""
     riders: Mapping[HostAddress, HostAddress]
-    """Hostdevs of the document that came along with another in an earlier run, and with which; they lead nothing."""
+    """Hostdevs of the document that an earlier run attached as siblings, with their primaries."""
     own_nodes: bool
-    """Whether a device node that is here was given to this container, or will be to one (S2)."""
+    """Whether every visible device node was given to this container, or will be to one (S2)."""
 
 
 def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
-    """Make one unit of each claim and the siblings that come with it, in the order of the claims.
+    """Make a unit of each claim with its siblings, in the order of the claims.
 
     A claim for a function that is another claim's sibling becomes part of that unit (C5).
     """
@@ -84,7 +84,7 @@ def _asked(claim: Claim) -> str:
 
 
 def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress], host: HostFacts) -> list[Claim]:
-    """Claims in order, but those of one slot by class and function: a GPU takes its audio, and not the reverse."""
+    """Claims in order, but those of one slot by class and function: audio is the GPU's sibling, not the reverse."""
     slots = [card_of(claim.primary) for claim in claims]
     if len(set(slots)) == len(slots) and not riders:
         return list(claims)
@@ -113,22 +113,22 @@ def _by_slot(listed: Iterable[HostAddress]) -> dict[PciSlot, list[PciAddress]]:
 def _candidates(
     primary: PciAddress, situation: Situation, listed_by_slot: Mapping[PciSlot, list[PciAddress]]
 ) -> Iterator[PciAddress]:
-    """The functions that the policy would bring (S1): endpoints, never bridges, VFs or more of the primary's kind."""
+    """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = situation.host, situation.siblings
     own = host.functions.get(primary)
     if policy == "none" or (own is not None and own.is_vf):
         return
     if own is None:
-        # Without facts the functions of the slot that are known are those that were listed (C3).
+        # Without facts, the only known functions of the slot are the listed ones (C3).
         yield from sorted(address for address in listed_by_slot.get(primary.slot, ()) if address != primary)
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
         found = [member for member in members if member is not None]
-        # The card itself first, so that -fn1 is its own function 1 and not another card's (X1).
+        # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
         mates: Iterable[PciFunction] = sorted(found, key=lambda mate: mate.address.slot != primary.slot)
     else:
-        mates = host.slot_functions(primary)  # a host may have thousands of functions, and the caller one claim
+        mates = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
     for mate in mates:
         if mate.address == primary or not may_come_along(mate, host):
             continue
@@ -140,7 +140,7 @@ def _candidates(
 
 
 def may_come_along(function: PciFunction, host: HostFacts) -> bool:
-    """Whether a function may be a sibling at all: endpoints, but no VFs and nothing of the chipset (S1)."""
+    """Whether a function can be a sibling at all: an endpoint that is neither a VF nor part of the chipset (S1)."""
     return not (function.is_vf or is_chipset(function) or is_bridge(function, host.details.get(function.address)))
 
 
@@ -150,7 +150,7 @@ def _same_model(primary: PciAddress, candidate: PciAddress, situation: Situation
 
 
 def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation) -> tuple[bool, str]:
-    """Whether a candidate comes, and why (S2)."""
+    """Whether a candidate is attached, and why (S2)."""
     host = situation.host
     if candidate in situation.taken:
         return False, "used by another device of the domain"
@@ -167,7 +167,7 @@ def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, sit
 
 
 def _decide_other_group(mate: PciFunction, situation: Situation) -> tuple[bool, str]:
-    """Whether one in another group than its primary's comes: only what was allocated, however visible it is (S2)."""
+    """Whether a function of another group than the primary's is attached: only if it was allocated (S2)."""
     host, candidate = situation.host, mate.address
     if not bound_to_vfio(mate, host.details.get(candidate)):
         return False, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver or 'no driver'}, not to a VFIO driver"

@@ -1,4 +1,4 @@
-"""VFIO's view of a function: which drivers are VFIO drivers, and which device nodes stand for it (V1, V2)."""
+"""VFIO's view of a function: whether its driver is a VFIO driver, and its device nodes (V1, V2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IOMMUFD_NODE = "/dev/iommu"
 
 
 def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
-    """Bound to vfio-pci, to a variant driver, or a vGPU VF with a type, whose vendor driver is the VFIO driver (V1)."""
+    """Whether its driver is vfio-pci or a variant; that of a vGPU VF with a type is its vendor's driver (V1)."""
     if is_vfio_name(function.driver):
         return True
     if detail is None or function.driver is None:
@@ -20,12 +20,12 @@ def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
 
 
 def is_vgpu_vf(detail: PciDetail) -> bool:
-    """A VF of an SR-IOV vGPU card with a type set (G4)."""
+    """Whether it is a VF of an SR-IOV vGPU card with a type set (G4)."""
     return detail.vgpu is not None and detail.vgpu.current_type != 0
 
 
 def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:
-    """By the header type of its config space, as the kernel has it (V1); by its class where that isn't known."""
+    """Whether it is a bridge, by its header type as in the kernel (V1); by its class if that isn't known."""
     if detail is None or detail.header_type is None:
         return function.is_bridge_by_class
     return detail.header_type in (1, 2)
@@ -37,12 +37,12 @@ def group_node(group: int | None) -> str | None:
 
 
 def cdev_node(detail: PciDetail | None) -> str | None:
-    """``/dev/vfio/devices/vfioN``, with iommufd."""
+    """``/dev/vfio/devices/vfioN``; None without iommufd."""
     return None if detail is None or detail.vfio_dev is None else f"/dev/vfio/devices/{detail.vfio_dev}"
 
 
 def group_of(source: HostAddress, host: HostFacts) -> int | None:
-    """The IOMMU group of a function or an mdev, as far as it is known."""
+    """The IOMMU group of a function or an mdev; None if it has none or isn't known."""
     if isinstance(source, PciAddress):
         function = host.functions.get(source)
         return None if function is None else function.iommu_group
@@ -53,7 +53,7 @@ def group_of(source: HostAddress, host: HostFacts) -> int | None:
 
 
 def vfio_nodes(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
-    """The nodes by which QEMU could have a device open."""
+    """The nodes through which QEMU could open a device."""
     detail = host.details.get(device) if isinstance(device, PciAddress) else None
     found = (group_node(group_of(device, host)), cdev_node(detail))
     return [node for node in found if node is not None]

@@ -1,4 +1,4 @@
-"""Whether the kernel would let QEMU have what is going to be attached (V1-V3)."""
+"""Checks whether the kernel would let QEMU have what will be attached (V1-V3)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NeededNodes(NamedTuple):
 
 
 def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
-    """The IOMMU groups of what is attached, by number, with all their members."""
+    """The IOMMU groups of all attached devices, by number, with all their members."""
     sources = set(attached)
     numbers = {group_of(source, host) for source in sources}
     groups: list[TouchedGroup] = []
@@ -60,13 +60,13 @@ def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[To
 def check_viability(
     groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts
 ) -> Iterator[LauncherkitError]:
-    """An error for each device that keeps a group from QEMU (V1), or that no guest can use (V3).
+    """An error for each function that keeps a group from QEMU (V1), or that no guest can use (V3).
 
-    They are `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep` and `DeviceGone`.
+    The errors are `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep` and `DeviceGone`.
 
     Args:
         groups: from `touched_groups`.
-        managed: what libvirt itself binds to vfio-pci; the present driver of these doesn't matter.
+        managed: functions that libvirt itself binds to vfio-pci, whose present driver doesn't matter.
         host: facts about all members.
     """
     for group in groups:
@@ -84,7 +84,7 @@ def check_viability(
 def notes_on_drivers(
     groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts
 ) -> Iterator[Note]:
-    """What libvirt will object to although the kernel does not; arguments as of `check_viability`."""
+    """Notes on what libvirt rejects although the kernel allows it; arguments as for `check_viability`."""
     for group in groups:
         for member in group.members:
             if (member.driver is None or member.bridge) and member.address not in managed:
@@ -109,7 +109,7 @@ def _leaves_group_alone(member: GroupMember, function: PciFunction, host: HostFa
 
 
 def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFunction) -> Note:
-    """Up to Linux 5.18 any driver might have a bridge; since then the kernel goes by the driver alone."""
+    """A note on a bridge with a driver: Linux up to 5.18 ignores it, later versions don't."""
     return Note(
         "bridge-driver",
         f"{describe(function)} of IOMMU group {group.number} is bound to {member.driver}: Linux 5.19 and later refuse "
@@ -118,7 +118,7 @@ def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFuncti
 
 
 def _unreadable_member(group: TouchedGroup, address: PciAddress, why: str) -> GroupNotViable:
-    """T2: what isn't known counts as in the way."""
+    """The error for an unreadable member: what is unknown counts as in the way (T2)."""
     return GroupNotViable(
         f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {why}",
         "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
@@ -128,9 +128,9 @@ def _unreadable_member(group: TouchedGroup, address: PciAddress, why: str) -> Gr
 
 
 def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
-    """Why a function must stay with its driver, with what to do instead; None where nothing depends on it.
+    """Why a function must keep its driver, and what to do instead; None if nothing depends on the driver.
 
-    VFs and mdevs are gone when their physical function loses its driver, from under the guests that have them.
+    When a physical function loses its driver, its VFs and mdevs vanish, even those that guests use.
     """
     address, detail = function.address, host.details.get(function.address)
     if detail is not None and (detail.virtfns or detail.sriov_numvfs):
@@ -152,7 +152,7 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
     attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
     what = "which is to be attached" if member.attached else f"which shares it with {attached}"
-    # A member that nobody asked for may be what the node runs from; to unbind it isn't the first thing to say.
+    # The node may depend on a member that nobody asked for, so unbinding it isn't the first advice.
     first = (
         "Free it on the node:"
         if member.attached
@@ -176,7 +176,7 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
 
 
 def _check_attached(function: PciFunction, host: HostFacts) -> Iterator[LauncherkitError]:
-    """V3."""
+    """Errors for functions that no guest can use (V3)."""
     detail = host.details.get(function.address)
     if detail is None:
         return
@@ -209,9 +209,9 @@ def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool
     """The device nodes that QEMU opens: those of the groups, or VFIO's character devices, never a mix (V2).
 
     Args:
-        attached: what is going to be attached; an mdev forces the groups.
-        host: which nodes there are; where only the character devices are complete it is these.
-        iommufd: whether the document goes through iommufd already.
+        attached: what will be attached; an mdev needs the groups.
+        host: the existing nodes; if only the character devices are complete, those are returned.
+        iommufd: whether the document already goes through iommufd.
     """
     sources = list(attached)
     usb = [source.node for source in sources if isinstance(source, UsbAddress)]
@@ -229,7 +229,7 @@ def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool
 
 
 def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts) -> list[str]:
-    """The nodes that need not be there yet: those of groups that libvirt itself binds a member of (V2)."""
+    """The nodes that need not exist yet: those of groups of which libvirt itself binds a member (V2)."""
     return _unique(
         group_node(group.number)
         for group in groups
@@ -240,7 +240,7 @@ def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress
 
 
 def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
-    """An error for each VFIO node that is not there (V2); USB nodes are not among the facts."""
+    """An error for each missing VFIO node (V2); USB nodes are not among the facts."""
     if host.nodes is None:
         return
     for node in nodes:
