@@ -75,8 +75,7 @@ def find_riders(
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.
 
     A sibling's alias is the `sibling_stem` of its primary's alias with ``-fn<k>`` (X1). It must not become a primary in
-    a
-    later run, or siblings would be chosen for another primary than before (X2).
+    a later run, or siblings would be chosen for another primary than before (X2).
 
     Args:
         claims: all claims.

@@ -1,1 +1,1 @@
-"""What every gRPC server of launcherkit has: bounded connections and calls, sockets, refusals."""
+"""What all gRPC servers of launcherkit share: bounded connections and calls, sockets, refusals."""

@@ -1,7 +1,7 @@
-"""The calls under way: received within bounds, counted, and ended where they are too much or too late (T4).
+"""Calls under way: received within bounds, counted, and ended if they are too many, too large or too late (T4).
 
-grpclib reads whatever length a message says that it has, and waits for ever. Here the length is looked at before the
-message is read, each call has its time, and of too many the one ends that has least to show for its place.
+grpclib reads messages of any declared length, and waits for ever. Here the length is checked before the message is
+read, each call has a time limit, and if there are too many, the one that has made the least progress ends.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from launcherkit.errors import MessageTooLarge
 from launcherkit.rpc.refusal import refusal
 
 REQUEST_BYTES = 16 << 20
-"""The largest request: a domain may have 8 MiB (X5), and the VMI comes beside it."""
+"""The largest request, in bytes: a domain may have 8 MiB (X5), and the VMI comes in addition."""
 BYTES_UNDER_WAY = REQUEST_BYTES
-"""Of the requests of all calls together, until they are answered. Where there are more the oldest call ends, first of
-those whose request has not arrived."""
+"""The limit for the unanswered requests of all calls together, in bytes. Beyond it the oldest large call ends,
+preferably one whose request has not arrived."""
 RECEIVE_SECONDS = 30.0
-"""For how long a request may be on its way."""
+"""How long a request may take to arrive."""
 CALL_SECONDS = 120.0
-"""For how long a call may be under way, from its headers to the last byte of its answer."""
+"""How long a call may take, from its headers to the last byte of its answer."""
 CALLS_AT_ONCE = 256
 STREAMS_AT_ONCE = 16
-"""Calls that have no end, such as the kubelet's ListAndWatch: there is one for a resource."""
+"""The limit for endless calls, such as the kubelet's ListAndWatch, of which each resource has one."""
 
 _PIECE_BYTES = 64 * 1024
 
 
 class Decodable(Protocol):
-    """What is used of a generated message."""
+    """The part of a generated message that is used."""
 
     @classmethod
     def FromString(cls, s: bytes) -> Decodable: ...  # protobuf's name
@@ -47,10 +47,10 @@ Answered = TypeVar("Answered")
 
 
 async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], limit: int = REQUEST_BYTES) -> AskedT:
-    """The one message of a request, of at most ``limit`` bytes.
+    """The only message of a request, of at most ``limit`` bytes.
 
     Raises:
-        GRPCError: it is too large (LK615), broken, compressed, or does not arrive.
+        GRPCError: it is too large (LK615), malformed or compressed, or does not arrive.
     """
     call = _CALL.get(None)
     try:
@@ -71,7 +71,7 @@ async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], 
 
 
 async def _frame(stream: Stream[AskedT, Answered], limit: int, grow: Callable[[int], None]) -> bytes:
-    """The bytes of a message: a flag and a length of four bytes come before it."""
+    """The bytes of a message, which a flag and a length of four bytes precede."""
     arriving = stream._stream  # the only way to see the length; grpclib 0.4 has no limit of its own
     head = await arriving.recv_data(5)
     if len(head) < 5:
@@ -98,7 +98,7 @@ async def _frame(stream: Stream[AskedT, Answered], limit: int, grow: Callable[[i
 
 
 class _Call:
-    """One under way."""
+    """A call under way."""
 
     def __init__(self, timeout: asyncio.Timeout, calls: Calls) -> None:
         self._timeout = timeout
@@ -107,18 +107,18 @@ class _Call:
         self.size = 0
 
     def grow(self, size: int) -> None:
-        """So many bytes more have arrived."""
+        """Count bytes that have arrived."""
         self.size += size
         self._calls.weigh(size)
 
     def end(self) -> None:
-        """Its time is up: others wait for its place."""
+        """End it early, because others wait for its place."""
         self.answered()
         if not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     def answered(self) -> None:
-        """Nothing of it is kept any more."""
+        """Its request is no longer kept."""
         size, self.size, self.has_arrived = self.size, 0, True
         self._calls.weigh(-size)
 
@@ -158,7 +158,7 @@ class Calls:
         event.method_func = self._within(event.method_func, CALL_SECONDS)
 
     def _within(self, method: Callable[[Stream[Any, Any]], Any], seconds: float | None) -> Any:
-        """A method that ends in time."""
+        """The method with a time limit."""
 
         async def limited(stream: Stream[Any, Any]) -> None:
             try:
@@ -185,7 +185,7 @@ class Calls:
             task.add_done_callback(self._calls.pop)  # its trailers are still to be written
 
     def weigh(self, size: int) -> None:
-        """So many bytes more are under way; where they are too many a call ends."""
+        """Add to the bytes under way; if there are too many, a call ends."""
         self._size += size
         if self._size > BYTES_UNDER_WAY:
             large = [call for call in self._calls.values() if call.size >= _PIECE_BYTES]
@@ -196,7 +196,7 @@ class Calls:
         return len(self._calls)
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new calls and wait for the others; gives the number of those that did not end in time."""
+        """Refuse new calls and wait for the others; returns the number of those that did not end in time."""
         self.draining = True
         if not self._calls:
             return 0

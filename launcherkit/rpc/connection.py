@@ -1,6 +1,6 @@
-"""One connection of a server, within its budget (T4): frames, time without a call, time in which nothing is read.
+"""One connection of a server, with limits (T4) for frames, for time without a call, and for time without reading.
 
-grpclib's protocol with what it lacks: it takes in whatever a peer sends, at once, and writes whatever is to be written.
+It adds limits to grpclib's protocol, which takes in whatever a peer sends, at once, and writes without bound.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from h2.config import H2Configuration
 from launcherkit.rpc.frames import Budget, Frames
 
 IDLE_SECONDS = 300.0
-"""For how long a connection may stay without a call. One with a call under way, such as the kubelet's, isn't idle."""
+"""How long a connection may stay without a call. One with a call under way, such as the kubelet's, isn't idle."""
 STALL_SECONDS = 30.0
-"""For how long a peer may read nothing of what is being written to it."""
+"""How long a peer may read nothing of what is written to it."""
 FLUSH_SECONDS = 5.0
-"""For how long a peer may read the rest once no more is written."""
+"""How long a peer may take to read the rest after the last write."""
 LINGER_SECONDS = 1.0
-"""For how long a peer that has been sent everything may take to close."""
+"""How long a peer that has got everything may take to close."""
 READ_BYTES = 64 * 1024
-"""What is read of a socket at once."""
+"""How much is read from a socket at once."""
 
 
 class Peers(Protocol):
-    """What a connection has to know of the others; `launcherkit.rpc.connections.Connections`."""
+    """What a connection must know about the others: `launcherkit.rpc.connections.Connections`."""
 
     in_debt: int
-    """How many connections wait until their budget has grown."""
+    """How many connections wait for their budget to grow."""
 
     def opened(self, connection: BoundedConnection) -> bool: ...
 
@@ -41,10 +41,10 @@ class Peers(Protocol):
 
 
 class CountedCalls(Handler):
-    """grpclib's calls of one connection, each let go of once, whatever its end.
+    """grpclib's calls of one connection, each released exactly once, however it ends.
 
-    grpclib keeps a stream for good where its task is cancelled before it has begun, as a reset right behind the headers
-    does.
+    grpclib keeps a stream for ever if its task is cancelled before it has begun, as by a reset directly after the
+    headers.
     """
 
     when_ended: Callable[[bool], None]
@@ -78,10 +78,10 @@ class CountedCalls(Handler):
 
 
 class GatheringTransport:
-    """A transport that writes once what is written to it in one turn of the event loop.
+    """A transport that combines all writes of one turn of the event loop into one.
 
-    grpclib writes an answer in three pieces, headers, message and status. Each would be a system call that wakes the
-    peer, which costs as much as all else that is done for a short answer.
+    grpclib writes an answer in three pieces: headers, message and status. Each would be a system call that wakes the
+    peer, which costs as much as the rest of the work for a short answer.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -97,7 +97,7 @@ class GatheringTransport:
         self.get_write_buffer_size = transport.get_write_buffer_size
 
     def write(self, data: bytes) -> None:
-        """Write it at the end of this turn, behind what comes before it."""
+        """Write at the end of this turn, after earlier data."""
         if self._finished:
             return
         if not self._pieces:
@@ -105,14 +105,14 @@ class GatheringTransport:
         self._pieces.append(data)
 
     def close(self) -> None:
-        """Close once what was written has left."""
+        """Close after everything written has been sent."""
         self._flush()
         self._transport.close()
 
     def finish(self) -> None:
-        """Write no more once what was written has left, and read on until the peer closes.
+        """Shut down writing after everything written has been sent, and keep reading until the peer closes.
 
-        A peer that writes to a socket closed in both directions gets EPIPE, and grpclib's clients then drop the answer
+        A peer that writes to a socket closed in both directions gets EPIPE, and grpclib's clients then drop an answer
         that they have not read yet.
         """
         self._flush()
@@ -120,7 +120,7 @@ class GatheringTransport:
         self._transport.write_eof()
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether it no longer accepts writes."""
         return self._finished or self._transport.is_closing()
 
     def _flush(self) -> None:
@@ -130,7 +130,7 @@ class GatheringTransport:
 
 
 class BoundedConnection(H2Protocol):
-    """A connection that takes its turn."""
+    """A connection that takes turns with the others."""
 
     def __init__(
         self, calls: CountedCalls, config: Configuration, h2_config: H2Configuration, connections: Peers
@@ -148,7 +148,7 @@ class BoundedConnection(H2Protocol):
         self._idle: asyncio.TimerHandle | None = None
         self._transport: GatheringTransport | None = None
         self.last_used = self._loop.time()
-        """When it was opened, or its last call was answered. Seconds, monotonic."""
+        """When it was opened, or its last call was answered; in monotonic seconds."""
 
     @property
     def is_busy(self) -> bool:
@@ -156,7 +156,7 @@ class BoundedConnection(H2Protocol):
         return any(stream.buffer._eof for stream in self.processor.streams.values())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio. What there is no room for is closed without a greeting."""
+        """See asyncio. If there is no room for it, it is closed without a greeting."""
         taken = cast("asyncio.Transport", transport)
         if not self._peers.opened(self):
             self.handler.close()
@@ -176,7 +176,7 @@ class BoundedConnection(H2Protocol):
             self._take()
 
     def _take(self) -> None:
-        """A few frames. When they leave something behind, or were too many, nothing more is read for now."""
+        """Take a few frames. If some are left, or they cost too much, reading pauses."""
         transport = self._transport
         if transport is None:
             return
@@ -186,7 +186,7 @@ class BoundedConnection(H2Protocol):
         part, self._at = self._pending[self._at : end], end
         try:
             super().data_received(part)
-        except Exception:  # a frame that grpclib doesn't know, or that can't be decoded: its connection ends, no more
+        except Exception:  # a frame that is unknown to grpclib or malformed ends only its connection
             self.abort()
         if transport.is_closing():
             self._pending, self._at = b"", 0
@@ -231,15 +231,15 @@ class BoundedConnection(H2Protocol):
             self.end()
 
     def end(self) -> None:
-        """Say goodbye, so that the peer dials again where it has more to ask, and close."""
+        """Send GOAWAY, so that the peer connects again for further calls, and close."""
         if self._transport is not None and not self._transport.is_closing():
             self.connection._connection.close_connection()
             self.connection.flush()
             self.close()
 
     def close(self) -> None:
-        """Write no more once what was written has left; the connection ends when the peer has read that and closes, or
-        after some seconds."""
+        """Stop writing after everything written has been sent; the connection ends when the peer closes, or after some
+        seconds."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.finish()
             self._transport.resume_reading()

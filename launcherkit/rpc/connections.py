@@ -1,4 +1,4 @@
-"""All connections of a server: so many, and none that does nothing keeps out one that wants something (T4)."""
+"""All connections of a server: their number is limited, and idle ones make room for new ones (T4)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Connections:
         self._all_gone.set()
 
     def opened(self, connection: BoundedConnection) -> bool:
-        """Whether there is room, which the one makes that has been without a call for longest."""
-        if self._ending:  # it was accepted a moment before; nobody would hang up on it any more
+        """Whether there is room for a connection; if necessary, the one that has been idle for longest is closed."""
+        if self._ending:  # it was accepted a moment ago; `hang_up` would miss it
             return False
         if len(self._open) >= CONNECTIONS_AT_ONCE:
             idle = [each for each in self._open if not each.is_busy]
@@ -35,13 +35,13 @@ class Connections:
         return True
 
     def closed(self, connection: BoundedConnection) -> None:
-        """One has gone."""
+        """Forget a connection that has ended."""
         self._open.pop(connection, None)
         if not self._open:
             self._all_gone.set()
 
     async def hang_up(self) -> None:
-        """Close every one once what was written to it has left; none is waited for that doesn't read its answer."""
+        """Close each connection after everything written has been sent; peers that don't read are not waited for."""
         self._ending = True
         for connection in list(self._open):
             connection.close()

@@ -1,4 +1,4 @@
-"""What goes wrong in the event loop itself: one line for a fault, however often it comes (T4)."""
+"""Reports faults of the event loop itself: each once, however often it recurs (T4)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 AGAIN_SECONDS = 60.0
-"""A fault that has not come for so long is a new one."""
+"""A fault that has not recurred for so long counts as new."""
 
 
 class Faults:
     """A handler for `asyncio.loop.set_exception_handler`.
 
-    asyncio tries to accept a hundred times where no file descriptor is left, each with a report, and again each second.
+    If no file descriptor is left, asyncio tries to accept a hundred times each second, and reports each failure.
 
     Args:
-        tell: takes the text of a line.
+        tell: called with the text of a line.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ class Faults:
         self._last: dict[str, float] = {}
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Tell of what has not been told."""
+        """Report a fault unless it has been reported."""
         problem = context.get("exception")
         text = str(context["message"])
         if isinstance(problem, OSError) and "accept" in text:

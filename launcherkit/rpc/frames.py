@@ -1,38 +1,38 @@
-"""What a peer's bytes cost to take in, before HTTP/2 is made of them: frames, counted by their kind. Pure.
+"""Counts a peer's frames, weighted by type, before HTTP/2 processes them. Pure.
 
-A frame of nine bytes costs the server a hundred times what it costs the peer. So each connection has a budget of frames
-(T4). Calls that are answered pay for themselves; who pings, resets and changes settings waits.
+A frame of nine bytes costs the server a hundred times what it costs the peer, so each connection has a budget (T4).
+Answered calls pay for themselves; peers that ping, reset and change settings have to wait.
 """
 
 from __future__ import annotations
 
 FRAMES_A_TURN = 16
-"""So many frames of one connection are taken before the others have their turn: four calls."""
+"""How many frames of one connection are taken before the others have their turn: four calls."""
 START, MOST, A_SECOND = 64.0, 256.0, 1000.0
-"""What a connection may spend when it begins, at most at once, and in the long run; see `_COSTS`."""
+"""What a connection may spend at the beginning, at once at most, and each second; see `_COSTS`."""
 ANSWERED = 8.0
-"""What an answered call gives back: about what it cost."""
+"""What an answered call refunds: about what it cost."""
 
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
 _DATA, _SMALL = 0, 1024
 _COSTS = {
     1: 2.0,  # HEADERS: a call, a task
-    3: 4.0,  # RST_STREAM: what was begun is thrown away
+    3: 4.0,  # RST_STREAM: work that has begun is thrown away
     4: 2.0,  # SETTINGS: each is acknowledged
-    8: 0.25,  # WINDOW_UPDATE: who reads a large answer sends many
+    8: 0.25,  # WINDOW_UPDATE: readers of large answers send many
 }
 
 
 class Frames:
-    """Where the frames of one connection begin and end, fed in order."""
+    """Finds the frames in the bytes of one connection, which are fed in order."""
 
     def __init__(self) -> None:
         self._rest = _PREFACE_BYTES
         self._head = b""
 
     def take(self, data: bytes, start: int, most: int = FRAMES_A_TURN) -> tuple[int, float]:
-        """The end of at most so many frames from an index on, and what they cost."""
+        """The end of at most ``most`` frames from index ``start`` on, and their cost."""
         at, cost, frames = start, 0.0, 0
         while at < len(data):
             if self._rest:
@@ -60,10 +60,10 @@ def _cost(kind: int, length: int) -> float:
 
 
 class Budget:
-    """What a connection may spend: it grows with time and with answered calls.
+    """What a connection may spend; it grows with time and with answered calls.
 
     Args:
-        now: seconds, monotonic.
+        now: monotonic seconds.
     """
 
     def __init__(self, now: float) -> None:
@@ -71,12 +71,12 @@ class Budget:
         self._at = now
 
     def spend(self, cost: float, now: float, sharing: int) -> float:
-        """Pay; gives the seconds until the debt is paid, 0 where there is none.
+        """Pay; returns the seconds until the debt is paid, 0 without debt.
 
         Args:
-            cost: of frames.
-            now: seconds, monotonic.
-            sharing: how many connections are in debt: they share what one would get.
+            cost: the frames' cost.
+            now: monotonic seconds.
+            sharing: how many connections are in debt; they share what one would get.
         """
         rate = A_SECOND / max(1, sharing)
         self._left = min(MOST, self._left + (now - self._at) * rate) - cost
@@ -84,5 +84,5 @@ class Budget:
         return max(0.0, -self._left / rate)
 
     def answered(self) -> None:
-        """A call has been answered."""
+        """Refund an answered call."""
         self._left = min(MOST, self._left + ANSWERED)

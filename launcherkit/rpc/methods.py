@@ -1,7 +1,7 @@
-"""The methods of gRPC services, served and called by what is generated of their ``.proto`` files.
+"""Serves and calls the methods of gRPC services, by the modules generated from their ``.proto`` files.
 
-A generated module ``NAME_pb2`` has, beside the messages, each service's description: the paths of its methods, their
-types, and which side streams. So it takes none of the classes that grpclib's own generator would write for each.
+Besides the messages, a generated module ``NAME_pb2`` describes each service: the paths of its methods, their types, and
+which side streams. So the classes that grpclib's own generator writes for each service aren't needed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Servicer:
-    """Answers the calls of a service: a subclass has a coroutine method for each of the service's, by its name.
+    """Answers the calls of a service; a subclass has a coroutine for each method of the service, with the same name.
 
-    Its argument is a `grpclib.server.Stream`.
+    A coroutine's argument is a `grpclib.server.Stream`.
     """
 
     service: ClassVar[ServiceDescriptor]
@@ -30,23 +30,23 @@ class Servicer:
         """The methods by path, for grpclib's server.
 
         Raises:
-            AttributeError: the subclass lacks one.
+            AttributeError: the subclass lacks a method.
         """
         return {_path(method): Handler(getattr(self, method.name), *_shape(method)) for method in self.service.methods}
 
 
 async def call(channel: Channel, method: MethodDescriptor, request: Message, *, timeout: float | None = None) -> Any:
-    """Call a method of one message each way; gives the answer.
+    """Call a method with one message each way; returns the answer.
 
     Args:
         channel: to the server.
         method: ``service.methods_by_name["Method"]``.
-        request: of the method's type.
+        request: a message of the method's type.
         timeout: seconds, for the whole call.
 
     Raises:
         GRPCError: the server refuses.
-        TimeoutError, OSError, grpclib.exceptions.StreamTerminatedError: there is no answer.
+        TimeoutError, OSError, grpclib.exceptions.StreamTerminatedError: no answer comes.
     """
     async with opened(channel, method, timeout=timeout) as stream:
         await stream.send_message(request, end=True)
@@ -56,7 +56,7 @@ async def call(channel: Channel, method: MethodDescriptor, request: Message, *, 
 
 
 def opened(channel: Channel, method: MethodDescriptor, *, timeout: float | None = None) -> Stream[Any, Any]:
-    """A call of any method, as a context: nothing is sent before it is entered. The arguments are those of `call`."""
+    """A call of any method, as a context manager: nothing is sent before it is entered. Arguments as for `call`."""
     return channel.request(_path(method), *_shape(method), timeout=timeout)
 
 

@@ -1,4 +1,4 @@
-"""PodResources of the kubelet: which pod holds which device."""
+"""The kubelet's PodResources: which pod holds which device."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 LIST = wire.DESCRIPTOR.services_by_name["PodResourcesLister"].methods_by_name["List"]
 ANSWER_SECONDS = 10.0
 ANSWER_BYTES = 16 << 20
-"""The largest answer, as the kubelet's own clients have it: some 100,000 devices."""
+"""The largest answer, in bytes, as in the kubelet's own clients: some 100,000 devices."""
 
 
 async def list_pods(socket: str, seconds: float = ANSWER_SECONDS) -> ListPodResourcesResponse:
-    """Ask the kubelet for all pods with what they hold.
+    """Ask the kubelet for all pods with their devices.
 
     Args:
         socket: path of ``pod-resources/kubelet.sock``.
-        seconds: the longest to wait for the whole answer.
+        seconds: the longest wait for the whole answer.
 
     Raises:
-        PodResourcesUnreadable: it isn't there, doesn't answer, or answers what can't be read.
+        PodResourcesUnreadable: the kubelet doesn't answer, refuses, or its answer can't be read.
     """
     channel = unix_channel(socket)
     try:
@@ -59,7 +59,7 @@ async def _list(channel: Channel) -> ListPodResourcesResponse:
 
 
 async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesResponse]) -> bytes:
-    """The bytes of the one message; grpclib itself reads whatever length the other side says."""
+    """The bytes of the only message; grpclib itself would read any declared length."""
     await stream.recv_initial_metadata()
     arriving = stream._stream  # the only way to see the length before the message is read
     head = await arriving.recv_data(5)
@@ -68,7 +68,7 @@ async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesRespo
         if length > ANSWER_BYTES:
             raise ValueError(f"it has {length} bytes, the limit is {ANSWER_BYTES}")
         return await arriving.recv_data(length)
-    await stream.recv_trailing_metadata()  # an error of the kubelet's comes here
+    await stream.recv_trailing_metadata()  # raises the kubelet's errors
     raise ValueError("it has no message")
 
 

@@ -1,4 +1,4 @@
-"""What a failure says over gRPC to the caller."""
+"""Errors as a gRPC caller gets them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from launcherkit.errors import (
 )
 
 MESSAGE_LIMIT = 4096
-"""Characters of a gRPC message: it travels as a header, and Kubernetes cuts an event at 1024."""
+"""Characters of a gRPC message, which is sent as a header; Kubernetes cuts events at 1024."""
 
 
 def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
-    """An error as gRPC says it: the errors with their help on one bounded line, and a status, by default by what is to
-    blame.
-    """
+    """An error for gRPC: all errors with their remedies on one bounded line, and a status, by default by the cause."""
     leaves = list(error.leaves())
     texts: list[str] = []
     for leaf in leaves:
@@ -35,7 +33,7 @@ def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
 
 
 def _status(leaves: Iterable[LauncherkitError]) -> Status:
-    """Who asked wrongly reads INVALID_ARGUMENT; where host or configuration are in the way, FAILED_PRECONDITION."""
+    """INVALID_ARGUMENT for a wrong request, FAILED_PRECONDITION if host or configuration are in the way."""
     first = next(iter(leaves))
     if isinstance(first, MessageTooLarge):
         return Status.RESOURCE_EXHAUSTED

@@ -1,4 +1,4 @@
-"""grpclib's server, bounded: connections within budgets, an answer for every method, and an end that flushes."""
+"""grpclib's server with limits: bounded connections, an answer for every method, and a shutdown that flushes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from launcherkit.rpc.connections import Connections
 from launcherkit.rpc.unix_socket import InUse, NotMade, SocketIdentity, socket_at
 
 WINDOW_BYTES = (1 << 16) - 1
-"""What a peer may send before it is read: HTTP/2's own default in place of grpclib's 4 MiB, for each connection."""
+"""Bytes that a peer may send before they are read, for each connection: HTTP/2's default, not grpclib's 4 MiB."""
 
 H2Connection.MAX_CLOSED_STREAMS = 1024
-"""A call is a stream, and h2 remembers how each one ended, to forgive frames that come late: of 65,536 calls, which is
-8 MB for a client that stays, as the kubelet does."""
+"""Each call is a stream. h2 remembers how streams ended, to tolerate late frames: by default of 65,536, which takes
+8 MB for a client that stays connected, as the kubelet does."""
 
 
 class BoundedServer(Server):
-    """grpclib's server with limits to what its peers can have of it (T4).
+    """grpclib's server with limits on what peers can use (T4).
 
     Args:
-        services: generated bases.
+        services: the servicers.
         calls: those under way; servers of one process may share them.
     """
 
@@ -51,12 +51,12 @@ class BoundedServer(Server):
         return BoundedConnection(calls, self._config, self._h2_config, self._connections)
 
     def refuse(self) -> None:
-        """Accept no more connections; those that are there stay."""
+        """Accept no more connections; existing ones stay."""
         assert self._server is not None
         self._server.close()
 
     async def hang_up(self) -> None:
-        """Close every connection once what was written to it has left."""
+        """Close each connection after everything written has been sent."""
         self.close()
         await self._connections.hang_up()
 
@@ -72,15 +72,17 @@ async def serving(
     endless: Collection[str] = (),
     late: Callable[[str], object] = len,
 ) -> AsyncIterator[SocketIdentity]:
-    """Serve on a unix socket while the block runs. At its end no call is accepted any more, those under way have some
-    seconds, then connections are closed and the socket is removed, in this order. Endless calls must be ended first.
+    """Serve on a unix socket while the block runs.
+
+    At its end new calls are refused, those under way get some seconds, then connections are closed and the socket is
+    removed, in this order. Endless calls must be ended first.
 
     Args:
-        path, in_use, not_made: as of `launcherkit.rpc.unix_socket.socket_at`, whose errors are raised.
-        services: as of `BoundedServer`.
-        drain_seconds: for calls under way.
-        endless: as of `Calls`.
-        late: takes a line on those that did not finish.
+        path, in_use, not_made: as for `launcherkit.rpc.unix_socket.socket_at`, whose errors are raised.
+        services: as for `BoundedServer`.
+        drain_seconds: how long calls under way may take to finish.
+        endless: as for `Calls`.
+        late: called with a line about calls that did not finish.
     """
     with socket_at(path, in_use, not_made) as (made, ours):
         calls = Calls(endless)
@@ -98,7 +100,7 @@ async def serving(
 
 
 class _Methods(dict[str, Method]):
-    """Has a method for unknown names: grpclib refuses them without a content type, which clients can't read."""
+    """Has a method for unknown names: grpclib's own refusal lacks a content type, so clients can't read it."""
 
     def get(self, name: str, default: object = None) -> Any:  # noqa: ARG002
         async def unknown(stream: Stream[Any, Any]) -> None:
@@ -110,7 +112,7 @@ class _Methods(dict[str, Method]):
 
 
 def keep_quiet(env: Mapping[str, str]) -> None:
-    """Keep grpclib's and asyncio's tracebacks out of the log: what peers do wrong is no fault of this process."""
+    """Keep grpclib's and asyncio's tracebacks out of the log: peers' errors are not faults of this process."""
     if not env.get("LAUNCHERKIT_DEBUG"):
         for name in ("grpclib", "asyncio"):
             logger = logging.getLogger(name)

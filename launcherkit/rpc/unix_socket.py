@@ -1,7 +1,7 @@
-"""A unix socket at a path: bound so that who sees it can talk to it, and nobody else's is taken.
+"""Binds a unix socket at a path: a visible socket can be used, and a live one is never replaced.
 
-Who looks for sockets dials whatever is in the folder, so a name that can be dialled must be the final one. The socket
-is bound under another name, gets its mode, takes its place by rename, and listens last: until then it refuses.
+Clients that look for sockets connect to whatever is in the folder, so a name that accepts connections must be the final
+one. The socket is bound under another name, gets its mode, is renamed, and listens last: until then it refuses.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from zlib import crc32
 from launcherkit.errors import LauncherkitError
 
 MODE = 0o660
-"""Who dials has this process's user or group."""
+"""Clients have this process's user or group."""
 
 DIAL_SECONDS = 1.0
 
 PATH_BYTES = 107
-"""Linux's limit."""
+"""Linux's limit for a socket's path."""
 
 SocketIdentity: TypeAlias = tuple[int, int, int]
-"""Device, inode and change time: an inode's number is given to the next file at once."""
+"""Device, inode and change time; the inode alone may be reused at once."""
 
 InUse: TypeAlias = Callable[[str], LauncherkitError]
 NotMade: TypeAlias = Callable[[str, str], LauncherkitError]
-"""By the path and the reason."""
+"""Makes the error from the path and the reason."""
 
 
 @contextmanager
 def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[socket.socket, SocketIdentity]]:
-    """A socket at a path, not listening yet; gone again afterwards, where it is still ours.
+    """A socket at a path, not listening yet; removed at the end if it is still there.
 
     Args:
         path: of at most `PATH_BYTES`.
-        in_use: the error where another process answers at the path.
-        not_made: the error where the folder is not there or can't be written, or something else is in the way.
+        in_use: makes the error if another process answers at the path.
+        not_made: makes the error if the folder is missing or can't be written, or something else is in the way.
     """
     if len(os.fsencode(path)) > PATH_BYTES:
         raise not_made(path, f"AF_UNIX path too long: a socket's has {PATH_BYTES} bytes at most")
     _make_way(path, in_use, not_made)
     folder, name = os.path.split(path)
-    aside = os.path.join(folder, f".{crc32(name.encode()):08x}")  # short: a path that can be bound can be bound beside
+    aside = os.path.join(folder, f".{crc32(name.encode()):08x}")  # short: if the path can be bound, so can this one
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with made:
         try:
             with suppress(FileNotFoundError):
-                os.unlink(aside)  # of a predecessor that was killed between the next lines
+                os.unlink(aside)  # left by a predecessor that was killed between the next lines
             made.bind(aside)
             os.chmod(aside, MODE)
             os.rename(aside, path)
@@ -64,13 +64,13 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
         try:
             yield made, ours
         finally:
-            if identity(path) == ours:  # one that a successor put in its place stays
+            if identity(path) == ours:  # a successor's socket stays
                 with suppress(OSError):
                     os.unlink(path)
 
 
 def identity(path: str) -> SocketIdentity | None:
-    """What is at a path; None where nothing is."""
+    """The identity of the file at a path; None if there is none."""
     try:
         there = os.lstat(path)
     except OSError:
@@ -79,7 +79,7 @@ def identity(path: str) -> SocketIdentity | None:
 
 
 def _make_way(path: str, in_use: InUse, not_made: NotMade) -> None:
-    """See that nothing is at the path but the socket of a process that has died."""
+    """Check that nothing is at the path except the socket of a dead process."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def _make_way(path: str, in_use: InUse, not_made: NotMade) -> None:
 
 
 def answers(path: str) -> bool:
-    """Whether a process listens there. One that is too busy to accept does; one that only refuses has died."""
+    """Whether a process listens there, even if it is too busy to accept; a socket that refuses has no process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(DIAL_SECONDS)
         try:

@@ -1,1 +1,1 @@
-"""What reads the world: environment, VMI, sysfs, snapshots, recordings. Errors name the file, the key and the value."""
+"""Readers of all inputs: environment, VMI, sysfs, snapshots, recordings. Errors name file, key and value."""

@@ -1,4 +1,4 @@
-"""Takes values out of parsed JSON, and notes each one that isn't as it must be with its JSON path."""
+"""Takes values out of parsed JSON, and records each wrong one with its JSON path."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from launcherkit.sources.problems import Problems
 T = TypeVar("T")
 
 MAX_VALUES = 1_000_000
-"""A host of 4096 functions has a tenth of that; as many empty objects take 100 MB."""
+"""A host of 4096 functions has a tenth of that; this many empty objects take 100 MB."""
 MAX_DEPTH = 32
 """A snapshot has 8."""
 
 
 def parse_json(text: str, problems: Problems) -> object:
-    """The document; NaN, keys that stand twice, deep nesting and too many values are refused.
+    """The parsed document; NaN, duplicate keys, deep nesting and too many values are refused.
 
-    Depth and number are looked at before anything is made of the text, for it may be a stranger's.
+    Depth and number of values are checked before parsing, because the text may be untrusted.
     """
     if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
         problems.fail("$", f"more than {MAX_VALUES} values")
@@ -39,7 +39,7 @@ def parse_json(text: str, problems: Problems) -> object:
 
 
 def _depth(text: str) -> int:
-    """How deep lists and objects are nested, at most: what closes nothing doesn't count."""
+    """The greatest depth of nested lists and objects; brackets in strings don't count."""
     without_strings = re.sub(r'"(?:[^"\\]++|\\.)*+"?', "", text, flags=re.DOTALL)
     deepest = depth = 0
     for bracket in re.sub(r"[^][{}]++", "", without_strings):
@@ -62,7 +62,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Fields:
-    """One JSON object; keys that nobody took are problems too."""
+    """One JSON object; keys that aren't taken are problems, too."""
 
     def __init__(self, value: object, path: str, problems: Problems) -> None:
         self.path = path
@@ -73,21 +73,21 @@ class Fields:
             problems.add(path, f"{shown(value)} is not an object")
 
     def take(self, key: str) -> object:
-        """The value of ``key``, None where it isn't there."""
+        """The value of ``key``; None if it is missing."""
         return self._left.pop(key, None)
 
     def problem(self, key: str, value: object, expected: str) -> None:
-        """Note that the value of ``key`` is not what was expected."""
+        """Record that the value of ``key`` is not what was expected."""
         where = f"{self.path}.{key}"
         self._problems.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
 
     def optional(self, key: str, parse: Callable[[object], T], expected: str) -> T | None:
-        """What ``parse`` makes of a value; None where the key isn't there or ``parse`` raises ValueError."""
+        """The parsed value of a key; None if the key is missing or ``parse`` raises ValueError."""
         value = self.take(key)
         return None if value is None else self._parsed(key, value, parse, expected)
 
     def required(self, key: str, parse: Callable[[object], T], expected: str, instead: T) -> T:
-        """As `optional`; where there is nothing good it is a problem, and ``instead`` is given."""
+        """As `optional`, but a missing value is a problem, and ``instead`` is returned for a missing or wrong one."""
         value = self.take(key)
         found = self._parsed(key, value, parse, expected)
         return instead if found is None else found
@@ -100,7 +100,7 @@ class Fields:
             return None
 
     def many(self, key: str, parse: Callable[[object], T], expected: str) -> tuple[T, ...]:
-        """A list, each of whose values ``parse`` takes; empty where the key isn't there."""
+        """A list whose values are parsed by ``parse``; empty if the key is missing."""
         value = self.take(key)
         if value is None:
             return ()
@@ -111,7 +111,7 @@ class Fields:
         return tuple(entry for entry in found if entry is not None)
 
     def objects(self, key: str) -> list[Fields]:
-        """A list of objects; empty where the key isn't there."""
+        """A list of objects; empty if the key is missing."""
         value = self.take(key)
         if value is not None and not isinstance(value, list):
             self.problem(key, value, "a list")
@@ -120,19 +120,19 @@ class Fields:
         return [fields for fields in found if fields.valid]
 
     def child(self, key: str) -> Fields | None:
-        """An object; None where the key isn't there or is no object."""
+        """An object; None if the key is missing or its value isn't an object."""
         value = self.take(key)
         fields = None if value is None else Fields(value, f"{self.path}.{key}", self._problems)
         return fields if fields is not None and fields.valid else None
 
     def finish(self) -> None:
-        """Note every key that nobody took."""
+        """Record every key that wasn't taken."""
         for key in self._left:
             self._problems.add(self.path, f"unknown key {shown(key)}")
 
 
 def text(value: object) -> str:
-    """A string that isn't empty."""
+    """A non-empty string."""
     if not isinstance(value, str) or not value:
         raise ValueError
     return value
@@ -152,7 +152,7 @@ def flag(value: object) -> bool:
 
 
 def hex_of(digits: int) -> Callable[[object], int]:
-    """A string of exactly so many hex digits."""
+    """A parser for strings of exactly ``digits`` hex digits."""
 
     def parse(value: object) -> int:
         if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdefABCDEF"):

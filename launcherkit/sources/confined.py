@@ -1,4 +1,4 @@
-"""A file tree on disk out of which no link leads: for the root of another machine, or of somebody else's making."""
+"""A file tree on disk that no link can leave, for roots of other machines or from untrusted sources."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MAX_LINKS = 40  # as the kernel
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a path leads."""
+    """The place to which a path leads."""
 
     trail: list[int]
-    """Handles of the directories from the root down; the last is the one that holds ``name``."""
+    """Handles of the directories from the root down; the last one contains ``name``."""
     name: str
-    """An entry that is no link, unless it is to be left alone; ``.`` for the directory itself."""
+    """An entry that is not a link, unless links aren't followed; ``.`` for the directory itself."""
 
 
 class ConfinedTree:
-    """The files under a directory; a link is resolved as it would be if that were ``/``.
+    """The files under a directory; links are resolved as if the directory were ``/``.
 
-    It is what `DiskTree` is, at more system calls: each step of a path is taken by itself, relative to a handle of the
-    directory before it and without following links, so that nothing outside can be reached whatever is swapped
+    It does the same as `DiskTree` with more system calls: each step of a path is taken by itself, relative to a handle
+    of the previous directory and without following links, so nothing outside can be reached, whatever changes
     meanwhile. Only regular files are read.
     """
 
@@ -52,7 +52,7 @@ class ConfinedTree:
             if place is None:
                 return None
             try:
-                # Looked at before it is opened, for to open a device may do something.
+                # Checked before it is opened, because opening a device may have effects.
                 if not stat.S_ISREG(os.stat(place.name, dir_fd=place.trail[-1], follow_symlinks=False).st_mode):
                     return None
                 handle = os.open(place.name, _FILE, dir_fd=place.trail[-1])
@@ -101,7 +101,7 @@ class ConfinedTree:
                 if place.name == ".":
                     tree._trail = trail
                     return tree
-                with suppress(OSError):  # no directory: nothing is found below that
+                with suppress(OSError):  # not a directory: nothing is found below it
                     tree._trail = [*trail, tree._keep(os.open(place.name, _DIRECTORY, dir_fd=trail[-1]))]
         return tree
 
@@ -118,7 +118,7 @@ class ConfinedTree:
 
     @contextmanager
     def _walk(self, path: str, *, follow: bool = True) -> Iterator[_Place | None]:
-        """Where ``path`` leads, None where to nothing; its handles are open for as long as this is."""
+        """The place to which ``path`` leads, None if there is nothing; its handles stay open while this context is."""
         with ExitStack() as opened:
             yield self._find(path, follow, opened) if self._trail else None
 
@@ -154,7 +154,7 @@ class ConfinedTree:
 
 
 def _target(name: str, directory: int) -> str | None:
-    """Where a link points; None where it is none."""
+    """The target of a link; None if it isn't one."""
     try:
         return os.readlink(name, dir_fd=directory)
     except (OSError, ValueError):

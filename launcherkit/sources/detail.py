@@ -1,4 +1,4 @@
-"""Reads the rest about a PCI function: what the rules ask of the few they touch, and what a snapshot shows."""
+"""Reads the details of PCI functions: those that rules need of the few they touch, and those of snapshots."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 _HEADER = 0x0C
-"""Where in config space four bytes are that hold the header type. They are all ones only where no device answers, and
-four bytes are one read from the device itself, which can be slow."""
+"""The offset of the four bytes of config space with the header type. They are all ones only if no device answers, and
+four bytes take only one read from the device, which can be slow."""
 
 
 class DetailReader:
-    """Reads details of PCI functions for one look at the host."""
+    """Reads details of PCI functions for one reading of the host."""
 
     __slots__ = ("_cdevs", "_drivers", "_identities", "_modules", "_small_bars")
 
     def __init__(
         self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True, small_bars: bool = True
     ) -> None:
-        """Without ``cdevs`` no names of VFIO character devices are read, without ``small_bars`` no BARs of HD audio."""
+        """Without ``cdevs``, names of VFIO character devices aren't read; without ``small_bars``, BARs of HD audio."""
         self._cdevs = cdevs
         self._small_bars = small_bars
         self._drivers = drivers
@@ -35,7 +35,7 @@ class DetailReader:
         self._modules: dict[str, str | None] = {}
 
     def needed(self, directory: Tree, function: PciFunction) -> PciDetail:
-        """What every rule decides by, from the function's directory. The rest stays empty."""
+        """The details that rules need, from the function's directory. The others stay empty."""
         power_state, header_type, config_readable = _power_and_config(directory)
         virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
         module = None if function.driver is None else self._module(function.driver)
@@ -60,7 +60,7 @@ class DetailReader:
         )
 
     def whole(self, directory: Tree, function: PciFunction, link: str | None) -> PciDetail:
-        """All that there is; ``link`` is what the function's entry in ``/sys/bus/pci/devices`` points to."""
+        """All details; ``link`` is the target of the function's entry in ``/sys/bus/pci/devices``."""
         needed = self.needed(directory, function)
         return needed._replace(
             revision=hexadecimal(directory.read("revision"), 0xFF),
@@ -94,7 +94,7 @@ class DetailReader:
 
 
 def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
-    """Power state, header type, and whether the device answers (V3). What can't be read is taken to be well."""
+    """Power state, header type, and whether the device answers (V3). Anything unreadable is assumed to be good."""
     power_state, header = None, None
     try:
         power_state = text(directory.read("power_state", 32))
@@ -112,7 +112,7 @@ def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
 
 
 def _link(directory: Tree) -> PciLink | None:
-    """What is no PCIe has none of the files; a root complex's own function has them with ``Unknown`` and 0."""
+    """The link; functions that aren't PCIe lack the files, and those of a root complex have ``Unknown`` and 0."""
     speed = directory.read("current_link_speed", 32)
     if speed is None:
         return None
@@ -129,7 +129,7 @@ _NO_LINK = PciLink(None, None, None, None)
 
 
 def _speed(content: bytes | None) -> int | None:
-    """``16.0 GT/s PCIe``, ``8 GT/s`` of older kernels."""
+    """From ``16.0 GT/s PCIe``, or ``8 GT/s`` with older kernels."""
     figure, _, unit = (content or b"").strip().partition(b" ")
     whole, _, tenth = figure.partition(b".")
     if not unit.startswith(b"GT/s") or not whole.isdigit() or not (tenth or b"0").isdigit() or len(figure) > 5:
@@ -138,7 +138,7 @@ def _speed(content: bytes | None) -> int | None:
 
 
 def _width(content: bytes | None) -> int | None:
-    """0 is no link, and 255 one that couldn't be read."""
+    """The lanes; 0 means no link, and 255 that it couldn't be read."""
     lanes = number(content)
     return lanes if lanes and lanes <= 32 else None
 
@@ -150,7 +150,7 @@ def _vfio_dev(directory: Tree) -> str | None:
 
 
 def vgpu_of(directory: Tree) -> VgpuVf | None:
-    """The vGPU side of a VF, from its directory; None where it has none."""
+    """The vGPU side of a VF, from its directory; None if it has none."""
     current = number(directory.read("nvidia/current_vgpu_type", 32))
     table = directory.read("nvidia/creatable_vgpu_types", LARGE)
     if current is None and table is None:
@@ -170,11 +170,11 @@ def _creatable(table: bytes) -> tuple[tuple[int, str], ...]:
 
 
 _NOTHING = b"0x0000000000000000 0x0000000000000000 0x0000000000000000"
-"""Most lines of the file."""
+"""An empty line of the file, as most are."""
 
 
 def _bars(table: bytes) -> tuple[Bar, ...]:
-    """Lines ``start end flags``; those of zeros, which stand for nothing, are left out."""
+    """From lines ``start end flags``; empty ones, which are all zeros, are left out."""
     bars = []
     for index, line in enumerate(table.splitlines()):
         if line == _NOTHING:
@@ -189,6 +189,6 @@ def _bars(table: bytes) -> tuple[Bar, ...]:
 
 
 def parents_of(link: str | None) -> tuple[str, ...]:
-    """The bridges above: ``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
+    """What is above: ``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
     _, found, path = (link or "").partition("devices/")
     return tuple(path.split("/")[:-1]) if found else ()

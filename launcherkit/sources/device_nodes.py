@@ -1,4 +1,4 @@
-"""Reads which device nodes a tree has below ``dev/``, and whose ``dev/`` that is."""
+"""Reads the device nodes below a tree's ``dev/``, and whether that is a container's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def read_nodes(tree: Tree) -> frozenset[str] | None:
-    """The paths of VFIO's device nodes; None where the tree has no ``dev/`` to tell by."""
+    """The paths of VFIO's device nodes; None if the tree has no ``dev/``."""
     nodes = ["/dev/vfio/" + name for name in tree.names("dev/vfio") if name != "devices"]
     nodes += ["/dev/vfio/devices/" + name for name in tree.names("dev/vfio/devices")]
     if tree.exists("dev/iommu"):
@@ -18,9 +18,9 @@ def read_nodes(tree: Tree) -> frozenset[str] | None:
 
 
 _EVERY_HOSTS = ("dev/kmsg", "dev/mem", "dev/cpu_dma_latency")
-"""Nodes that the kernel itself makes. A runtime gives them to privileged containers, with all others that there are."""
+"""Nodes that the kernel itself makes. Runtimes give them only to privileged containers, with all other nodes."""
 
 
 def is_container_dev(tree: Tree) -> bool:
-    """Whether ``dev/`` is one that a container runtime made, with nothing in it that wasn't given to it (S2)."""
+    """Whether a container runtime made ``dev/``, with only the nodes that were given to the container (S2)."""
     return tree.exists("dev") and not any(tree.exists(node) for node in _EVERY_HOSTS)

@@ -1,4 +1,4 @@
-"""Reads what a driver of Dynamic Resource Allocation allocated, from the metadata files in the container (E5).
+"""Reads the allocations of Dynamic Resource Allocation from the metadata files in the container (E5).
 
 The driver of a claim leaves ``<driver>-metadata.json`` under
 ``resourceclaims/<claim>/<request>/``, or ``resourceclaimtemplates/<pod's name of the claim>/<request>/``.
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 20
 _SHOWN = 5
 _VERSIONS = ("metadata.resource.k8s.io/v1alpha1", "metadata.resource.k8s.io/v1beta1")
 _MDEV, _MDEV_TOO, _PCI = "mdevUUID", "mDevUUID", "resource.kubernetes.io/pciBusID"
-"""KubeVirt reads the first; its enhancement proposal has the second spelling too, so drivers may."""
+"""KubeVirt reads the first; its enhancement proposal also has the second, so drivers may use it."""
 _REMEDY = (
     "See what the DRA driver wrote: kubectl exec POD -c compute -- find {root} -name '*-metadata.json'. It must "
     "publish device metadata with "
@@ -47,7 +47,7 @@ class DraFiles:
     """The metadata files of one container.
 
     Args:
-        root: the folder that holds ``resourceclaims`` and ``resourceclaimtemplates``.
+        root: the folder with ``resourceclaims`` and ``resourceclaimtemplates``.
     """
 
     def __init__(self, root: str = DRA_ROOT) -> None:
@@ -58,14 +58,15 @@ class DraFiles:
         return os.path.isdir(self.root)
 
     def read(self, request: Request, askers: int = 1) -> Allocation:
-        """The devices that answer a request by claim, with the siblings that the driver names.
+        """The devices that answer a request by claim, with the siblings that the driver lists.
 
         Args:
             request: has a claim.
-            askers: how many entries of the VMI name the same request of the claim. One gets all devices.
+            askers: how many entries of the VMI name the same request of the claim; a single one gets all devices.
 
         Raises:
-            BadClaim: there is not exactly one file with a device for each, or it says nothing that can be attached.
+            BadClaim: there isn't exactly one file with a device for each, or the file names nothing that can be
+                attached.
         """
         claim = request.claim
         if claim is None:
@@ -119,9 +120,7 @@ class DraFiles:
         return self._fail(request, f"{path} {what}; known are {' and '.join(_VERSIONS)}")
 
     def _device(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress, ...]]:
-        """The UUID of an mdev before the PCI address, which is that of its parent then; a function with its siblings
-        (E5).
-        """
+        """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5)."""
         attributes = device.get("attributes") if isinstance(device, dict) else None
         found = attributes if isinstance(attributes, dict) else {}
         for name, kind, parse in _ATTRIBUTES:
@@ -134,7 +133,7 @@ class DraFiles:
         return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
 
     def _siblings(self, request: Request, path: str, attributes: dict[str, Any]) -> Iterator[HostAddress]:
-        """What the driver has given with a function: ``siblings``, and ``siblings2`` and so on where that is full."""
+        """The siblings that the driver has given: in ``siblings``, and if that is full in ``siblings2`` and so on."""
         for name in sorted(filter(_SIBLINGS.fullmatch, attributes)):
             for text in _text(attributes[name]).split(","):
                 yield self._parsed(request, path, name, text, PciAddress.parse)
@@ -152,7 +151,7 @@ class DraFiles:
 
 
 def _rom(device: Any) -> Literal["on", "off"] | None:
-    """What our own driver says of the ROM, by the parameters of the device's class."""
+    """What launcherkit's own driver says about the ROM, by the parameters of the device's class."""
     value = device["attributes"].get("rom")
     rom = value.get("bool") if isinstance(value, dict) else None
     return None if not isinstance(rom, bool) else "on" if rom else "off"
@@ -169,10 +168,10 @@ def _text(value: Any) -> str:
 
 
 def _objects(text: str) -> Iterator[Any]:
-    """The values of a JSON stream, one after another: a driver writes the same once for each version, newest first.
+    """The values of a JSON stream, in order: a driver writes the same content once for each version, newest first.
 
     Raises:
-        ValueError: what comes next is not JSON.
+        ValueError: the next value is not JSON.
     """
     decoder, at = json.JSONDecoder(), 0
     while True:
@@ -185,7 +184,7 @@ def _objects(text: str) -> Iterator[Any]:
 
 
 def _devices(document: dict[str, Any], claim: DeviceClaim) -> Iterator[Any]:
-    """The devices of a request; a subrequest that was chosen from a list is named ``request/subrequest``."""
+    """The devices of a request; if a subrequest was chosen from a list, the name is ``request/subrequest``."""
     requests = document.get("requests")
     for entry in requests if isinstance(requests, list) else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("devices"), list):

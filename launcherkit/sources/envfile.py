@@ -1,4 +1,4 @@
-"""Reads an environment from a file: lines of ``NAME=VALUE``, or what ``/proc/PID/environ`` holds."""
+"""Reads an environment from a file of lines ``NAME=VALUE``, or from a copy of ``/proc/PID/environ``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUOTES = ("'", '"')
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """What a file holds."""
+    """The content of a file."""
 
     variables: Mapping[str, str]
     notes: tuple[Note, ...]
@@ -25,15 +25,15 @@ class EnvFile:
 def read_env_file(path: str, extra_prefixes: tuple[str, ...] = ()) -> EnvFile:
     """The variables in a file.
 
-    Lines are ``NAME=VALUE``, with ``export`` before them or not; empty ones and those that begin with ``#`` are passed
-    over. A name may hold dashes and whatever else is neither ``=`` nor a blank nor a quote. Quotes around a whole value
-    are taken off; between them nothing is special. ``env`` prints a value of several lines as it is: a line that is no
-    assignment is taken for a part of the variable before it and passed over, unless one of the two is a variable of
-    devices. Entries may end in NUL, not in a line break; these are taken as they stand.
+    Lines are ``NAME=VALUE``, optionally after ``export``; empty lines and those that begin with ``#`` are skipped. A
+    name may contain dashes, and anything else except ``=``, white space and quotes. Quotes around a whole value are
+    removed; nothing is special between them. ``env`` prints a value of several lines as it is, so a line that isn't an
+    assignment counts as part of the previous variable and is skipped, unless either is a variable of devices. Entries
+    that end in NUL instead of a line break are taken literally.
 
     Args:
-        path: the file's; - reads standard input.
-        extra_prefixes: of variables of devices, beside those of E1.
+        path: the file's; ``-`` reads standard input.
+        extra_prefixes: further prefixes of variables of devices, besides those of E1.
 
     Raises:
         UnreadableFile: the file can't be read.
@@ -97,7 +97,7 @@ class _Lines:
 
     def finish(self) -> EnvFile:
         self._errors.raise_if_any()
-        # No name and no line is shown: what looks like a name may be a line of somebody's private key.
+        # Neither names nor lines are shown: what looks like a name may be a line of a private key.
         if len(self._passed_over) > 1:
             where = f"{len(self._passed_over)} lines, from {self._passed_over[0]} to {self._passed_over[-1]}, are"
         else:

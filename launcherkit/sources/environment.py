@@ -1,4 +1,4 @@
-"""Reads what device plugins left in the environment (E1, E3, E4)."""
+"""Reads the variables that device plugins set (E1, E3, E4)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], s
 
 
 class VariableValue(NamedTuple):
-    """What one variable holds."""
+    """The content of one variable."""
 
     allocation: Allocation
-    """Of the entries that are addresses."""
+    """The entries that are addresses."""
     notes: tuple[Note, ...]
-    """Entries that repeat others (E3)."""
+    """On entries that repeat others (E3)."""
     errors: tuple[LauncherkitError, ...]
-    """One for each entry that is no address."""
+    """One for each entry that isn't an address."""
 
 
 class Environment:
-    """The ``*_RESOURCE_*`` variables of one environment; values are read when they are needed.
+    """The ``*_RESOURCE_*`` variables of an environment; values are parsed on demand.
 
     Args:
         env: all variables, of this process or of a file.
@@ -44,11 +44,11 @@ class Environment:
         self.variables = tuple(name for name in found if not self._is_info(name, env))
 
     def _is_info(self, name: str, env: Mapping[str, str]) -> bool:
-        """The SR-IOV network plugin puts JSON into ``PCIDEVICE_<R>_INFO``, beside ``PCIDEVICE_<R>``."""
+        """Whether it is the SR-IOV network plugin's ``PCIDEVICE_<R>_INFO``, JSON next to ``PCIDEVICE_<R>``."""
         return name.endswith("_INFO") and env[name].lstrip().startswith("{")
 
     def counts(self) -> dict[str, int]:
-        """Every variable that is there with the number of its entries, for messages (E4)."""
+        """The number of entries of each variable, for messages (E4)."""
         return {name: len(_entries(self._env[name])) for name in self.variables}
 
     def names_for(self, resource: str) -> list[str]:
@@ -57,7 +57,7 @@ class Environment:
         return [f"{prefix}_{suffix}" for prefix in self._kinds]
 
     def variable_for(self, resource: str) -> str | None:
-        """The first variable for ``resource`` that holds something, else the first that is there."""
+        """The first variable for ``resource`` that isn't empty, else the first that is set; None if none is."""
         there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
         return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
 

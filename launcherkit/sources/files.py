@@ -1,4 +1,4 @@
-"""Reads whole files that people name on a command line."""
+"""Reads whole files named on a command line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from launcherkit.errors import UnreadableFile
 
 LIMIT = 64 << 20
-"""Bytes; more is not read."""
+"""The limit, in bytes."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Not blocking: to open a FIFO that nobody writes to would wait for ever."""
+"""Non-blocking, because opening a FIFO without a writer would wait for ever."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO or pipe",
@@ -27,7 +27,7 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
     """The content of a file, or of standard input for ``-``; at most ``limit`` bytes of it.
 
     Raises:
-        UnreadableFile: names the path and the system's reason, or what it is that is no regular file.
+        UnreadableFile: names the path and the system's reason, or what it is instead of a regular file.
     """
     try:
         if path == "-":

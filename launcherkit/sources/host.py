@@ -1,4 +1,4 @@
-"""The host as the rules see it, wherever its facts come from."""
+"""A host, whatever its facts come from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Host:
     """A source of host facts: sysfs, a snapshot, a recording, or none at all.
 
-    Make one by its class methods. Two hosts are equal if `scan` gives the same for both.
+    Class methods create it. Two hosts are equal if their `scan` is.
     """
 
     __slots__ = ("_confined", "_facts", "_followed", "_root", "_source")
@@ -37,14 +37,14 @@ class Host:
 
     @classmethod
     def from_sysfs(cls, root: str | os.PathLike[str] = "/", *, confined: bool = False) -> Host:
-        """A host whose ``sys/`` and ``dev/`` lie below ``root``; read anew each time it is asked.
+        """A host whose ``sys/`` and ``dev/`` are below ``root``; they are read for each query.
 
         Args:
             root: a directory.
-            confined: read nothing outside it, wherever links in it point: `ConfinedTree`.
+            confined: read nothing outside the directory, wherever its links point: `ConfinedTree`.
 
         Raises:
-            NoSysfs: ``<root>/sys/bus/pci/devices`` is not there.
+            NoSysfs: ``<root>/sys/bus/pci/devices`` doesn't exist.
         """
         path = os.fspath(root) or "."
         with open_tree(path, confined=confined) as tree:
@@ -60,11 +60,11 @@ class Host:
 
     @classmethod
     def from_snapshot(cls, path: str | os.PathLike[str]) -> Host:
-        """A host as ``launcherkit snapshot`` wrote it down.
+        """A host from a file of ``launcherkit snapshot``.
 
         Raises:
             UnreadableFile: the file can't be read.
-            BadSnapshot, SeveralErrors: all that is wrong in it, up to twenty things.
+            BadSnapshot, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
         from launcherkit.sources.snapshot_reader import read_snapshot
 
@@ -73,11 +73,11 @@ class Host:
 
     @classmethod
     def from_umockdev(cls, path: str | os.PathLike[str]) -> Host:
-        """A host as ``umockdev-record`` recorded it.
+        """A host from a recording of ``umockdev-record``.
 
         Raises:
             UnreadableFile: the file can't be read.
-            BadRecording, SeveralErrors: all that is wrong in it, up to twenty things.
+            BadRecording, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
         from launcherkit.sources.sysfs import scan_all
         from launcherkit.sources.umockdev import read_recording
@@ -88,11 +88,11 @@ class Host:
 
     @classmethod
     def none(cls) -> Host:
-        """A host of which nothing is known (C3)."""
+        """A host about which nothing is known (C3)."""
         return cls("none()", None, NO_FACTS)
 
     def followed(self, follow: Callable[[str], Tree]) -> Host:
-        """The same host, its files read through a tree that keeps an eye on what is read; not for a confined one."""
+        """The same host, read through a tree that monitors what is read; not for a confined one."""
         assert not self._confined
         host = Host(self._source, self._root, self._facts)
         host._followed = follow
@@ -109,16 +109,18 @@ class Host:
         numa: bool = False,
         topology: bool = False,
     ) -> HostFacts:
-        """What the rules need to know to attach these devices; at least that.
+        """At least the facts that the rules need to attach these devices.
 
-        From sysfs it is: the functions named, those in their slots, every member of the IOMMU groups of both, for a
-        physical function with VFs its first VF; the mdevs named; and which of the VFIO nodes of all these exist.
-        Functions and mdevs that are not there are left out, and those that can't be read are among ``unknown``. What no
-        rule decides by is not read: numa_node is None unless ``numa`` or ``topology`` is said, of the details revision,
-        driver_override, has_rom and reset_methods stay empty, and so do the resources of HD audio, and vfio_dev where
-        there is a ``dev/`` without ``iommu``; `scan` reads them. With ``topology`` the details have parents and all
+        From sysfs these are: the named functions, those in their slots, all members of the IOMMU groups of both, and
+        the first VF of a physical function with VFs; the named mdevs; and which VFIO nodes of all these exist.
+        Functions and mdevs that don't exist are left out; unreadable ones are in ``unknown``.
+
+        Facts that no rule needs are not read, but `scan` reads them: numa_node is None without ``numa`` or
+        ``topology``; revision, driver_override, has_rom and reset_methods are empty, and so are the resources of HD
+        audio, and vfio_dev if there is a ``dev/`` without ``iommu``. With ``topology`` the details have parents and all
         resources, and the host's NUMA nodes are read (P4).
-        From a snapshot or a recording it is all that it holds, and ``recorded`` is set.
+
+        From a snapshot or a recording, all its facts are returned, and ``recorded`` is set.
         """
         if self._root is None:
             return self._facts._replace(recorded=self.recorded)
@@ -133,7 +135,7 @@ class Host:
         return self._root is None and self._facts.known
 
     def bound_to_vfio(self) -> list[PciAddress]:
-        """The functions that VFIO drivers have, in order; nothing but the drivers' folders is read for it."""
+        """The functions bound to VFIO drivers, in order; only the drivers' folders are read."""
         if self._root is None:
             return sorted(each.address for each in self._facts.functions.values() if is_vfio_name(each.driver))
         from launcherkit.sources.identity_memory import bound_names
@@ -142,7 +144,7 @@ class Host:
             return sorted(map(PciAddress.parse, bound_names(tree)))
 
     def mdevs(self) -> HostFacts:
-        """The mediated devices and the parents that they can be made on; nothing else."""
+        """Only the mediated devices, and the parents on which they can be created."""
         if self._root is None:
             return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
         from launcherkit.sources.mdev import read_mdevs, read_parents
@@ -151,7 +153,7 @@ class Host:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
 
     def paths(self, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[str, ...]]:
-        """The bridges above each function, from the root complex down; nothing for a function that isn't there."""
+        """What is above each existing function in its device path, from the root complex down."""
         if self._root is None:
             details = self._facts.details
             return {address: details[address].parents for address in addresses if address in details}
@@ -165,8 +167,8 @@ class Host:
         """Everything about the host.
 
         Args:
-            details: without, functions and groups alone, which is quicker; ``details``, ``mdevs`` and
-                ``mdev_parents`` are empty then, and ``nodes`` is None.
+            details: False gives only functions and groups, which is quicker; then ``details``, ``mdevs`` and
+                ``mdev_parents`` are empty, and ``nodes`` is None.
         """
         if self._root is None:
             if details:
@@ -180,11 +182,10 @@ class Host:
             return scan_all(tree) if details else scan_identity(tree)
 
     def identities(self, memory: IdentityMemory, without: Collection[str] = ()) -> HostFacts:
-        """As `scan` without details, with what ``memory`` still knows; it must always be given to the same host.
+        """As `scan` without details, using what ``memory`` knows; a memory is for only one host.
 
-        Of functions ``without``, by name, what is read now is not remembered.
-
-        Drivers and NUMA nodes may be old, or not be known: `facts` has them as they are.
+        Functions named in ``without`` are not remembered. Drivers and NUMA nodes may be outdated or unknown: `facts`
+        has the present ones.
         """
         if self._root is None:
             return self.scan(details=False)
@@ -194,14 +195,14 @@ class Host:
     def __eq__(self, other: object) -> bool:
         return self.scan() == other.scan() if isinstance(other, Host) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # equal by what is read, which may change
+    __hash__ = None  # type: ignore[assignment]  # equality depends on what is read, which may change
 
     def __repr__(self) -> str:
         return f"Host.{self._source}"
 
 
 def open_tree(root: str, *, confined: bool, strict: bool = True) -> Tree:
-    """The files below a root; to be closed. ``confined`` as in `Host.from_sysfs`, ``strict`` as in `DiskTree`."""
+    """The files below a root; the caller closes it. Arguments as for `Host.from_sysfs` and `DiskTree`."""
     if not confined:
         return DiskTree(root, strict=strict)
     from launcherkit.sources.confined import ConfinedTree
@@ -212,7 +213,7 @@ def open_tree(root: str, *, confined: bool, strict: bool = True) -> Tree:
 def open_host(text: str, *, confined: bool = False) -> Host:
     """The host that ``--host`` means: ``none``, a directory, ``X.umockdev``, else a snapshot.
 
-    ``confined`` as in `Host.from_sysfs`.
+    ``confined`` is as for `Host.from_sysfs`.
 
     Raises:
         UnreadableFile: there is nothing by that name.

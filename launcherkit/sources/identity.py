@@ -1,4 +1,4 @@
-"""Reads who a PCI function is: ``uevent``, ``numa_node`` and two links; a scan of thousands can afford no more."""
+"""Reads the identity of PCI functions: ``uevent``, ``numa_node`` and two links, cheap enough for thousands."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ DRIVERS = "sys/bus/pci/drivers"
 
 
 class IdentityReader:
-    """Reads the identity of PCI functions for one look at the host.
+    """Reads the identity of PCI functions for one reading of the host.
 
-    Functions of a machine are much alike, so what a text means is remembered for the life of this reader.
+    Functions of a machine are much alike, so parsed texts are remembered for the life of this reader.
     """
 
     __slots__ = ("_addresses", "_buses", "_ids", "_nodes", "_numa", "_places")
 
     def __init__(self, known: Iterable[PciAddress] = (), *, numa: bool = True) -> None:
-        """Without ``numa`` the NUMA node is not read. Addresses that are ``known`` already are given as they are."""
+        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known`` are returned as the same objects."""
         self._numa = numa
-        self._addresses = {str(address): address for address in known}  # the same object is found at once in mappings
+        self._addresses = {str(address): address for address in known}  # mappings find the same object at once
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
         self._buses = {name[:-4]: address[:2] for name, address in self._addresses.items()}
         self._places: dict[str, tuple[int, int]] = {}
 
     def address(self, name: str) -> PciAddress | None:
-        """The address that a directory entry names; None for anything that isn't spelled as the kernel does."""
+        """The address that a directory entry names; None for anything that the kernel wouldn't write."""
         if name in self._addresses:
             return self._addresses[name]
         try:
@@ -54,12 +54,12 @@ class IdentityReader:
         return address
 
     def read(self, tree: Tree, prefix: str, address: PciAddress) -> PciFunction | None:
-        """The function whose files are at ``prefix`` in ``tree``; None where it isn't there or went away meanwhile.
+        """The function whose files are at ``prefix`` in ``tree``; None if it doesn't exist or vanishes meanwhile.
 
-        ``prefix`` is the directory's name with a slash, or nothing where ``tree`` is the function's own directory.
+        ``prefix`` is the directory's name with a slash, or empty if ``tree`` is the function's own directory.
         """
         uevent = tree.read(prefix + "uevent") or b""
-        # What comes before the slot name is the same for all functions of one model and driver.
+        # The part before the slot name is the same for all functions of one model and driver.
         key = uevent.partition(b"PCI_SLOT_NAME=")[0]
         try:
             ids = self._ids[key]
@@ -70,7 +70,7 @@ class IdentityReader:
             if ids is None:
                 return None
         vendor, device, sub_vendor, sub_device, class_code, driver = ids
-        if driver is None:  # trees made by hand may have the link alone
+        if driver is None:  # trees made by hand may have only the link
             driver = base_name(tree.link(prefix + "driver"))
         node = tree.read(prefix + "numa_node", 32) if self._numa else None
         try:
@@ -85,7 +85,7 @@ class IdentityReader:
 
 
 def _ids_of_files(tree: Tree, prefix: str) -> _Ids | None:
-    """The slow way, where there is no ``uevent`` or one without the IDs."""
+    """The slow way, if there is no ``uevent``, or the IDs are missing in it."""
 
     def read(name: str, largest: int) -> int | None:
         return hexadecimal(tree.read(prefix + name), largest)
@@ -100,7 +100,7 @@ def _ids_of_files(tree: Tree, prefix: str) -> _Ids | None:
 def _ids_of_uevent(text: bytes) -> _Ids | None:
     """From lines ``DRIVER=x``, ``PCI_CLASS=30000``, ``PCI_ID=10DE:2204``, ``PCI_SUBSYS_ID=1458:403B``.
 
-    None where one of them is missing, DRIVER excepted, or no such number.
+    None if one of them, except DRIVER, is missing or malformed.
     """
     found = dict(line.partition(b"=")[::2] for line in text.split(b"\n"))
     try:
@@ -118,12 +118,12 @@ def _ids_of_uevent(text: bytes) -> _Ids | None:
 
 
 def base_name(link: str | None) -> str | None:
-    """The last component of where a link points."""
+    """The last component of a link's target."""
     return (link.rpartition("/")[2] or None) if link else None
 
 
 def group_number(link: str | None) -> int | None:
-    """The IOMMU group that a link ``iommu_group`` points to."""
+    """The IOMMU group to which a link ``iommu_group`` points."""
     if link is None:
         return None
     name = link[link.rfind("/") + 1 :]
@@ -131,13 +131,13 @@ def group_number(link: str | None) -> int | None:
 
 
 def number(data: bytes | None) -> int | None:
-    """A decimal file; None where it is negative, which is how the kernel says unknown, or no number."""
+    """The number in a decimal file; None if it is negative, which means unknown, or isn't a number."""
     digits = data.strip() if data else b""
     return int(digits) if digits.isdigit() and len(digits) < 10 else None
 
 
 def hexadecimal(data: bytes | None, largest: int) -> int | None:
-    """A file such as ``0x10de``."""
+    """The number in a file such as ``0x10de``."""
     try:
         value = int(data, 16) if data else -1
     except ValueError:
@@ -146,6 +146,6 @@ def hexadecimal(data: bytes | None, largest: int) -> int | None:
 
 
 def text(data: bytes | None) -> str | None:
-    """A file of one line; None where it is empty or holds the kernel's ``(null)``."""
+    """The text of a file of one line; None if it is empty or the kernel's ``(null)``."""
     line = data.decode(errors="replace").strip() if data else ""
     return line if line and line != "(null)" else None

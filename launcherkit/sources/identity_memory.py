@@ -1,4 +1,4 @@
-"""Who the functions of a host are, for a process that looks at it again and again: the device plugin."""
+"""Remembers the functions of a host, for a process that reads it again and again: the device plugin."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 EVENTS = "sys/kernel/uevent_seqnum"
-"""How many uevents the kernel has sent: one for each new device, and after each binding, unbinding and removal."""
+"""The file with the number of uevents that the kernel has sent: one for each new device, binding, unbinding and
+removal."""
 
 
 class _Remembered(NamedTuple):
-    """What a look left behind."""
+    """The result of a scan."""
 
     inodes: Mapping[str, int]
-    """Of the entries whose functions are remembered, by name."""
+    """The inodes of the entries whose functions are remembered, by name."""
     functions: Mapping[PciAddress, PciFunction]
     groups: Mapping[int, tuple[PciAddress, ...]]
     bound: frozenset[str]
-    """The names of those that VFIO drivers had."""
+    """The names of functions that were bound to VFIO drivers."""
     events: bytes | None
-    """What `EVENTS` held before the look; None where a part of it must be tried again."""
+    """The content of `EVENTS` before the scan; None if a part of the scan must be repeated."""
 
 
 class IdentityMemory:
-    """Who the functions of a host are, read anew only where an entry of sysfs is another one than at the last look.
+    """The functions of a host, read again only if their entry in sysfs is another one than at the last scan.
 
-    A function keeps its IDs, its group and its physical function for as long as it is there. Its driver may change:
-    which functions have a VFIO driver is looked at each time, other drivers are those of when it was read. So are NUMA
-    nodes with ``numa``, without it they are not read. Looks may overlap: what a look leaves behind holds for as long as
-    the entries are the same. Nothing is listed while the kernel has sent no uevent, on a host that counts them.
+    A function keeps its IDs, its group and its physical function as long as it exists. Its driver may change: VFIO
+    drivers are checked by each scan, but other drivers, and NUMA nodes, are those of the time when the function was
+    read; without ``numa``, NUMA nodes are not read. Scans may overlap: results stay valid as long as the entries are
+    the same. If the host counts uevents and there is no new one, a scan lists nothing.
     """
 
     def __init__(self, *, numa: bool = False) -> None:
@@ -50,11 +51,11 @@ class IdentityMemory:
         self._last = _Remembered({}, {}, {}, frozenset(), None)
 
     def scan(self, tree: Tree, without: Collection[str] = ()) -> HostFacts:
-        """As `scan_identity`. What can't be read is tried again by the next look.
+        """As `scan_identity`. The next scan tries again what can't be read.
 
         Args:
-            tree: of the same host each time. One that isn't on a disk is read as a whole.
-            without: names of functions of which what is read now is not to be remembered.
+            tree: of the same host each time; one that isn't a `DiskTree` is read completely.
+            without: names of functions that must not be remembered.
         """
         if not isinstance(tree, DiskTree):
             return scan_identity(tree)
@@ -94,6 +95,6 @@ class IdentityMemory:
 
 
 def bound_names(tree: Tree) -> frozenset[str]:
-    """The functions that VFIO drivers list, by name."""
+    """The names of the functions bound to VFIO drivers."""
     drivers = [name for name in tree.names(DRIVERS) if is_vfio_name(name)]
     return frozenset(entry for driver in drivers for entry in tree.names(f"{DRIVERS}/{driver}") if ":" in entry)

@@ -1,4 +1,4 @@
-"""What one source of decisions says of a policy, whichever it is: a flag, a variable, a policy file, an annotation."""
+"""The decisions of one source of a policy: flags, variables, a policy file, an annotation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from launcherkit.model.policy import Iommufd, NodeCheck, Pairing, Policy, Siblings, Topology
 
 ANNOTATION = "launcherkit.io/policy"
-"""Of a VMI: its own policy (T1)."""
+"""A VMI's annotation with its own policy (T1)."""
 
 if TYPE_CHECKING:
     from typing import TypedDict
 
     class Layer(TypedDict, total=False):
-        """What one source of decisions says; keys are the fields of `Policy`, alias prefixes one by one."""
+        """The decisions of one source; keys are the fields of `Policy`, and the single alias prefixes."""
 
         siblings: Siblings
         pairing: Pairing
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         driver: Mapping[str, str]
         generic_initiators: bool
 
-else:  # to define it would take longer than all else here
+else:  # defining it would take longer than everything else here
     Layer = dict
 
 
 def policy_of(layer: Layer) -> Policy:
-    """A policy from one layer and the defaults."""
+    """The policy of one layer, with defaults for the rest."""
     fields: dict[str, Any] = dict(layer)
     prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
     policy = Policy(**fields)
@@ -48,10 +48,10 @@ ALIAS_PREFIX_RULE = "libvirt keeps only aliases that begin with ua-, with letter
 
 
 def is_alias_prefix(text: str) -> bool:
-    """Begins with ``ua-``, and nothing in it that an alias can't have."""
+    """Whether it begins with ``ua-`` and contains only what an alias may."""
     return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
 
 
 def is_variable_prefix(text: str) -> bool:
-    """Upper case letters, digits and underscores, a letter first."""
+    """Whether it has only upper case letters, digits and underscores, a letter first."""
     return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()

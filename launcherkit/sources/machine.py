@@ -1,4 +1,4 @@
-"""Reads who a machine is: what ``launcherkit snapshot --all`` adds, and nobody else gets to see."""
+"""Reads a machine's identity, which only ``launcherkit snapshot --all`` shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILES = {
 
 
 def read_machine(tree: Tree) -> dict[str, object]:
-    """Host name, kernel, DMI names and serial numbers, as far as they are there and readable."""
+    """Host name, kernel, DMI names and serial numbers, as far as they exist and are readable."""
     machine: dict[str, object] = {key: value for key, path in _FILES.items() if (value := text(tree.read(path)))}
     with tree.below(DEVICES) as devices:
         serials = {name: text(devices.read(f"{name}/serial_number")) for name in devices.names("")}

@@ -1,4 +1,4 @@
-"""Reads mediated devices, and the devices that they can be made on."""
+"""Reads mediated devices, and the devices on which they can be created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARENTS = "sys/class/mdev_bus"
 
 
 def read_mdev(tree: Tree, uuid: str) -> Mdev | None:
-    """The mdev of that UUID; None where it isn't there."""
+    """The mdev with that UUID; None if it doesn't exist."""
     device = f"{_DEVICES}/{uuid}"
     type_id = base_name(tree.link(device + "/mdev_type"))
     if type_id is None:
@@ -33,7 +33,7 @@ def read_mdev(tree: Tree, uuid: str) -> Mdev | None:
 
 
 def read_mdevs(tree: Tree) -> dict[str, Mdev]:
-    """Every mdev there is, by UUID."""
+    """Every mdev, by UUID."""
     mdevs = {}
     for name in tree.names(_DEVICES):
         try:
@@ -47,7 +47,7 @@ def read_mdevs(tree: Tree) -> dict[str, Mdev]:
 
 
 def read_parents(tree: Tree) -> dict[str, MdevParent]:
-    """Every device that mdevs can be made on, with the types it offers, by name."""
+    """Every device on which mdevs can be created, with its types, by name."""
     parents = {}
     for name in tree.names(_PARENTS):
         types = f"{_PARENTS}/{name}/mdev_supported_types"

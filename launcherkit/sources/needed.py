@@ -1,4 +1,4 @@
-"""Reads what rules need to know about some functions, from a tree with ``sys/`` and ``dev/``, and nothing else."""
+"""Reads only the facts that rules need about some functions, from a tree with ``sys/`` and ``dev/``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcherkit.sources.tree import Tree
 
 _MANY_SLOTS = 32
-"""From so many on all functions of the host are listed once, instead of looking for each that a slot may have."""
+"""From this number of slots on, all functions of the host are listed once, instead of trying each possible one."""
 
 
 def read_needed(
@@ -48,7 +48,7 @@ def read_needed(
 
 
 class _NeedReader:
-    """Reads what rules need to know about some functions, and nothing else."""
+    """Reads only the facts that rules need about some functions."""
 
     def __init__(
         self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader, *, small_bars: bool
@@ -58,7 +58,7 @@ class _NeedReader:
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
         self._identities = identities
-        # Without /dev/iommu no one can open a function's own device, whatever its name.
+        # Without /dev/iommu nobody can open a function's own character device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, small_bars=small_bars)
         self._taken: dict[str, PciFunction | None] = {}
@@ -67,7 +67,7 @@ class _NeedReader:
         self._groups: dict[int, tuple[PciAddress, ...]] = {}
         self._unknown: dict[PciAddress, str] = {}
         self._there: set[str] | None = None
-        """The names of all functions, where they were listed."""
+        """The names of all functions; None if they were not listed."""
 
     def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
         names = [str(address) for address in addresses]
@@ -84,7 +84,7 @@ class _NeedReader:
                 self._take(str(detail.virtfns[0]))
         found = self._mdevs(mdevs)
         for mdev in found.values():
-            self._take(mdev.parent)  # what it is decides whether the mdev counts as a GPU (Q1)
+            self._take(mdev.parent)  # its class decides whether the mdev counts as a GPU (Q1)
         nodes, others = self._nodes(found)
         return HostFacts(
             True,
@@ -99,7 +99,7 @@ class _NeedReader:
         )
 
     def _take(self, name: str) -> PciFunction | None:
-        """Read a function once, details too, while its directory is open."""
+        """Read a function once, with its details while its directory is open."""
         if name in self._taken:
             return self._taken[name]
         function = None
@@ -121,7 +121,7 @@ class _NeedReader:
             return function
 
     def _take_slot(self, beginning: str) -> None:
-        """The functions whose names begin so, and the groups of those that may be siblings (S2)."""
+        """Read the functions whose names begin so, and the groups of possible siblings (S2)."""
         for number in "01234567":
             name = beginning + number
             if name in self._taken:
@@ -145,7 +145,7 @@ class _NeedReader:
         names = self._tree.names(f"sys/kernel/iommu_groups/{group}/devices")
         if name in names:
             return names
-        # A tree that was made by hand may have the links of the functions alone; a missed member is the worst mistake.
+        # A tree made by hand may have only the functions' own links; missing a member would be the worst mistake.
         from launcherkit.sources.sysfs import scan_identity
 
         return [str(member) for member in scan_identity(self._tree).groups.get(group, ())]
@@ -161,7 +161,7 @@ class _NeedReader:
         return found
 
     def _nodes(self, mdevs: dict[str, Mdev]) -> tuple[frozenset[str] | None, bool]:
-        """Which of the nodes exist by which what was read could be opened (V2), and whether there are others."""
+        """The existing nodes that could open the functions and mdevs (V2), and whether there are others."""
         if not self._has_dev:
             return None, False
         names = {"vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())}

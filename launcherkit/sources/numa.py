@@ -1,4 +1,4 @@
-"""Reads the host's NUMA nodes: their CPUs, and how far they are from each other (P4)."""
+"""Reads the host's NUMA nodes: their CPUs and distances (P4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NODES = "sys/devices/system/node"
 
 
 def read_numa(tree: Tree) -> dict[int, NumaNode]:
-    """The nodes by number; none where the kernel was built without NUMA."""
+    """The nodes by number; empty if the kernel was built without NUMA."""
     numbers = sorted(
         int(name[4:])
         for name in tree.names(_NODES)
@@ -37,5 +37,5 @@ def _read_node(nodes: Tree, name: str, numbers: list[int]) -> NumaNode:
 
 
 def distances_of(numbers: Sequence[int], figures: Sequence[int]) -> dict[int, int]:
-    """From a figure for each node in order; nothing where that isn't what they are."""
+    """The distances by node, from one figure for each node in order; empty if the numbers don't match."""
     return dict(zip(numbers, figures, strict=True)) if len(numbers) == len(figures) else {}

@@ -1,6 +1,6 @@
-"""Finds the names of PCI devices in the table ``pci.ids``, where it is installed.
+"""Finds the names of PCI devices in the table ``pci.ids``, if it is installed.
 
-People read these names, no rule does: a table that is missing or malformed gives no names and no error.
+The names are only for people, not for rules: a missing or malformed table gives no names and no error.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TypeVar
 from launcherkit.model.function import PciFunction
 
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
-"""Where Debian and Fedora have it; the first that can be opened is read."""
+"""The paths on Debian and Fedora; the first that can be opened is read."""
 
 _Key = TypeVar("_Key")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _LONGEST = 200
-"""Characters of a name that are kept."""
+"""Longer names are cut to this number of characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciNames:
-    """Names by number, of what was asked for alone."""
+    """Names by number, only those that were asked for."""
 
     vendors: dict[int, str]
     devices: dict[tuple[int, int], str]
@@ -35,16 +35,16 @@ class PciNames:
     """By 0xCCSS."""
 
     def device(self, function: PciFunction) -> str | None:
-        """``NVIDIA Corporation GA102 [GeForce RTX 3090]``; the vendor alone where only that is known, else None."""
+        """``NVIDIA Corporation GA102 [GeForce RTX 3090]``; only the vendor if the device isn't known, else None."""
         vendor, device = self.vendors.get(function.vendor), self.devices.get(function.model)
         return f"{vendor} {device}" if vendor and device else vendor
 
     def board(self, function: PciFunction) -> str | None:
-        """The name that the subsystem's numbers have, where the table knows it."""
+        """The name of the subsystem; None if the table lacks it."""
         return self.boards.get(_board(function))
 
     def class_(self, function: PciFunction) -> str | None:
-        """``VGA compatible controller``; the class alone where the subclass has no name."""
+        """``VGA compatible controller``; the base class if the subclass has no name."""
         return self.subclasses.get(function.class_code >> 8) or self.classes.get(function.class_code >> 16)
 
 
@@ -55,7 +55,7 @@ def find_names(functions: Iterable[PciFunction], paths: Iterable[str] = PATHS) -
     """The names of these functions' vendors, devices, boards and classes, in one pass over the table.
 
     Args:
-        functions: what names are wanted for; with none of them the table is not opened.
+        functions: their names are wanted; without functions the table is not opened.
         paths: where the table may be.
     """
     wanted = list(functions)
@@ -71,10 +71,10 @@ def find_names(functions: Iterable[PciFunction], paths: Iterable[str] = PATHS) -
 
 
 class _Reader:
-    """Goes through the lines once and keeps what is wanted.
+    """Goes through the lines once and keeps the wanted names.
 
-    A vendor's or a class's part ends with the next line that is not indented, whatever that is: what is indented means
-    something only within its part.
+    The part of a vendor or a class ends at the next line that is not indented, whatever it is: indented lines have a
+    meaning only within their part.
     """
 
     def __init__(self, wanted: list[PciFunction]) -> None:
@@ -125,7 +125,7 @@ class _Reader:
 
 
 def _keep(names: dict[_Key, str], key: _Key | None, wanted: set[_Key], text: bytes) -> bool:
-    """Take a name if its number is wanted; says whether it is. What stands first in the table counts."""
+    """Keep a name if its number is wanted; returns whether it is. The first one in the table counts."""
     if key is None or key not in wanted or text[:1] not in (b" ", b"\t"):
         return False
     name = text.decode("utf-8", "replace").strip()[:_LONGEST]

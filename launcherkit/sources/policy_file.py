@@ -1,4 +1,4 @@
-"""The policy as people write it, in a file or in a VMI's annotation."""
+"""Reads policies, from files and from annotations of VMIs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _checked_function(text: str) -> str:
 
 
 def _checked_rom(value: object) -> object:
-    value = {True: "on", False: "off"}[value] if isinstance(value, bool) else value  # YAML makes booleans of both
+    value = {True: "on", False: "off"}[value] if isinstance(value, bool) else value  # YAML reads both as booleans
     if not isinstance(value, str) or not is_rom(value):
         raise ValueError(ROM_RULE)
     return value
@@ -155,7 +155,7 @@ class WrittenPolicy(_Written):
     )
 
     def layer(self) -> Layer:
-        """What is said, and nothing of what is not."""
+        """Only the decisions that are set."""
         said: dict[str, Any] = self.model_dump(exclude_none=True)
         said |= said.pop("alias_prefixes", {})
         return cast("Layer", said)  # the model has the same fields
@@ -173,19 +173,19 @@ def read_policy_file(path: str) -> Layer:
     """Read a policy file.
 
     Raises:
-        UnreadableFile: there is none.
-        BadPolicy, SeveralErrors: all that is wrong in it.
+        UnreadableFile: the file can't be read.
+        BadPolicy, SeveralErrors: everything that is wrong in it.
     """
     values = parse_document(read_file(path), path, BadPolicy, _REMEDY)
     return _validated(values, path, BadPolicy, _REMEDY)
 
 
 def read_policy_annotation(text: str) -> Layer:
-    """Read the annotation of a VMI. Whoever may write a VM may set the keys `TENANT_KEYS` and no other (T1).
+    """Read the annotation of a VMI. Authors of VMs may only set the keys `TENANT_KEYS` (T1).
 
     Raises:
-        BadAnnotation, SeveralErrors: all that is wrong in it.
-        OperatorsKey: it has a key that is not the tenant's, whatever the value.
+        BadAnnotation, SeveralErrors: everything that is wrong in it.
+        OperatorsKey: it has another key, whatever the value.
     """
     name = f"annotation {ANNOTATION}"
     values = parse_document(text, name, BadAnnotation, _ANNOTATION_REMEDY)

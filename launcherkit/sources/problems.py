@@ -1,4 +1,4 @@
-"""Reads a whole file that describes a host, and tells all that is wrong with it in one go."""
+"""Reads a file that describes a host, and reports all its errors together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from launcherkit.errors import Facts
 
 MAX_BYTES = 64 << 20
-"""A host of 4096 functions is 3 MB."""
+"""The limit for a file; a host of 4096 functions takes 3 MB."""
 
 _MAX_ERRORS = 20
 
@@ -22,7 +22,7 @@ def read_text(path: str, problems: Problems) -> str:
 
     Raises:
         UnreadableFile: it can't be read.
-        LauncherkitError: as ``problems`` makes it, where it is too large or no UTF-8.
+        LauncherkitError: of the type of ``problems``, if the file is too large or not UTF-8.
     """
     data = read_file(path, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -34,11 +34,11 @@ def read_text(path: str, problems: Problems) -> str:
 
 
 class Problems:
-    """What is wrong with one file, up to twenty things, all told at once.
+    """Collects up to twenty errors of one file, which are reported together.
 
     Args:
         path: the file.
-        error: the kind of error to raise.
+        error: the type of error to raise.
         remedy: what to do.
     """
 
@@ -50,7 +50,7 @@ class Problems:
         self.count = 0
 
     def add(self, where: str, what: str) -> None:
-        """Note a problem at ``where``: a line, a JSON path, or nothing. Raises when there are enough."""
+        """Record a problem at ``where``: a line, a JSON path, or empty. Raises after twenty."""
         place = f"{self._path}: {where}: " if where else f"{self._path}: "
         facts: Facts = {"file": self._path, "key": where} if where else {"file": self._path}
         self._collected.add(self._error(place + what, self._remedy, **facts))
@@ -59,11 +59,11 @@ class Problems:
             self._collected.raise_if_any()
 
     def fail(self, where: str, what: str) -> NoReturn:
-        """Raise this problem, and those before it."""
+        """Raise this problem together with earlier ones."""
         self.add(where, what)
         self._collected.raise_if_any()
         raise AssertionError("unreachable")
 
     def raise_if_any(self) -> None:
-        """Raise what was noted: one error as itself, several together."""
+        """Raise the recorded errors: one as itself, several as `SeveralErrors`."""
         self._collected.raise_if_any()

@@ -1,4 +1,4 @@
-"""Documents that people write by hand, in YAML or JSON, and what pydantic has to say of them."""
+"""Reads documents that people write by hand, in YAML or JSON, and checks them with pydantic."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import BaseModel, ValidationError
 from launcherkit.errors import Collector, LauncherkitError, shown
 
 MAX_BYTES = 64 * 1024
-"""A policy is a few lines. PyYAML takes a second for 100 KB, and an annotation is written by who may write VMs."""
+"""The limit, in bytes. A policy is a few lines; PyYAML takes a second for 100 KB, and tenants write annotations."""
 LARGE = 1024 * 1024
-"""For what can be longer: a VMI, a golden case."""
+"""The limit for longer documents: a VMI, a golden case."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and stricter: no key twice, no aliases, which can make a short text very large."""
+    """A stricter safe loader: no duplicate keys, and no aliases, which can make a short text very large."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -38,9 +38,9 @@ _NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,20
 
 
 class _DigitsLoader(_Loader):
-    """Leaves numbers as they are written: to YAML the PCI class 0300 is 192, and the vendor 1002 a thousand and two."""
+    """Reads numbers as text: YAML would read the PCI class 0300 as 192, and the vendor 1002 as a decimal number."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  # as the base class has it
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as in the base class
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
         for first, resolvers in _Loader.yaml_implicit_resolvers.items()
     }
@@ -55,15 +55,15 @@ def parse_document(
     *,
     numbers: bool = True,
 ) -> Any:
-    """The values in a YAML or JSON text; an empty one is an empty mapping.
+    """The values of a YAML or JSON text; an empty text is an empty mapping.
 
     Args:
         text: the document.
         name: what messages call it.
-        error: the kind of error to raise.
+        error: the type of error to raise.
         remedy: what to do.
-        limit: bytes.
-        numbers: whether what looks like a number or a date is one; else it is a string of what is written.
+        limit: in bytes.
+        numbers: whether to read numbers and dates as such; otherwise they stay strings, as written.
 
     Raises:
         LauncherkitError: of the type ``error``, naming ``name`` and the place.
@@ -91,11 +91,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def validate_document(
     model: type[_Model], values: object, name: str, error: type[LauncherkitError], remedy: str
 ) -> _Model:
-    """Values as a model.
+    """Validate values as a model.
 
     Raises:
-        LauncherkitError: of the type ``error``, one for each thing that is wrong, with its path and value; several
-            come as `SeveralErrors`.
+        LauncherkitError: of the type ``error``, with path and value; several together as `SeveralErrors`.
     """
     try:
         return model.model_validate(values)
@@ -112,8 +111,8 @@ def validate_document(
 
 
 def _nearest_key(model: type[BaseModel], key: int | str) -> str:
-    """The key that was meant, wherever in the document it belongs; nothing where none is near."""
-    from launcherkit.diff import did_you_mean  # only where something is wrong already
+    """A hint at the nearest known key, wherever it belongs in the document; empty if none is near."""
+    from launcherkit.diff import did_you_mean  # only for an error
 
     schema = model.model_json_schema()
     objects = (schema, *schema.get("$defs", {}).values())
@@ -121,12 +120,12 @@ def _nearest_key(model: type[BaseModel], key: int | str) -> str:
 
 
 def _step(step: int | str) -> str:
-    """A step of the path to a fault; a key may be of any type and length."""
+    """A step of the path to an error; a key may be of any type and length."""
     return step if isinstance(step, str) and len(step) <= 60 else shown(step)
 
 
 def _in_words(message: str) -> str:
-    """pydantic's message, without its own terms."""
+    """pydantic's message without pydantic's terms."""
     if message == "Extra inputs are not permitted":
         return "unknown key"
     if message.startswith("Input should be a valid dictionary"):  # and then the name of a class

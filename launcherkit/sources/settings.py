@@ -1,8 +1,8 @@
-"""Where decisions come from: flags, variables ``LAUNCHERKIT_*``, a policy file, defaults; then the VMI's annotation.
+"""Finds the policy: flags, variables ``LAUNCHERKIT_*``, a policy file, defaults; then the VMI's annotation.
 
-The operator's come in this order; each layer says only what it has to say. The annotation is the tenant's, and can only
-narrow what they say together (T1). The policy file and the annotation are read by pydantic, which is imported only
-where there is one, so that the exec hook without them stays quick.
+The operator's sources take precedence in this order. The annotation is the tenant's, and can only narrow their result
+(T1). The policy file and the annotation are read with pydantic, which is imported only if there is one, so that the
+exec hook without them stays fast.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
     """The operator's policy, narrowed by the VMI's annotation.
 
     Args:
-        flags: what the command line says.
+        flags: the decisions of the command line.
         env: this process's environment, of which ``LAUNCHERKIT_*`` is read.
-        vmi: its annotation ``launcherkit.io/policy`` is read.
-        policy_file: path; None takes ``LAUNCHERKIT_POLICY``.
+        vmi: the VMI, whose annotation ``launcherkit.io/policy`` is read.
+        policy_file: the file's path; None uses ``LAUNCHERKIT_POLICY``.
 
     Raises:
-        BadSetting: a variable holds what it can't.
-        BadAnnotation, BadPolicy, SeveralErrors: likewise of the annotation and the file.
+        BadSetting: a variable has an invalid value.
+        BadAnnotation, BadPolicy, SeveralErrors: the annotation or the file is wrong.
         AnnotationWidens, OperatorsKey, AnnotationsOff: the annotation asks for what a tenant can't have.
-        UnreadableFile: there is no such policy file.
+        UnreadableFile: the policy file can't be read.
     """
     merged: Layer = {}
     path = policy_file or env.get(POLICY)
@@ -64,17 +64,17 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
 
 
 def variables_layer(env: Mapping[str, str]) -> Layer:
-    """What the variables ``LAUNCHERKIT_*`` say; an empty one says nothing.
+    """The decisions of the variables ``LAUNCHERKIT_*``; an empty variable counts as unset.
 
     Raises:
-        BadSetting: names the variable, its value and what it can be.
+        BadSetting: names the variable, its value and the valid ones.
     """
     layer: dict[str, Any] = {}
     for variable, (field, read) in VARIABLES.items():
         text = env.get(variable)
         if text:
             layer[field] = read(variable, text)
-    return cast("Layer", layer)  # each reader gives its field's type
+    return cast("Layer", layer)  # each reader returns its field's type
 
 
 def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
@@ -134,7 +134,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str, str], object]]] = {
 
 
 class DeferredHost:
-    """A host that is opened when facts are asked for: a VM that asks for no device needs none."""
+    """A host that is opened when facts are asked for: a VM without devices needs none."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -142,7 +142,7 @@ class DeferredHost:
     def facts(
         self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
     ) -> HostFacts:
-        """As `Host.facts`; raises also what opening the host raises."""
+        """As `Host.facts`; also raises the errors of `open_host`."""
         from launcherkit.sources.host import open_host
 
         return open_host(self.text).facts(addresses, mdevs, topology=topology)

@@ -1,6 +1,6 @@
-"""Writes a host down as JSON, one function a line so that diffs read well, sorted, the same for the same host.
+"""Writes a host as JSON: sorted, reproducible, and with one function on each line so that diffs are readable.
 
-What is None, empty or the usual is left out. `load` (in `snapshot_reader`) takes back exactly what `dump` wrote.
+Values that are None, empty or the usual ones are left out. `load` in `snapshot_reader` is the exact inverse of `dump`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def dump(facts: HostFacts, machine: Mapping[str, Any] | None = None) -> str:
     """The facts as JSON text.
 
     Args:
-        facts: what is known of the host.
-        machine: who the host is, from `launcherkit.sources.machine`: names and serial numbers, left out unless given.
+        facts: the host's.
+        machine: names and serial numbers, from `launcherkit.sources.machine`; left out by default.
     """
     parts = [f'"format": {_json(FORMAT)}']
     if not facts.known:
@@ -54,7 +54,7 @@ def _lines(key: str, values: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not known."""
+    """The values that are known."""
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Reads a snapshot back, and tells all that is wrong in one that was written by hand or cut short."""
+"""Reads snapshots, and reports all errors in those that were edited by hand or truncated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_snapshot(path: str) -> HostFacts:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadSnapshot, SeveralErrors: what is wrong in it, by JSON path.
+        BadSnapshot, SeveralErrors: everything that is wrong in it, by JSON path.
     """
     return load(read_text(path, Problems(path, BadSnapshot, _REMEDY)), path)
 
@@ -142,7 +142,7 @@ def _hex_up_to_64_bits(part: str) -> int:
 def _groups(
     value: object, functions: dict[PciAddress, PciFunction], problems: Problems
 ) -> dict[int, tuple[PciAddress, ...]]:
-    """The groups as listed, or as the functions say where none are listed; the two must not differ."""
+    """The listed groups, or those of the functions if none are listed; the two must not differ."""
     said: dict[int, list[PciAddress]] = {}
     for address in sorted(functions):
         group = functions[address].iommu_group
@@ -156,7 +156,7 @@ def _groups(
         members = fields.many(key, _address, "a PCI address")
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             problems.add("$.groups", f"{key!r} is not the number of a group")
-        elif not problems.count and sorted(members) != said.get(int(key), []):  # a bad function tells its own tale
+        elif not problems.count and sorted(members) != said.get(int(key), []):  # else a function may be wrong
             those = " ".join(map(str, said.get(int(key), []))) or "that it is empty"
             problems.add(f"$.groups.{key}", f"not what the functions say: {those}")
         else:
@@ -165,7 +165,7 @@ def _groups(
 
 
 def _numa(entries: Iterable[Fields]) -> dict[int, NumaNode]:
-    """The distances of a node are listed as the kernel lists them, one for each node in order."""
+    """NUMA nodes by number; a node's distances are listed as by the kernel, one for each node in order."""
     read = []
     for fields in entries:
         number = fields.required("node", natural, "a number", 0)

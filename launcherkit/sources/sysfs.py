@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def scan_identity(tree: Tree) -> HostFacts:
-    """All functions and groups; no details, no mdevs, no nodes."""
+    """All functions and groups, without details, mdevs and nodes."""
     reader = IdentityReader()
     functions = {}
     unknown: dict[PciAddress, str] = {}
@@ -43,7 +43,7 @@ def scan_identity(tree: Tree) -> HostFacts:
 
 
 def scan_all(tree: Tree) -> HostFacts:
-    """All that there is."""
+    """Everything about the host."""
     from launcherkit.sources.mdev import read_mdevs, read_parents  # the hook rarely gets here
     from launcherkit.sources.numa import read_numa
 
@@ -73,7 +73,7 @@ def scan_all(tree: Tree) -> HostFacts:
 def with_unread(
     groups: dict[int, tuple[PciAddress, ...]], unknown: Iterable[PciAddress], tree: Tree
 ) -> dict[int, tuple[PciAddress, ...]]:
-    """Groups with those members whose own link to their group can't be read."""
+    """The groups, with members added whose own link to their group can't be read."""
     missing = {str(address): address for address in unknown}
     found = {group: set(members) for group, members in groups.items()}
     for name in tree.names("sys/kernel/iommu_groups"):
@@ -85,7 +85,7 @@ def with_unread(
 
 
 def groups_of(functions: Iterable[PciFunction]) -> dict[int, tuple[PciAddress, ...]]:
-    """Who is in which group, by the functions' own links."""
+    """The members of each group, by the functions' own links."""
     members: dict[int, list[PciAddress]] = {}
     for function in functions:
         if function.iommu_group is not None:

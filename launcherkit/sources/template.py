@@ -1,7 +1,7 @@
-"""Domain documents from Jinja2 templates: sandboxed, every value escaped for XML, nothing undefined.
+"""Makes domain documents from Jinja2 templates: sandboxed, with every value escaped for XML, and none undefined.
 
-A template is a whole document that people write; where its values come from is not its business, so they can neither
-break its quoting nor run code.
+People write a template as a whole document. Its values may be untrusted: they can neither break its quoting nor run
+code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLACES = (
     os.path.join(_PACKAGE, "_templates", "domain"),
     os.path.join(os.path.dirname(_PACKAGE), "templates", "domain"),
 )
-"""Where templates may be: first as a wheel has them, then as a checkout has them."""
+"""Folders where templates may be: first as in a wheel, then as in a checkout."""
 
 _REMEDY = "The template is wrong, not its values; `launcherkit explain templates` says what one can do."
 _DESCRIPTION = re.compile(r"\{#-?\s*(.*?)\s*-?#\}", re.DOTALL)
@@ -37,17 +37,17 @@ class Template:
     """A template as text."""
 
     name: str
-    """As it was asked for; messages call it so."""
+    """The name by which it was asked for, also for messages."""
     text: str
 
     @property
     def description(self) -> str:
-        """The first line of the comment that it begins with."""
+        """The first line of its initial comment."""
         found = _DESCRIPTION.match(self.text)
         return found[1].splitlines()[0].strip() if found and found[1] else ""
 
     def variables(self) -> frozenset[str]:
-        """The names of the values that it can be given.
+        """The names of its values.
 
         Raises:
             BadTemplate: it is no Jinja2.
@@ -58,8 +58,8 @@ class Template:
         """The document.
 
         Raises:
-            BadTemplate: it is no Jinja2, or does what it may not do, or fails.
-            BadTemplateValue: a value is missing, or is one that the template has no use for.
+            BadTemplate: it isn't valid Jinja2, does what a template may not do, or fails.
+            BadTemplateValue: a value is missing, or the template doesn't use it.
         """
         known = self.variables()
         for name in values:
@@ -84,7 +84,7 @@ class Template:
             raise BadTemplate(
                 f"the template {self.name} does what it may not do: {problem}", _REMEDY, file=self.name
             ) from problem
-        except Exception as problem:  # a template can fail in every way that an expression can
+        except Exception as problem:  # a template can fail in any way that an expression can
             raise BadTemplate(
                 f"the template {self.name}: {type(problem).__name__}: {problem}", _REMEDY, file=self.name
             ) from problem
@@ -117,10 +117,10 @@ def list_templates() -> list[Template]:
 
 
 def find_template(name: str) -> Template:
-    """A template by the name of one of ours, or by its path: what has a ``/`` or a ``.`` in it is a path.
+    """A bundled template by its name, or a file by its path: anything with a ``/`` or a ``.`` is a path.
 
     Raises:
-        NoSuchTemplate: there is none of that name.
+        NoSuchTemplate: there is no template of that name.
         UnreadableFile: the file can't be read.
         BadTemplate: it is not UTF-8.
     """
@@ -137,7 +137,7 @@ def find_template(name: str) -> Template:
 
 
 def read_values(settings: Sequence[str]) -> dict[str, str]:
-    """The values of ``--set KEY=VALUE``; of a key that is given twice the last one counts.
+    """The values of ``--set KEY=VALUE``; if a key is given twice, the last one counts.
 
     Raises:
         BadTemplateValue: one is not of that form.

@@ -1,4 +1,4 @@
-"""What a VMI's annotation may change of the operator's policy: it may narrow it, and nothing else (T1)."""
+"""Narrows the operator's policy by a VMI's annotation, which may do nothing else (T1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcherkit.model.policy import SIBLINGS, Policy, Siblings
 from launcherkit.sources.layer import ANNOTATION, Layer
 
 TENANT_KEYS = ("siblings", "pairing")
-"""The keys that an annotation may have. All others are the operator's alone."""
+"""The keys that an annotation may have; all others are only for the operator."""
 
 SIBLINGS_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
     "none": frozenset({"none"}),
@@ -18,12 +18,12 @@ SIBLINGS_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
     "slot": frozenset({"none", "reserve", "listed", "slot"}),
     "group": frozenset({"none", "group"}),
 }
-"""Which values attach nothing that this one wouldn't (S1). A function of the slot can be in another IOMMU group, and
-one of the group in another slot, so neither of `slot` and `group` is within the other."""
+"""For each value, the values that attach nothing beyond it (S1). A function of the slot can be in another IOMMU group,
+and one of the group in another slot, so neither of `slot` and `group` is within the other."""
 
 
 def check_annotations_on(policy: Policy) -> None:
-    """Refuse an annotation where the operator wants none; nothing of it is read then.
+    """Refuse an annotation, unread, if the operator allows none.
 
     Raises:
         AnnotationsOff: the policy says ``annotations: no``.
@@ -37,17 +37,17 @@ def check_annotations_on(policy: Policy) -> None:
 
 
 def narrow(policy: Policy, asked: Layer) -> Policy:
-    """The operator's policy with what an annotation asks for.
+    """The operator's policy, narrowed by an annotation.
 
     Args:
         policy: the operator's.
-        asked: what the annotation says; of its keys none is the operator's alone.
+        asked: the annotation's decisions, only with `TENANT_KEYS`.
 
     Returns:
         A policy that `is_within` the operator's.
 
     Raises:
-        AnnotationWidens, SeveralErrors: a value would attach what the operator's policy doesn't.
+        AnnotationWidens, SeveralErrors: a value would attach more than the operator's policy does.
     """
     errors = Collector()
     siblings, pairing = asked.get("siblings", policy.siblings), asked.get("pairing", policy.pairing)
@@ -55,14 +55,14 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
         less = ", ".join(value for value in SIBLINGS if value in SIBLINGS_WITHIN[policy.siblings])
         errors.add(_widens("siblings", siblings, policy.siblings, f"Within it: {less}."))
     if pairing != policy.pairing:
-        # Each pairs some request with a device that the other wouldn't give it (C2, C4).
+        # Each way pairs some requests with devices that the other wouldn't give them (C2, C4).
         errors.add(_widens("pairing", pairing, policy.pairing, "Neither way of pairing is within the other."))
     errors.raise_if_any()
     return policy._replace(siblings=siblings, pairing=pairing)
 
 
 def is_within(policy: Policy, other: Policy) -> bool:
-    """Whether a policy attaches nothing that the other wouldn't, and is the same in all that isn't the tenant's."""
+    """Whether a policy attaches nothing beyond the other, and is the same in everything that isn't the tenant's."""
     return policy.siblings in SIBLINGS_WITHIN[other.siblings] and policy._replace(siblings=other.siblings) == other
 
 

@@ -1,7 +1,7 @@
-"""A file tree to read a host from: the disk under some root, or one held in memory.
+"""File trees from which hosts are read: a directory on disk, or a tree in memory.
 
-What is missing or has vanished is None, for sysfs is read while it changes. What is there and can't be read is an
-error: unknown is not absent (T2).
+Missing and vanished files are None, because sysfs changes while it is read. Existing files that can't be read are
+errors: unknown is not absent (T2).
 Paths are relative to the tree's root, without a leading slash: ``sys/bus/pci/devices``.
 """
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Tree(Protocol):
-        """What readers of a host use."""
+        """A file tree, as used by the readers of a host."""
 
         def read(self, path: str, limit: int = ..., offset: int = ...) -> bytes | None:
             """Up to ``limit`` bytes of a file from ``offset`` on."""
 
         def link(self, path: str) -> str | None:
-            """Where a symbolic link points, as it is written there."""
+            """The target of a symbolic link, as written."""
 
         def names(self, path: str) -> list[str]:
-            """The entries of a directory, sorted; none where there is no such directory."""
+            """The entries of a directory, sorted; empty if there is no such directory."""
 
         def exists(self, path: str) -> bool:
-            """Whether something is at ``path``, links followed; False too where that can't be told."""
+            """Whether something is at ``path``, after following links; False also if that can't be found out."""
 
         def below(self, path: str) -> Tree:
-            """The tree whose root is the directory ``path`` of this one, empty where there is none. To be closed."""
+            """The tree below the directory ``path``, empty if there is none; the caller closes it."""
 
         def close(self) -> None:
-            """Nothing is read from this tree any more."""
+            """Release the tree's resources; nothing is read from it afterwards."""
 
         def __enter__(self) -> Tree: ...
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 PAGE = 4096
-"""Bytes; sysfs gives at most a page an attribute, and the few that may need a larger one pass `LARGE`."""
+"""Bytes of a page, the most that sysfs gives for an attribute; the few reads that may need more pass `LARGE`."""
 LARGE = 65536
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Not blocking, so that a FIFO in a tree from elsewhere can't hold us."""
+"""Non-blocking, so that a FIFO in an untrusted tree can't block."""
 
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -60,33 +60,33 @@ _ABSENT = frozenset(
         errno.ENODEV,
         errno.ENXIO,
         errno.ESRCH,
-        errno.EBADF,  # below a directory that isn't there
-        errno.EINVAL,  # no link; and what drivers say of an attribute that they don't have at the moment
+        errno.EBADF,  # below a directory that doesn't exist
+        errno.EINVAL,  # not a link; also from drivers, for an attribute that they don't have at the moment
         errno.EISDIR,
         errno.ELOOP,
         errno.ENAMETOOLONG,
         errno.EOPNOTSUPP,
         errno.EAGAIN,
-        errno.ESPIPE,  # a FIFO, which is not the file that belongs there
+        errno.ESPIPE,  # a FIFO in place of a file
     }
 )
-"""Errors that mean: there is no such thing."""
+"""Errors that mean that there is no such file."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say nothing about the file."""
 
 
 def is_about_one_file(problem: UnreadableFile) -> bool:
-    """Whether it was the file that couldn't be read, and not this process that has no means to read any."""
+    """Whether the file itself couldn't be read, rather than this process lacking resources to read any file."""
     cause = problem.__cause__
     return isinstance(cause, OSError) and cause.errno not in _EXHAUSTED
 
 
 def why_unread(problem: UnreadableFile) -> str:
-    """What kept one function from being read.
+    """The reason why one function couldn't be read.
 
     Raises:
-        UnreadableFile: it is none of the function's: nothing else can be read either.
+        UnreadableFile: the reason isn't the function: nothing else can be read either.
     """
     if not is_about_one_file(problem):
         raise problem
@@ -94,11 +94,11 @@ def why_unread(problem: UnreadableFile) -> str:
 
 
 class DiskTree:
-    """The files under a directory, by raw system calls relative to it.
+    """The files under a directory, read by raw system calls relative to it.
 
-    `open` costs three times as much, and most of what the kernel does for a short file is to walk its path.
+    `open` takes three times as long, and for a short file the kernel spends most of its time on the path.
 
-    Its methods raise `UnreadableFile` for what is there and can't be read, unless it is made with ``strict`` False.
+    Its methods raise `UnreadableFile` for existing files that can't be read, unless ``strict`` is False.
     """
 
     __slots__ = ("_path", "_root", "_strict")
@@ -145,7 +145,7 @@ class DiskTree:
 
     def names(self, path: str) -> list[str]:
         try:
-            found = os.listdir(f"{self._path}/{path}")  # by its path: through a handle it takes three calls more
+            found = os.listdir(f"{self._path}/{path}")  # by path: a handle would take three more calls
         except ValueError:
             return []
         except OSError as problem:
@@ -155,7 +155,7 @@ class DiskTree:
         return found
 
     def inodes(self, path: str) -> dict[str, int]:
-        """The entries of a directory with the numbers of their inodes: one that was made anew has another."""
+        """The entries of a directory with their inode numbers: an entry that was created again has another."""
         try:
             with os.scandir(f"{self._path}/{path}") as entries:
                 return {entry.name: entry.inode() for entry in entries}
@@ -172,10 +172,10 @@ class DiskTree:
         return DiskTree(path, self)
 
     def _look_at(self, problem: OSError, path: str) -> None:
-        """Tell what is absent from what is unknown.
+        """Distinguish absent files from unreadable ones.
 
         Raises:
-            UnreadableFile: the latter.
+            UnreadableFile: the file exists, and this tree is strict.
         """
         if self._strict and problem.errno not in _ABSENT:
             raise UnreadableFile(
@@ -204,7 +204,7 @@ _MAX_LINKS = 40  # as the kernel
 
 
 class MemoryTree:
-    """A tree held in memory, links followed as a kernel would."""
+    """A tree in memory; links are followed as by the kernel."""
 
     __slots__ = ("_base", "_root")
 
@@ -213,7 +213,7 @@ class MemoryTree:
         self._base = base
 
     def _find(self, path: str, *, follow: bool = True) -> bytes | str | Directory | None:
-        """Walk to ``path``; a link at its end is followed or given as it is."""
+        """Walk to ``path``; a link at its end is followed or returned as it is."""
         todo = [*reversed(path.split("/")), *reversed(self._base)]
         trail: list[Directory] = [self._root]
         links = 0

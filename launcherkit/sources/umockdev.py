@@ -1,8 +1,8 @@
 """Reads a recording of ``umockdev-record --all`` as a tree.
 
-Text, a paragraph a device: ``P:`` its path below ``/sys``, ``E:`` a property, ``A:`` an attribute with C escapes,
-``H:`` one in hex, ``L:`` a link, ``N:`` a device node below ``/dev``, ``S:`` a link to it. What the kernel derives from
-devices (``/sys/bus``, ``/sys/kernel/iommu_groups``) is not recorded and made up here.
+A recording is text with a paragraph for each device: ``P:`` its path below ``/sys``, ``E:`` a property, ``A:`` an
+attribute with C escapes, ``H:`` one in hex, ``L:`` a link, ``N:`` a device node below ``/dev``, ``S:`` a link to it.
+What the kernel derives from devices (``/sys/bus``, ``/sys/kernel/iommu_groups``) is not recorded, but derived here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_recording(path: str) -> MemoryTree:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadRecording, SeveralErrors: what is wrong in it, by line.
+        BadRecording, SeveralErrors: everything that is wrong in it, by line.
     """
     problems = Problems(path, BadRecording, _REMEDY)
     return parse_recording(read_text(path, problems), path)
@@ -115,7 +115,7 @@ def _add_line(device: _Device, kind: str, rest: str, where: str, problems: Probl
 
 
 def _unescape(value: str) -> bytes:
-    """Undo GLib's escapes: letters and up to three octal digits."""
+    """Decode GLib's escapes: letters, and up to three octal digits."""
     if "\\" not in value:
         return value.encode(errors="replace")
     first, *pieces = value.split("\\")
@@ -137,7 +137,7 @@ def _unescape(value: str) -> bytes:
 
 
 def _directory(start: Directory, parts: list[str]) -> Directory | None:
-    """The directory at ``parts``, made where it is missing; None where a file or a link is in the way."""
+    """The directory at ``parts``, created if it is missing; None if a file or a link is in the way."""
     here = start
     for part in parts:
         entry = here.setdefault(part, {})
@@ -158,7 +158,7 @@ def _put(start: Directory, path: str, content: bytes | str, where: str, problems
 
 
 def _derive(root: Directory, device: _Device) -> None:
-    """What the kernel shows of a device elsewhere, as links."""
+    """Add the links by which the kernel shows a device elsewhere."""
     subsystem = device.properties.get("SUBSYSTEM") or base_name(_link(device, "subsystem"))
     name = device.path.rpartition("/")[2]
     if subsystem == "pci":

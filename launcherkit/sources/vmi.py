@@ -18,34 +18,34 @@ _REMEDY = (
 
 
 class Vmi(NamedTuple):
-    """What the rules use of a VMI."""
+    """The parts of a VMI that rules use."""
 
     requests: tuple[Request, ...]
     annotations: Mapping[str, str]
     notes: tuple[Note, ...] = ()
-    """What the operator should know of the document itself."""
+    """On the document itself, for the operator."""
     launcher_image: str = ""
-    """Of the pod that it runs in, as its status has it."""
+    """The image of its pod, from its status; empty if unknown."""
 
 
 def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi:
-    """Take the requests out of a VMI, as JSON or parsed.
+    """Read the requests of a VMI, given as JSON or parsed.
 
-    A VirtualMachine is read by its template, a List of one VirtualMachineInstance or VirtualMachine by its item (Q4).
+    Of a VirtualMachine the template is read, of a List of one VirtualMachineInstance or VirtualMachine the item (Q4).
 
     Args:
         vmi: the document.
         name: what messages call it, a file's path for example.
 
     Raises:
-        BadVmi: it is not JSON, is something else than a VMI, or not of the VMI's shape; all faults together.
+        BadVmi: it is not JSON, not a VMI, or malformed; all such errors are raised together.
     """
     document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
     requests: list[Request] = []
     path = ""
     notes: tuple[Note, ...] = ()
     if not _is_vmi(document):
-        from launcherkit.sources.vmi_object import find_vmi  # KubeVirt hands VMIs to hooks; the others are people's
+        from launcherkit.sources.vmi_object import find_vmi  # KubeVirt gives hooks VMIs; only people give other kinds
 
         document, path, notes = find_vmi(document, name)
     reader = _Reader(name, path)
@@ -73,7 +73,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
 
 
 def _is_vmi(document: object) -> bool:
-    """Whether it is a VMI, and doesn't say otherwise: what KubeVirt hands to hooks may have no ``kind``."""
+    """Whether it is a VMI; one without ``kind`` counts, because KubeVirt gives hooks such ones."""
     if type(document) is not dict and not isinstance(document, Mapping):
         return False
     if document.get("kind") not in (None, "", "VirtualMachineInstance"):
@@ -85,7 +85,7 @@ def _is_vmi(document: object) -> bool:
 
 
 class _AsJson:
-    """What `json.loads` tells its scanner."""
+    """The settings that `json.loads` gives its scanner."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -97,10 +97,10 @@ _BLANK = " \t\n\r"
 
 
 def parse_json(text: str | bytes) -> object:
-    """What `json.loads` gives and raises, by the scanner in C that it has.
+    """The same as `json.loads`, by its scanner in C.
 
-    The module itself takes a millisecond to import, which is a fortieth of what the exec hook takes in all. It is asked
-    where the text is no JSON, or this Python has another scanner.
+    Importing the module itself takes a millisecond, a fortieth of the exec hook's total. It is used only if the text is
+    not JSON, or this Python has another scanner.
     """
     try:
         from _json import make_scanner
@@ -110,7 +110,7 @@ def parse_json(text: str | bytes) -> object:
         if not plain[end:].strip(_BLANK):
             return value
     except (ImportError, AttributeError, TypeError, ValueError, StopIteration, SystemError):
-        pass  # the last one is what Python 3.11's scanner raises where it doesn't find the decoder's class of errors
+        pass  # Python 3.11's scanner raises the last one if it doesn't find the decoder's class of errors
     import json
 
     return json.loads(text)
@@ -124,7 +124,7 @@ def _parse(text: str | bytes, name: str) -> object:
 
 
 class _Reader:
-    """Checks shapes and collects what is wrong, each with its JSON path."""
+    """Checks shapes, and collects errors with their JSON paths."""
 
     def __init__(self, name: str, root: str) -> None:
         self._name = name
@@ -138,7 +138,7 @@ class _Reader:
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""
-        if type(value) is dict or isinstance(value, Mapping):  # the first is what JSON gives, and quicker
+        if type(value) is dict or isinstance(value, Mapping):  # the first is the type from JSON, and quicker to check
             return value
         if value is not None or path == "$":
             self.fault(path, value, "an object")
@@ -155,7 +155,7 @@ _Claim: TypeAlias = tuple[Literal["claim", "template"], Any]
 
 
 def _claims(reader: _Reader, value: object) -> dict[str, _Claim]:
-    """``spec.resourceClaims`` by the pod's names: a ResourceClaim by its name, or one that is made from a template."""
+    """``spec.resourceClaims``, by name within the pod: a ResourceClaim, or one that is made from a template."""
     found: dict[str, _Claim] = {}
     if value is not None and not isinstance(value, list | tuple):
         reader.fault("spec.resourceClaims", value, "a list")
@@ -197,7 +197,7 @@ def _claim(
     entry: Mapping[str, Any],
     claims: Mapping[str, _Claim],
 ) -> DeviceClaim | None:
-    """The claim of a request without a resource; its names become a path, so they must be names (E5)."""
+    """The claim of a request without a resource; its names become a path, so they must be valid names (E5)."""
     name, request = entry.get("claimName"), entry.get("requestName")
     if name is None and request is None:
         reader.fault(f"{path}.deviceName", entry.get("deviceName"), "a resource name such as nvidia.com/GA102")

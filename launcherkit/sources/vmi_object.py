@@ -1,4 +1,4 @@
-"""Finds the VMI in what people give in its place: a VirtualMachine, a List of one (Q4)."""
+"""Finds the VMI in other objects that people give: a VirtualMachine, a List of one (Q4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcherkit.model.note import Note
 
 _VMI, _VM = "VirtualMachineInstance", "VirtualMachine"
 _LISTS = {"List": "", f"{_VMI}List": _VMI, f"{_VM}List": _VM}
-"""Kinds of lists, and the kind of their items where these don't say it."""
+"""Kinds of lists, and the default kind of their items."""
 _GROUP = "kubevirt.io"
 _REMEDY = (
     "Give a VirtualMachineInstance as KubeVirt hands it to hooks or `kubectl get vmi NAME -o json` prints it, "
@@ -20,23 +20,23 @@ _REMEDY = (
 
 
 class FoundVmi(NamedTuple):
-    """Where in a document the VMI is."""
+    """The VMI in a document."""
 
     document: Mapping[str, Any]
     path: str
-    """From the document's root, with a dot at the end; empty where it is the document itself."""
+    """Its path from the document's root, with a final dot; empty if it is the document itself."""
     notes: tuple[Note, ...]
 
 
 def find_vmi(document: object, name: str) -> FoundVmi:
-    """The VMI that a document is or holds.
+    """The VMI that a document is or contains.
 
     Args:
-        document: parsed.
+        document: the parsed document.
         name: what messages call it.
 
     Raises:
-        BadVmi: it is something else; the message says what.
+        BadVmi: the document is something else; the message says what.
     """
     item, path = document, ""
     if isinstance(document, Mapping) and _kind(document) in _LISTS:
@@ -50,7 +50,7 @@ def find_vmi(document: object, name: str) -> FoundVmi:
 
 
 def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
-    """Every VMI has a domain: without it nothing can be said of its devices."""
+    """Check that the VMI has a domain, without which its devices are unknown."""
     spec = vmi.get("spec")
     if spec is None or (isinstance(spec, Mapping) and spec.get("domain") is None):
         missing = "spec" if spec is None else "spec.domain"
@@ -61,7 +61,7 @@ def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
 
 
 def _of_vm(vm: Mapping[str, Any], name: str, path: str) -> FoundVmi:
-    """KubeVirt makes the VMI of the template; what an instance type adds is not in the document."""
+    """KubeVirt makes the VMI from the template; devices of an instance type are not in the document."""
     spec = vm.get("spec")
     template = spec.get("template") if isinstance(spec, Mapping) else None
     if not isinstance(spec, Mapping) or not isinstance(template, Mapping):
@@ -90,7 +90,7 @@ def _is_kubevirts(document: Mapping[str, Any]) -> bool:
 
 
 def _described(document: object) -> str:
-    """What it is, in words: ``a Pod (v1)``, ``a List of 2 items (1 VirtualMachine, 1 Pod)``."""
+    """What it is: ``a Pod (v1)``, ``a List of 2 items (1 VirtualMachine, 1 Pod)``."""
     if not isinstance(document, Mapping):
         return shown(document)
     kind, items = _kind(document), document.get("items")

@@ -1,1 +1,1 @@
-"""What is where on a host, as values: NUMA node, root complex, port or switch, slot, function. Pure."""
+"""The tree of a host as values: NUMA node, root complex, port or switch, slot, function. Pure."""

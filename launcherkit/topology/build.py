@@ -1,4 +1,4 @@
-"""Builds the tree of a host from what is known of it."""
+"""Builds the tree of a host from its facts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from launcherkit.topology.tree import (
 )
 
 Described = tuple[str, str | None]
-"""The class of a function in words, and its name where there is one."""
+"""The class of a function in words, and its name; None if it has none."""
 _MEMORY = 0x200
 _FIRST_OF_THE_ROM = 6
 
@@ -40,10 +40,10 @@ def build(
 
     Args:
         facts: a scan.
-        readiness: of every function.
-        describe: what to call a function.
-        every: show every function, not only the devices that are for guests, with what shares their slots and groups.
-        only: show these functions, and leave the others out of account.
+        readiness: that of every function.
+        describe: names a function.
+        every: show all functions, not only devices for guests and the functions in their slots and groups.
+        only: show just these functions, and don't count the others.
     """
     endpoints = {address for address, ready in readiness.items() if ready.state != "bridge"}
     endpoints = endpoints if only is None else endpoints.intersection(only)
@@ -57,19 +57,19 @@ def build(
 
 
 def bar_sizes(detail: PciDetail) -> tuple[int, ...]:
-    """Of memory BARs, in bytes: a guest's ports are few, and no device that is passed through needs them."""
+    """The sizes of its memory BARs, in bytes; I/O BARs don't matter to devices that are passed through."""
     bars = (bar for bar in detail.resources if bar.line < _FIRST_OF_THE_ROM and bar.flags & _MEMORY)
     return tuple(bar.size for bar in bars if bar.size > 0)
 
 
 def _holder(address: PciAddress, facts: HostFacts) -> PciAddress:
-    """The function with which one is told: the physical function of a VF, else itself."""
+    """The function with which it is shown: the physical function of a VF, else itself."""
     physfn = facts.functions[address].physfn
     return physfn if physfn in facts.functions and physfn is not None else address
 
 
 def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> set[PciAddress]:
-    """What people give to guests, its slot and group, the cards of VFs; and all VFs of these."""
+    """Devices for guests, the functions of their slots and groups, physical functions of VFs; and all VFs of these."""
     wanted = {address for address, ready in readiness.items() if ready.for_guests}
     slots = {address[:3] for address in wanted}
     groups = {facts.functions[address].iommu_group for address in wanted} - {None}
@@ -113,8 +113,8 @@ def _branch(
     """The bridges and slots directly below one point of the tree.
 
     Args:
-        paths: functions by the bridges on their way, all of which go through this point.
-        depth: how many bridges are above it.
+        paths: functions by the bridges above them; all paths go through this point.
+        depth: how many bridges are above this point.
         facts: tell the links of bridges.
     """
     below: dict[str, dict[tuple[str, ...], list[TreeFunction]]] = {}
@@ -140,7 +140,7 @@ def _slots(functions: Iterable[TreeFunction]) -> tuple[TreeSlot, ...]:
 
 
 def _detail_of(name: str, facts: HostFacts) -> PciDetail | None:
-    """Of a bridge by its name in a device path, which may have something else than PCI in it."""
+    """The details of a bridge by its name in a device path, which may contain other things than PCI."""
     try:
         return facts.details.get(PciAddress.parse(name))
     except ValueError:
@@ -179,7 +179,7 @@ def _ids(function: PciFunction) -> str:
 
 
 def _wider(detail: PciDetail, facts: HostFacts) -> int | None:
-    """A card in a slot with fewer lanes is no fault; fewer than both sides can is one, or a riser's doing."""
+    """The lanes that the card and its slot support, if the link has fewer; a narrower slot is no fault."""
     link = detail.link
     if link is None or link.width is None or link.max_width is None:
         return None
@@ -201,7 +201,7 @@ def _vfs_by_holder(facts: HostFacts) -> dict[PciAddress, list[PciFunction]]:
 def _folded(
     vfs: Iterable[PciFunction], facts: HostFacts, readiness: Mapping[PciAddress, Readiness]
 ) -> Iterable[VirtualFunctions]:
-    """VFs of one model, driver, state and type together."""
+    """VFs, grouped by model, driver, state and type."""
     alike: dict[tuple[object, ...], list[PciFunction]] = {}
     for vf in vfs:
         whys = tuple((blocker.code, blocker.why) for blocker in readiness[vf.address].blockers)
@@ -228,7 +228,7 @@ def _vgpu_type(vf: PciFunction, facts: HostFacts) -> str | None:
 
 
 def _mdevs(address: PciAddress, facts: HostFacts) -> Iterable[MdevSlots]:
-    """What there is of each type, and what there could be; types that are neither are left out."""
+    """The existing and possible mdevs of each type; types without either are left out."""
     made: dict[str, list[str]] = {}
     names: dict[str, str] = {}
     for uuid, mdev in sorted(facts.mdevs.items()):
@@ -249,7 +249,7 @@ def _mdevs(address: PciAddress, facts: HostFacts) -> Iterable[MdevSlots]:
 def _groups(
     facts: HostFacts, readiness: Mapping[PciAddress, Readiness], shown: Iterable[PciAddress]
 ) -> Iterable[TreeGroup]:
-    """Those of what is shown."""
+    """The groups of the shown functions."""
     numbers = {facts.functions[address].iommu_group for address in shown}
     for number in sorted(number for number in numbers if number is not None):
         members = facts.groups.get(number, ())

@@ -1,4 +1,4 @@
-"""What changed on a host between two looks at it."""
+"""Finds what changed on a host between two readings."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from launcherkit.model.host import HostFacts
 from launcherkit.topology.build import bar_sizes
 
 Moves = Mapping[PciAddress, PciAddress]
-"""Where each function that is on both hosts was, and where it is now."""
+"""The old and the new address of each function that is on both."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """One thing that is different."""
+    """One difference."""
 
     what: str
     """``gone``, ``new``, ``moved``, ``driver``, ``group``, ``link`` and so on."""
     subject: str
-    """The address of the function, as it is now where it is there now."""
+    """The function's present address, or its old one if it is gone."""
     before: str
     after: str
 
 
 def changes(old: HostFacts, new: HostFacts) -> tuple[HostChange, ...]:
-    """All that is different, function by function.
+    """All differences, function by function.
 
-    What differs from boot to boot anyhow is left out: numbers of groups, where BARs are, the speed of an idle link.
+    Whatever differs between boots anyway is left out: numbers of groups, addresses of BARs, speeds of idle links.
 
-    A function that is gone, where another of its model and function number is new, has moved.
+    If one function is gone, and another with the same model and function number is new, it has moved.
     """
     moves = _moves(old, new)
     here = set(moves.values())
@@ -53,7 +53,7 @@ def _what(function: PciFunction) -> str:
 
 
 def _own(facts: HostFacts, known: Iterable[PciAddress]) -> list[PciAddress]:
-    """The functions that the other host lacks; VFs are told by their physical function's number of them."""
+    """The functions that the other host lacks, without VFs, whose number is compared on their physical function."""
     there = set(known)
     functions = facts.functions
     return sorted(
@@ -99,7 +99,7 @@ def _by_model(facts: HostFacts, without: Iterable[PciAddress]) -> Mapping[tuple[
 
 
 def _values(address: PciAddress, facts: HostFacts) -> Mapping[str, str]:
-    """What is compared of a function, in words."""
+    """The compared properties of a function, in words."""
     function, detail = facts.functions[address], facts.details.get(address)
     values = {
         "driver": function.driver or "none",
@@ -124,14 +124,14 @@ def _detail_values(detail: PciDetail) -> dict[str, str]:
 
 
 def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[HostChange]:
-    """Of what is known of both: what one of two looks didn't read has not changed."""
+    """Changes of properties that both readings have; a property that only one has counts as unchanged."""
     for what, value in before.items():
         if what in after and after[what] != value:
             yield HostChange(what, str(now), value, after[what])
 
 
 def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[HostChange]:
-    """Groups whose members are together no more, or are now; by today's addresses."""
+    """Groups whose members were separated or joined, by present addresses."""
     before = {now: old.functions[was].iommu_group for was, now in moves.items()}
     after = {now: new.functions[now].iommu_group for now in moves.values()}
     kept = [now for now in before if before[now] is not None and after[now] is not None]

@@ -16,17 +16,17 @@ FORMAT = "launcherkit.io/topology/v1"
 
 
 def document(topology: HostTopology) -> dict[str, Any]:
-    """The tree as JSON's own types: addresses as text, every field by its name in camel case."""
+    """The tree as values for JSON: addresses are text, and fields have their names in camel case."""
     return {"format": FORMAT, **_plain(topology)}
 
 
 def dump(topology: HostTopology) -> str:
-    """The document as text; a function with all that it has is a line."""
+    """The document as text, with one line for each function."""
     return _laid_out({"format": FORMAT, **_plain(topology, _Line)}, "\n") + "\n"
 
 
 def key_of(field: str) -> str:
-    """``possible_vfs`` is ``possibleVfs``."""
+    """``possibleVfs`` for ``possible_vfs``."""
     first, *others = field.split("_")
     return first + "".join(map(str.capitalize, others))
 
@@ -52,13 +52,13 @@ def _plain(value: Any, of_function: Callable[[dict[str, Any]], Any] = dict) -> A
 
 @cache
 def _keys(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
-    """How the fields of a value are called, and what gets them; None where it has none."""
+    """The keys for a value's fields, and a getter for them; None if it has no fields."""
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else getattr(kind, "_fields", None)
     return None if names is None else (tuple(map(key_of, names)), attrgetter(*names))
 
 
 def _laid_out(value: Any, end: str) -> str:
-    """As ``json.dumps(value, indent=2)``, which is written in Python, with lines as they are."""
+    """As ``json.dumps(value, indent=2)``, whose implementation is in Python, but each `_Line` stays one line."""
     if isinstance(value, _Line):
         return value
     within = f"{end}  "

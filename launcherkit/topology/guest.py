@@ -10,12 +10,12 @@ from launcherkit.topology.tree import GuestBridge, GuestFunction, Stayed, TreeGu
 
 
 def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
-    """What a VM gets.
+    """The tree of a VM's guest.
 
     Args:
-        name: what to call it.
-        plan: of its translation.
-        tree: of the document with the plan in it.
+        name: the VM's.
+        plan: from its translation.
+        tree: of the translated document.
     """
     placed: dict[tuple[int, ...], list[GuestFunction]] = {}
     unplaced: list[GuestFunction] = []
@@ -43,7 +43,7 @@ def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction
 def _bridges(
     placed: Mapping[tuple[int, ...], list[GuestFunction]], depth: int, bridges: Mapping[int, Bridge]
 ) -> tuple[GuestBridge, ...]:
-    """The bridges directly below one point of the tree, which all of the ways go through."""
+    """The bridges directly below one point of the tree, through which all paths go."""
     below: dict[int, dict[tuple[int, ...], list[GuestFunction]]] = {}
     for way, functions in placed.items():
         if len(way) > depth:

@@ -1,4 +1,4 @@
-"""Who holds what: devices of pods and claims, brought to the functions of the tree."""
+"""Adds to the tree which pods and claims hold which devices."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from launcherkit.topology.tree import HeldDevice, HostTopology
 
 _LAUNCHER = re.compile("virt-launcher-(.+)-[a-z0-9]{5}")
 _LONGEST_NAME = 63
-"""Kubernetes cuts what is before the five characters of its own: a pod's name this long may lack some of its VM's."""
+"""Kubernetes cuts the part before its own five characters: a name of this length may lack some of the VM's."""
 _OF_CLAIM = re.compile(r"(?:.*-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])")
 _MDEV_OF_CLAIM = re.compile("mdev-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 def vm_of(pod: str) -> str | None:
-    """The VM of a launcher pod of KubeVirt's by the pod's ``namespace/name``; None where that doesn't tell."""
+    """The VM of a KubeVirt launcher pod, by the pod's ``namespace/name``; None if that doesn't tell."""
     name = pod.rpartition("/")[2]
     found = _LAUNCHER.fullmatch(name)
     return found[1] if found and len(name) < _LONGEST_NAME else None
 
 
 def with_holders(topology: HostTopology, held: Iterable[HeldDevice]) -> HostTopology:
-    """A tree with who holds what of it; what isn't a device of PCI is left out.
+    """A tree with the holders of its devices; devices that aren't PCI are left out.
 
     Args:
-        topology: of the host.
-        held: devices by their IDs as the kubelet has them: an address, a UUID, or an IOMMU group's number, as in
-            KubeVirt's own plugin and in NVIDIA's up to 1.4; of a claim the name in the pool, if it has the address.
+        topology: the host's.
+        held: devices by the kubelet's IDs: an address, a UUID, or the number of an IOMMU group, as in KubeVirt's own
+            plugin and in NVIDIA's up to 1.4; for a claim, the name in the pool, if it contains the address.
     """
     placed = (replace(each, device=device) for each in held for device in _devices(each, topology))
     return replace(topology, held=tuple(sorted(dict.fromkeys(placed), key=lambda each: (each.device, each.pod))))
@@ -51,7 +51,7 @@ def _devices(held: HeldDevice, topology: HostTopology) -> Iterator[str]:
 
 
 def _of_group(number: int, topology: HostTopology) -> Iterator[str]:
-    """A number is a group's only if guests can have all of that: other plugins count their devices from 0."""
+    """A number is a group's only if guests can have the whole group: other plugins number devices from 0."""
     functions = [each for place in topology.places() for each in place.slot.functions if each.group == number]
     if functions and all(each.state == "ready" for each in functions):
         yield from (str(each.address) for each in functions)

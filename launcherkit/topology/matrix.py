@@ -1,4 +1,4 @@
-"""How close the devices of a host are to each other, in the words of ``nvidia-smi topo -m``; for any vendor."""
+"""How close the devices of a host are to each other, in the terms of ``nvidia-smi topo -m``, for any vendor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND: dict[Closeness, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MatrixDevice:
-    """A device and where it is."""
+    """A device and its place."""
 
     place: TreePlace
     function: TreeFunction
@@ -30,7 +30,7 @@ class MatrixDevice:
 
 @dataclass(frozen=True, slots=True)
 class DevicePair:
-    """Two devices."""
+    """Two devices and how close they are."""
 
     closeness: Closeness
     same_slot: bool
@@ -39,14 +39,14 @@ class DevicePair:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Every device with every other."""
+    """The devices of a host, and all pairs of them."""
 
     devices: tuple[MatrixDevice, ...]
     rows: tuple[tuple[DevicePair, ...], ...]
 
 
 def matrix_of(topology: HostTopology) -> Matrix:
-    """The devices of a tree, a card's first function for the card; further functions of its model are devices too."""
+    """The devices of a tree: the first function of each card, and further functions of the same model."""
     devices = tuple(
         MatrixDevice(place, function) for place in topology.places() for function in _devices_of(place.slot.functions)
     )
@@ -76,5 +76,5 @@ def _closeness(one: MatrixDevice, other: MatrixDevice) -> Closeness:
         shared += 1
     if shared == 1:
         return "PHB"
-    # A switch is an upstream port, which both have, and a downstream port each.
+    # A switch is an upstream port, which both share, and a downstream port for each.
     return "PIX" if max(len(here.way), len(there.way)) - shared <= 1 else "PXB"

@@ -1,4 +1,4 @@
-"""The tree of a host: values alone, the same behind every picture of it."""
+"""The values of a host's tree, from which every picture is made."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from launcherkit.model.readiness import Blocker, ReadyState
 
 @dataclass(frozen=True, slots=True)
 class VirtualFunctions:
-    """VFs of one physical function that are alike."""
+    """Similar VFs of one physical function."""
 
     addresses: tuple[PciAddress, ...]
     ids: str
     driver: str | None
     state: ReadyState
     type: str | None
-    """The vGPU type that is set: its name, or its number where that has none."""
+    """The vGPU type that is set: its name, or its number if it has no name."""
     groups: tuple[int, ...]
     """Their IOMMU groups, sorted."""
     blockers: tuple[Blocker, ...]
 
     def share(self, group: int | None) -> bool:
-        """Whether one of them is in an IOMMU group."""
+        """Whether one of them is in this IOMMU group."""
         return group in self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class MdevSlots:
-    """Mediated devices of one type on one parent: those that there are, and how many more there could be."""
+    """Mediated devices of one type on one parent: the existing ones, and how many more are possible."""
 
     type: str
     uuids: tuple[str, ...]
@@ -41,22 +41,22 @@ class MdevSlots:
 
 @dataclass(frozen=True, slots=True)
 class TreeFunction:
-    """An endpoint; its VFs are told with it."""
+    """An endpoint with its VFs."""
 
     address: PciAddress
     ids: str
-    """``10de:2204``."""
+    """Vendor and device ID: ``10de:2204``."""
     kind: str
     """Its class in words."""
     name: str | None
-    """Vendor and device, where pci.ids knows them."""
+    """Names of vendor and device, if pci.ids has them."""
     driver: str | None
     group: int | None
     state: ReadyState
     blockers: tuple[Blocker, ...]
     link: PciLink | None
     wider: int | None
-    """The lanes that its link could have, where it has fewer; by what it and the port above it can."""
+    """The lanes that its link could have, if it has fewer; by the limits of the function and the port above."""
     bars: tuple[int, ...]
     """Sizes of its memory BARs in bytes."""
     vfs: tuple[VirtualFunctions, ...]
@@ -66,7 +66,7 @@ class TreeFunction:
 
 @dataclass(frozen=True, slots=True)
 class TreeSlot:
-    """A card, or what else shares domain, bus and device."""
+    """A card, or other functions with the same domain, bus and device."""
 
     slot: PciSlot
     functions: tuple[TreeFunction, ...]
@@ -74,10 +74,10 @@ class TreeSlot:
 
 @dataclass(frozen=True, slots=True)
 class TreeBridge:
-    """A root port, a switch's port or a bridge, with what is behind it."""
+    """A root port, a port of a switch, or a bridge, with everything behind it."""
 
     address: str
-    """As the device path has it."""
+    """As in the device path."""
     kind: str
     """``root port``, ``switch``, ``switch port`` or ``bridge``."""
     link: PciLink | None
@@ -87,10 +87,10 @@ class TreeBridge:
 
 @dataclass(frozen=True, slots=True)
 class RootComplex:
-    """What a host bridge leads to."""
+    """A root complex: everything behind a host bridge."""
 
     name: str | None
-    """``pci0000:e0``; None where the device path isn't known."""
+    """``pci0000:e0``; None if the device path isn't known."""
     bridges: tuple[TreeBridge, ...]
     slots: tuple[TreeSlot, ...]
 
@@ -100,54 +100,54 @@ class TreeNode:
     """A NUMA node with its root complexes."""
 
     number: int | None
-    """None for what the kernel knows no node of."""
+    """None for functions without a known node."""
     cpus: str
-    """``0-31,64-95``; empty where they are not known."""
+    """``0-31,64-95``; empty if unknown."""
     complexes: tuple[RootComplex, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeGroup:
-    """An IOMMU group of which something is shown."""
+    """An IOMMU group with at least one shown member."""
 
     number: int
     members: tuple[PciAddress, ...]
     """Without bridges."""
     blockers: tuple[Blocker, ...]
-    """What keeps all of it from guests (V1); empty for a viable one."""
+    """What keeps the whole group from guests (V1); empty if it is viable."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestFunction:
-    """What a guest gets, and where."""
+    """A function or mediated device of a guest, and its place."""
 
     source: str
     """Its address on the host, or the UUID of a mediated device."""
     request: str
-    """The name of the request that it answers, or of whose device it is a sibling."""
+    """The name of the request that it, or its primary, answers."""
     role: Role
     why: str
-    """Why it is here, in words."""
+    """Why it is attached, in words."""
     guest: str | None
-    """Its address in the guest; None where libvirt chooses it, or the guest isn't shown it."""
+    """Its address in the guest; None if libvirt chooses it, or the guest doesn't see it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestBridge:
-    """A PCI controller of a guest that leads to what it gets."""
+    """A PCI controller of a guest that leads to its devices."""
 
     index: int
     model: str
     bus_number: int | None
     cell: int | None
-    """The guest's NUMA cell of a root bus."""
+    """The guest's NUMA cell, for a root bus."""
     bridges: tuple[GuestBridge, ...]
     functions: tuple[GuestFunction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stayed:
-    """A function of a card that the guest does not get."""
+    """A function of a card that the guest doesn't get."""
 
     address: PciAddress
     why: str
@@ -155,18 +155,18 @@ class Stayed:
 
 @dataclass(frozen=True, slots=True)
 class TreeGuest:
-    """What a VM gets of a host."""
+    """A VM's devices."""
 
     name: str
     bridges: tuple[GuestBridge, ...]
     unplaced: tuple[GuestFunction, ...]
-    """What libvirt places, what it isn't shown, and what is behind ports that libvirt places."""
+    """Devices that libvirt places, those behind ports that libvirt places, and those that the guest doesn't see."""
     stayed: tuple[Stayed, ...]
     window: Window | None
-    """The 64-bit PCI window that is needed and what is written for it; None where the default has room (P5)."""
+    """The 64-bit PCI window that is needed, and what is written for it; None if the default has room (P5)."""
 
     def functions(self) -> Iterator[GuestFunction]:
-        """All that it gets."""
+        """All its devices."""
         for bridge in self.bridges:
             yield from _functions_of(bridge)
         yield from self.unplaced
@@ -180,29 +180,29 @@ def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """A device that somebody has: a pod, or a ResourceClaim that it was prepared for."""
+    """A device that a pod holds, or that is prepared for a ResourceClaim."""
 
     device: str
     """Its address on the host, or the UUID of a mediated device."""
     resource: str
-    """As a device plugin names it, ``nvidia.com/GA102``; empty for a device of a claim."""
+    """The device plugin's name, such as ``nvidia.com/GA102``; empty for a device of a claim."""
     pod: str
-    """``namespace/name``; empty where only the claim is known."""
+    """``namespace/name``; empty if only the claim is known."""
     container: str
-    """Of the pod; empty where it isn't known."""
+    """The pod's container; empty if unknown."""
     claim: str
     """``namespace/name``; empty for a device of a device plugin."""
     vm: str | None
-    """The name of the VM that the pod is for, in the pod's namespace; None for another pod."""
+    """The name of the pod's VM, in the pod's namespace; None for a pod without a VM."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreePlace:
-    """A slot and the way to it."""
+    """A slot and the path to it."""
 
     node: int | None
     way: tuple[str | None, ...]
-    """The root complex, and each bridge below it."""
+    """The root complex, then each bridge below it."""
     slot: TreeSlot
 
 
@@ -216,12 +216,12 @@ class HostTopology:
     left_out: int
     """How many endpoints are not shown."""
     guest: TreeGuest | None = None
-    """Where it was asked for with a VM."""
+    """The VM's guest, if a VM was given."""
     held: tuple[HeldDevice, ...] | None = None
-    """Who holds what, by device; None where nobody was asked."""
+    """The held devices; None if nobody was asked."""
 
     def in_the_way(self) -> Iterator[tuple[Blocker, int | None]]:
-        """What keeps devices from guests, each once, with the IOMMU group that it keeps from them."""
+        """Each blocker once, with the IOMMU group that it keeps from guests."""
         for group in self.groups:
             yield from ((blocker, group.number) for blocker in group.blockers)
         for place in self.places():

@@ -1,1 +1,1 @@
-"""The wire of the kubelet's PodResources, and what is generated from it by ``python -m tests.support.protos``."""
+"""Messages of the kubelet's PodResources, and the module generated from them by ``python -m tests.support.protos``."""
