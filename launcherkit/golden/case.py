@@ -150,7 +150,7 @@ def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
 
 
 def read_case(directory: str) -> Case:
-    """Read a case's ``case.yaml``, and look which files are beside it.
+    """Read a case's ``case.yaml``, and find the files beside it.
 
     Raises:
         BadGoldenCase, SeveralErrors: everything that is wrong in it.

@@ -58,7 +58,7 @@ async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], 
             data = await _frame(stream, limit, call.grow if call is not None else lambda _: None)
     except TimeoutError as late:
         raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not arrive in time") from late
-    except AssertionError as short:  # grpclib's way to say that the stream ended before
+    except AssertionError as short:  # grpclib raises it if the stream ends early
         raise GRPCError(Status.INVALID_ARGUMENT, "the request ended in the middle of its message") from short
     try:
         message = message_type.FromString(data)

@@ -44,7 +44,7 @@ async def list_pods(socket: str, seconds: float = ANSWER_SECONDS) -> ListPodReso
         raise _unreadable(socket, problem.strerror or str(problem)) from problem
     except GRPCError as refused:
         raise _unreadable(socket, f"the kubelet says {refused.status.name}: {refused.message}") from refused
-    except AssertionError as short:  # grpclib's way to say that the stream ended before
+    except AssertionError as short:  # grpclib raises it if the stream ends early
         raise _unreadable(socket, "the answer is cut off") from short
     except (DecodeError, ProtocolError, StreamTerminatedError, ValueError) as broken:
         raise _unreadable(socket, f"the answer can't be read: {type(broken).__name__} {broken}") from broken
