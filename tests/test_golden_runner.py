@@ -343,7 +343,7 @@ class TestCommandLine:
         assert cases.golden("update") == 0
         assert capfdbinary.readouterr().out.decode() == (
             "left     a\nwrote    b: expected.xml\nremoved  b: expected.error\n"
-            "2 cases: 1 updated, 0 not as expected still\n"
+            "2 cases: 1 updated, 0 still not as expected\n"
         )
 
     @pytest.mark.parametrize("ci", ["true", "1"])

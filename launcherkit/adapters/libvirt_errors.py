@@ -103,7 +103,7 @@ KNOWN = (
     ),
     _known(
         r"validat|extra element|invalid.*relax|XML document failed",
-        "See what it says of the element; `virt-xml-validate FILE domain` says it too.",
+        "See what it says about the element; `virt-xml-validate FILE domain` says it, too.",
     ),
 )
 """The first that matches applies."""

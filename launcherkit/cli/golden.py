@@ -140,7 +140,7 @@ def _update(directories: list[str], plan: bool) -> tuple[str, int]:
     updates = [update_case(directory, plan=plan) for directory in directories]
     bad = sum(not update.result.ok for update in updates)
     changed = sum(bool(update.written or update.removed) for update in updates)
-    summary = f"{_cases(updates)}: {changed} updated, {bad} not as expected still\n"
+    summary = f"{_cases(updates)}: {changed} updated, {bad} still not as expected\n"
     return "".join(map(_updated, updates)) + summary, _DIFFERS if bad else _OK
 
 

@@ -125,5 +125,5 @@ def _seconds(flag: str, text: str, env: Mapping[str, str]) -> float:
         value = -1.0
     if not 0 <= value < 1e9:
         name = variable_of(flag) if env.get(variable_of(flag)) == text else flag
-        raise BadSetting(f"{name}={text!r} is no number of seconds", f"Give {flag} a number, such as 30.", key=name)
+        raise BadSetting(f"{name}={text!r} is not a number of seconds", f"Give {flag} a number, such as 30.", key=name)
     return value

@@ -118,7 +118,9 @@ def _third(patient: Patient, function: PciFunction, name: str, kind: type[Launch
     if detail is None:
         return Finding(name, str(address), "skipped", "the host's facts have no details of it")
     if name == "config-space" and detail.header_type is None:
-        return Finding(name, str(address), "skipped", "it can't be read, or is not because that would wake the device")
+        return Finding(
+            name, str(address), "skipped", "it can't be read, or isn't read because that would wake the device"
+        )
     if name == "power-state" and detail.power_state is None:
         return Finding(name, str(address), "skipped", "sysfs has no power_state of it")
     seen = {"config-space": "it answers", "vgpu-physical-function": "it has no vGPU VFs"}.get(name, detail.power_state)
@@ -128,7 +130,7 @@ def _third(patient: Patient, function: PciFunction, name: str, kind: type[Launch
 def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
     host, name = patient.host, "reset-method"
     if not any(detail.reset_methods for detail in host.details.values()):
-        seen = "no function of this host tells its reset methods; kernels before 5.15 don't"
+        seen = "no function of this host lists its reset methods; kernels before 5.15 don't"
         yield Finding(name, "", "skipped", seen)
         return
     for function in attached:

@@ -80,7 +80,7 @@ def check_memlock(patient: Patient) -> Iterator[Finding]:
         yield Finding(name, "", "skipped", f"{seen}; {_limits(process)}")
         return
     if guest.arch.startswith("ppc64"):
-        yield Finding(name, "", "skipped", f"libvirt reckons otherwise on {guest.arch}; {_limits(process)}")
+        yield Finding(name, "", "skipped", f"libvirt has another rule on {guest.arch}; {_limits(process)}")
         return
     yield _against(need, process, _with_viommu(guest, devices))
     if guest.hidden_viommu and not guest.viommu and guest.hard_limit is None and guest.memory and devices > 1:

@@ -23,7 +23,7 @@ def check_versions(patient: Patient) -> Iterator[Finding]:
         if why is not None and (found is None or why != SIDECAR):
             yield Finding(name, "", "skipped", why)
         elif found is None:
-            yield Finding(name, "", "skipped", f"no {program} that tells its version is installed here")
+            yield Finding(name, "", "skipped", f"no {program} that prints its version is installed here")
         elif program == "libvirt" and patient.subject.wants_initiators and found < known.since("acpi-nodeset"):
             needed = dotted(known.since("acpi-nodeset"))
             text = f"{program} {dotted(found)}; the cells of Grace's GPUs need {needed}"
@@ -55,10 +55,10 @@ def _known_problems(patient: Patient, seen: dict[str, Version]) -> Iterator[Find
         if concerned:
             yield Finding(name, broken.name, "warn", text, broken.remedy)
         else:
-            yield Finding(name, broken.name, "skipped", f"{text}; no VM is known that it could concern")
+            yield Finding(name, broken.name, "skipped", f"{text}; whether it affects a VM is not known")
     if seen and not told:
         versions = ", ".join(f"{program} {dotted(version)}" for program, version in seen.items())
-        yield Finding(name, "", "ok", f"nothing is known against {versions}")
+        yield Finding(name, "", "ok", f"no known problems of {versions}")
     elif not seen:
         yield Finding(name, "", "skipped", "no version is known here")
 

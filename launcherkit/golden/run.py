@@ -186,7 +186,7 @@ def _of_plan(outcome: Outcome, expected: bytes | None) -> list[Difference]:
     if expected is None:
         return []
     if outcome.plan is None:
-        return [Difference(f"{EXPECTED_PLAN} is there, but where it fails there is no plan")]
+        return [Difference(f"{EXPECTED_PLAN} is there, but a case that fails has no plan")]
     try:
         if json.loads(expected) == outcome.plan:
             return []

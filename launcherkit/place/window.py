@@ -89,7 +89,7 @@ def _notes_for_virt(need: int, wanted: int, space: AddressSpace) -> tuple[Note, 
     argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={wanted // GIB}G'/>"
     how = f"<pcihole64> where libvirt takes it for virt, as 12.8 does, else <qemu:commandline>{argument}"
     has = "has 512 GiB by default" if space.hole is None else f"has {_size(space.hole)} by its <pcihole64>"
-    return (Note("window", f"{_needed(need)}, and virt {has}; {_size(wanted)} are had by {how}"),)
+    return (Note("window", f"{_needed(need)}, and virt {has}; for {_size(wanted)} write {how}"),)
 
 
 def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:

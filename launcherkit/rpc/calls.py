@@ -63,7 +63,7 @@ async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], 
     try:
         message = message_type.FromString(data)
     except DecodeError as broken:
-        raise GRPCError(Status.INVALID_ARGUMENT, f"the request is no {message_type.__name__}") from broken
+        raise GRPCError(Status.INVALID_ARGUMENT, f"the request is not a {message_type.__name__}") from broken
     assert isinstance(message, message_type)
     if call is not None:
         call.has_arrived = True

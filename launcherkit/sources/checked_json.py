@@ -49,7 +49,7 @@ def _depth(text: str) -> int:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(twice)} stands twice in one object")
+        raise ValueError(f"the key {shown(twice)} appears twice in one object")
     return found
 
 

@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {name!r} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"the key {name!r} appears twice", problem_mark=key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 

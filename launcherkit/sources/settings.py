@@ -96,7 +96,7 @@ def _yes_or_no(variable: str, text: str) -> bool:
 
 def _alias_prefix(variable: str, text: str) -> str:
     if not is_alias_prefix(text):
-        raise BadSetting(f"{variable}={shown(text)} is no prefix of an alias", ALIAS_PREFIX_RULE, variable=variable)
+        raise BadSetting(f"{variable}={shown(text)} is not a prefix of aliases", ALIAS_PREFIX_RULE, variable=variable)
     return text
 
 
@@ -105,7 +105,7 @@ def _prefixes(variable: str, text: str) -> tuple[str, ...]:
     for prefix in prefixes:
         if not is_variable_prefix(prefix):
             raise BadSetting(
-                f"{variable}: {shown(prefix)} is no prefix of a variable",
+                f"{variable}: {shown(prefix)} is not a prefix of variables",
                 "Name prefixes such as PCIDEVICE, with commas between.",
                 variable=variable,
             )

@@ -35,7 +35,7 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     problems = Problems(path, BadSnapshot, _REMEDY)
     fields = Fields(parse_json(content, problems), "$", problems)
     if fields.valid and fields.take("format") != FORMAT:
-        problems.fail("$.format", f"not {FORMAT!r}: this is no snapshot, or one of another version")
+        problems.fail("$.format", f"not {FORMAT!r}: this is not a snapshot, or it is one of another version")
     known = fields.optional("known", flag, "true or false")
     fields.take("machine")  # for people only
     functions: dict[PciAddress, PciFunction] = {}
@@ -43,7 +43,7 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     for entry in fields.objects("functions"):
         function = _function(entry)
         if function.address in functions:
-            problems.add(f"{entry.path}.address", f"{function.address} is there twice")
+            problems.add(f"{entry.path}.address", f"{function.address} appears twice")
         functions[function.address] = function
         detail = entry.child("detail")
         if detail is not None:

@@ -152,7 +152,7 @@ def _put(start: Directory, path: str, content: bytes | str, where: str, problems
     plain = len(path) <= _MAX_PATH and all(part not in ("", ".", "..") for part in (*parts, name))
     directory = _directory(start, parts) if plain else None
     if directory is None or isinstance(directory.get(name), dict):
-        problems.add(where, f"{shown(path)} can't be a file: something else is there, or it is no plain path")
+        problems.add(where, f"{shown(path)} can't be a file: something else is there, or it is not a plain path")
     else:
         directory[name] = content
 

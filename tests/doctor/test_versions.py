@@ -100,5 +100,5 @@ def test_where_no_vm_is_known_it_is_told_of_and_does_not_count() -> None:
 
 def test_what_was_seen_is_named_where_nothing_is_known_against_it() -> None:
     found = finding(patient(gathered=gathered(kernel=(6, 1, 0))), "known-problems")
-    assert found.seen == "nothing is known against libvirt 9.0.0, QEMU 7.2.22, Linux 6.1.0"
+    assert found.seen == "no known problems of libvirt 9.0.0, QEMU 7.2.22, Linux 6.1.0"
     assert finding(patient(gathered=None), "known-problems").status == "skipped"

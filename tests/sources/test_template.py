@@ -102,7 +102,7 @@ def test_a_template_is_listed_and_shown(capfd: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("given", [["run", "--grace", "soon"], ["run", "--wait", "-1"], ["run", "--grace", "nan"]])
 def test_a_length_of_time_is_a_number(given: list[str]) -> None:
-    with pytest.raises(BadSetting, match="is no number of seconds"):
+    with pytest.raises(BadSetting, match="is not a number of seconds"):
         run([*given, "--template", "q35"], {})
 
 
