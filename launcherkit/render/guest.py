@@ -8,7 +8,7 @@ from launcherkit.colour import Ink
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.plan import Window
 from launcherkit.render.columns import visible
-from launcherkit.render.lines import Line, branched, broken
+from launcherkit.render.lines import Line, branched
 from launcherkit.render.marks import comes_along
 from launcherkit.render.size import size
 from launcherkit.topology.tree import GuestBridge, GuestFunction, TreeGuest
@@ -19,11 +19,6 @@ _SHORT = {
     "pcie-switch-upstream-port": "switch",
     "pcie-switch-downstream-port": "switch port",
 }
-
-
-def draw_guest(guest: TreeGuest, ink: Ink, across: int) -> str:
-    """The tree as text; lines longer than ``across`` columns are broken between their parts."""
-    return "".join(f"{text}\n" for line in guest_lines(guest, ink) for text in broken(line, across))
 
 
 def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
