@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcherkit.model.address import HostAddress
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import Translation
@@ -61,7 +60,7 @@ def _claim(claim: Claim | None) -> dict[str, Any] | None:
 def _function(function: PlannedFunction) -> dict[str, Any]:
     attachment, place, shown = function.attachment, function.guest, function.shown
     document: dict[str, Any] = {
-        "host": _address(function.source),
+        "host": str(function.source),
         "role": attachment.role,
         "why": attachment.why,
         "alias": function.alias or None,
@@ -80,10 +79,6 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
     if shown is not None:
         document |= {key: value for key, value in shown._asdict().items() if value is not None}
     return document
-
-
-def _address(address: HostAddress) -> str:
-    return str(address)
 
 
 def _groups(plan: Plan) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launcherkit.adapters.libvirt_connection import Refusal
-from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old, went_away
+from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
 from launcherkit.domain.document import read_document
 from launcherkit.domain.name_and_owner import read_identity, with_uuid
-from launcherkit.errors import DomainInTheWay, DomainRefused
+from launcherkit.errors import DomainInTheWay
 from launcherkit.model.plan import Plan
 
 
@@ -58,9 +58,7 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     document = read_document(domain_xml)
     identity = read_identity(document)
     if not identity.name:
-        raise DomainRefused(
-            "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
-        )
+        raise nameless()
     with _libvirt_fails():
         error = too_old(plan, connection.version()) if plan.initiators else None
         if error is not None:

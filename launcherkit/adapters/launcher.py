@@ -17,11 +17,11 @@ from launcherkit.adapters.endings import IN_WORDS, Ending, ending_of
 from launcherkit.adapters.leftovers import clean, hold_or_refuse, remove
 from launcherkit.adapters.libvirt_connection import Connection, Guest, Refusal
 from launcherkit.adapters.libvirt_daemons import Daemons
-from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old, went_away
+from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.domain.document import read_document
 from launcherkit.domain.name_and_owner import read_identity, with_owner
-from launcherkit.errors import DomainRefused, LibvirtNotThere
+from launcherkit.errors import LibvirtNotThere
 from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation
 
@@ -99,9 +99,7 @@ class _Launcher:
         document = read_document(translation.domain_xml)
         self._name = read_identity(document).name
         if not self._name:
-            raise DomainRefused(
-                "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
-            )
+            raise nameless()
         connection = self._reach(patient=False)
         with hold_or_refuse(self._settings.owner, self._name):
             clean(connection.guests(), self._settings.owner, self._name, self._world.tell)

@@ -126,6 +126,13 @@ def too_old(plan: Plan, version: Version) -> NoInitiators | None:
     )
 
 
+def nameless() -> DomainRefused:
+    """The error for a domain document without a name."""
+    return DomainRefused(
+        "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
+    )
+
+
 def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
     """The error for a domain that libvirt would not define."""
     remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."

@@ -58,7 +58,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
         raise _bad_encoding(name, encoding)
     if root.tag != "domain":
         raise NotADomain(
-            f"{name} has the root <{_local(root.tag)}>, not <domain>",
+            f"{name} has the root <{str(root.tag)[:80]}>, not <domain>",
             "Give the domain's own XML, such as `virsh dumpxml --inactive NAME` prints.",
             file=name,
         )
@@ -118,7 +118,3 @@ def _forbidden(name: str, what: str) -> ForbiddenXml:
         "Take out the <!DOCTYPE ...> and write out what its entities stand for; libvirt needs neither.",
         file=name,
     )
-
-
-def _local(tag: object) -> str:
-    return str(tag)[:80]

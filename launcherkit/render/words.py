@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from launcherkit.colour import Ink
 from launcherkit.model.cpuset import format_cpuset
@@ -40,12 +40,8 @@ def vfs_words(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator
     if vfs.type:
         yield visible(vfs.type)
     if vfs.groups:
-        yield f"IOMMU {'group' if len(vfs.groups) == 1 else 'groups'} {_ranges(vfs.groups)}"
+        yield f"IOMMU {'group' if len(vfs.groups) == 1 else 'groups'} {format_cpuset(frozenset(vfs.groups))}"
     yield f"from {vfs.addresses[0]} on" if len(vfs.addresses) > 1 else str(vfs.addresses[0])
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    return format_cpuset(frozenset(numbers))
 
 
 def mdevs_words(slots: MdevSlots) -> str:
