@@ -105,7 +105,9 @@ def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFu
     )
 
 
-def check_free(plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[HostUse]], *, force: bool) -> None:
+def refuse_needed_by_host(
+    plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[HostUse]], *, force: bool
+) -> None:
     """Check that the host itself doesn't need the functions that would be taken from it.
 
     Args:

@@ -10,7 +10,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
-from launcherkit_plugin.binding.group import VFIO_PCI, check_free, plan_groups
+from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.in_use import Holders, by_address, holders_of, read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
@@ -99,7 +99,7 @@ class GroupWork:
             changed: list[Changed] = []
             for plan in plan_groups(asked, facts):
                 uses = read_uses(sysfs.root, self._proc, [member.address for member in plan.change])
-                check_free(plan, facts, uses, force=False)
+                refuse_needed_by_host(plan, facts, uses, force=False)
                 require_driver(VFIO_PCI, sysfs, self._load)
                 change = [member.address for member in plan.change]
                 binder = Binder(self._sysfs(), self.ledger, check)

@@ -18,8 +18,8 @@ from launcherkit_plugin.binding.group import (
     VFIO_PCI,
     Task,
     as_bound,
-    check_free,
     plan_groups,
+    refuse_needed_by_host,
     tasks,
     wanted_functions,
     work_key,
@@ -112,7 +112,7 @@ class OnDemandBinding:
             return Problem("failed", self._attempts.why(task.key, self._clock()) or "")
         try:
             for plan in plan_groups(task.asked, host):
-                check_free(plan, host, {}, force=False)
+                refuse_needed_by_host(plan, host, {}, force=False)
         except LauncherkitError as error:
             function = host.functions[task.asked[0]]
             return Problem("no-group" if function.iommu_group is None else "not-viable", error.message)

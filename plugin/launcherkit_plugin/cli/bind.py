@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed
-from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, check_free, plan_groups
+from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.in_use import read_uses
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
 from launcherkit_plugin.cli.options import add_option
@@ -78,7 +78,7 @@ def _plans(addresses: Iterable[PciAddress], wiring: Wiring, binder: Binder, *, f
     errors = Collector()
     for plan in plans:
         with errors:
-            check_free(plan, facts, uses, force=force)
+            refuse_needed_by_host(plan, facts, uses, force=force)
             binder.check_free([member.address for member in plan.change], sure=False)
     errors.raise_if_any()
     return plans

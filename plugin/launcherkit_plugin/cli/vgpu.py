@@ -37,7 +37,7 @@ from launcherkit_plugin.vgpu.layout import (
 )
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 DESCRIPTION = """\
 List, create and remove vGPUs: mediated devices, and the types of virtual functions of SR-IOV vGPU cards. A layout file
@@ -104,7 +104,7 @@ class Bench(NamedTuple):
     look: Callable[[], HostFacts]
     usage: Callable[[], Usage]
     open_nodes: Callable[[], OpenNodes]
-    changes: Changes
+    writer: VgpuWriter
 
     def may_go(self, host: HostFacts) -> Callable[[Instance], str | None]:
         """A callable that says why a vGPU must stay; usage is read once, now."""
@@ -117,7 +117,7 @@ class Bench(NamedTuple):
         try:
             for step in steps:
                 if not self.args.dry_run:
-                    take(step, self.changes)
+                    take(step, self.writer)
                 done.append(step)
         finally:
             self.print(done)
@@ -157,8 +157,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     look = partial(read_node, node_host(args.host), may_be_vgpu, vgpu=True)
     open_nodes = partial(read_open_nodes, proc_of(args))
     maker = Maker(TimedFiles(args.host), time.monotonic, time.sleep)
-    changes = Changes(maker, lambda nodes: open_nodes().is_open(nodes))
-    code: int = args.act(Bench(args, env, look, partial(usage_of, args, env), open_nodes, changes))
+    writer = VgpuWriter(maker, lambda nodes: open_nodes().is_open(nodes))
+    code: int = args.act(Bench(args, env, look, partial(usage_of, args, env), open_nodes, writer))
     return code
 
 
@@ -206,7 +206,7 @@ def _create(bench: Bench) -> int:
             for instance in free[:wanted] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
                 if not args.dry_run:
-                    take(step, bench.changes)
+                    take(step, bench.writer)
                 made.append(step)
     finally:
         bench.print(made)
@@ -272,7 +272,7 @@ def _apply(bench: Bench) -> int:
         return 0
     done: list[Step] = []
     try:
-        apply_layout(layout, spread, bench.look, bench.changes, may_go, done.append)
+        apply_layout(layout, spread, bench.look, bench.writer, may_go, done.append)
     finally:
         bench.print(done)
     return 0

@@ -182,9 +182,9 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
     from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import vgpus_of
-    from launcherkit_plugin.vgpu.writer import Changes
+    from launcherkit_plugin.vgpu.writer import VgpuWriter
 
-    changes = Changes(
+    writer = VgpuWriter(
         Maker(DiskFiles(wiring.root), time.monotonic, time.sleep, removal_patience=REMOVAL_SECONDS),
         lambda nodes: wiring.open_nodes().is_open(nodes),
         wiring.reporter.anew(),
@@ -192,7 +192,7 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
     return vgpus_of(
         vgpu,
         namer.vgpu,
-        changes,
+        writer,
         wiring.guarded,
         stopped=wiring.stopped,
         mdev_nodes=_granted(config, "mdev", wiring),

@@ -77,7 +77,7 @@ def read_vm(document: bytes) -> Vm:
     return Vm(namespace, name, uid, dict(asked), frozenset(pods if isinstance(pods, dict) else ()))
 
 
-class Had(NamedTuple):
+class VmDevices(NamedTuple):
     """The pod of a VM and its devices."""
 
     pod: str
@@ -85,7 +85,7 @@ class Had(NamedTuple):
     """Device IDs by resource."""
 
 
-def pod_of(vm: Vm, usage: Usage) -> Had | None:
+def pod_of(vm: Vm, usage: Usage) -> VmDevices | None:
     """The VM's pod and its devices; None if no pod of it has devices, or if several pods may be its."""
     base = f"virt-launcher-{vm.name}-"
     if len(base) > _LONGEST_BASE:
@@ -99,7 +99,7 @@ def pod_of(vm: Vm, usage: Usage) -> Had | None:
     if len(found) != 1:
         return None
     ((pod, held),) = found.items()
-    return Had(pod, {resource: tuple(devices) for resource, devices in held.items()})
+    return VmDevices(pod, {resource: tuple(devices) for resource, devices in held.items()})
 
 
 DRAIN_SECONDS = 5.0
@@ -144,7 +144,7 @@ class NodeHook(Servicer):
         self._stopped = stopped
         self._wake = wake
         self._reporter = reporter
-        self._started: dict[str, Had] = {}
+        self._started: dict[str, VmDevices] = {}
         """By the VM's UID, not its name: when it stops, a new VM with the same name may already have a pod."""
 
     async def ExecuteNodeHook(self, stream: Stream[wire.ExecuteNodeHookRequest, wire.ExecuteNodeHookResponse]) -> None:
@@ -193,7 +193,7 @@ class NodeHook(Servicer):
         if len(self._started) >= MOST_VMS:
             self._started.pop(next(iter(self._started)))
         mine = {resource: had.devices[resource] for resource in ours}
-        self._started[vm.uid] = Had(had.pod, mine)
+        self._started[vm.uid] = VmDevices(had.pod, mine)
 
     def after_stop(self, vm: Vm) -> None:
         """Note that the devices that the VM had at its start are free, unless another pod has them by now."""

@@ -19,7 +19,7 @@ from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, is_meant, is_type, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import Slot
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 MayGo: TypeAlias = Callable[[Instance], str | None]
 """Returns why a vGPU must stay; None if it may be removed."""
@@ -224,20 +224,20 @@ def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
     return found
 
 
-def take(step: Step, changes: Changes) -> bool:
+def take(step: Step, writer: VgpuWriter) -> bool:
     """Take one step; returns whether this changed something.
 
     Raises:
-        LauncherkitError: see `Changes`.
+        LauncherkitError: see `VgpuWriter`.
     """
-    return changes.create(step.instance) if step.action == "create" else changes.remove(step.instance)
+    return writer.create(step.instance) if step.action == "create" else writer.remove(step.instance)
 
 
 def apply_layout(
     entries: Sequence[LayoutEntry],
     spread: Sequence[str],
     look: Callable[[], HostFacts],
-    changes: Changes,
+    writer: VgpuWriter,
     may_go: MayGo,
     done: Callable[[Step], None],
 ) -> None:
@@ -247,7 +247,7 @@ def apply_layout(
         entries: the layout.
         spread: types for the cards that it doesn't name.
         look: reads the host.
-        changes: creates and removes vGPUs.
+        writer: creates and removes vGPUs.
         may_go: says why a vGPU must stay.
         done: called with each step that was taken.
 
@@ -265,7 +265,7 @@ def apply_layout(
         changed = False
         for step in steps:
             with suppress(NoVgpuRoom):  # the next reading shows for what there is room
-                changed |= take(step, changes)
+                changed |= take(step, writer)
                 done(step)
         host = look()
         if not changed:

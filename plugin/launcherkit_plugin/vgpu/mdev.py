@@ -23,7 +23,7 @@ from launcherkit_plugin.vgpu.mdev_slots import (
     slot_of,
 )
 from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 _MOST_FOUND = 1024
 
@@ -34,16 +34,16 @@ class MdevKind:
     Args:
         rules: the first that matches a type applies.
         name_of: returns the names of resources for rules without a name.
-        changes: creates and removes mdevs.
+        writer: creates and removes mdevs.
     """
 
     noun = "mdev "
     iommufd = False
 
-    def __init__(self, rules: Sequence[VgpuRule], name_of: NameOf, changes: Changes) -> None:
+    def __init__(self, rules: Sequence[VgpuRule], name_of: NameOf, writer: VgpuWriter) -> None:
         self.rules = tuple(rules)
         self._name_of = name_of
-        self._changes = changes
+        self._writer = writer
         self._capacities: dict[tuple[str, str], int] = {}
         self._found: dict[str, Slot | None] = {}
         self._searched: frozenset[tuple[str, str]] = frozenset()
@@ -142,8 +142,8 @@ class MdevKind:
         """See `VgpuKind.ensure`: creates the mdev of a slot (G2)."""
         vgpu = target.vgpu
         if target.dynamic:
-            return self._changes.create(vgpu)
-        mdev = self._changes.maker.mdev(vgpu.device)
+            return self._writer.create(vgpu)
+        mdev = self._writer.maker.mdev(vgpu.device)
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
             raise UnknownDevice(
                 f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} is not there any more",
@@ -154,4 +154,4 @@ class MdevKind:
 
     def remove(self, target: Target) -> bool:
         """See `VgpuKind.remove`."""
-        return self._changes.remove(target.vgpu)
+        return self._writer.remove(target.vgpu)

@@ -26,7 +26,7 @@ from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotR
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere, kept_devices
-from launcherkit_plugin.vgpu.writer import Changes, with_room
+from launcherkit_plugin.vgpu.writer import VgpuWriter, with_room
 
 ALLOCATE_SECONDS = 10.0
 """How long an Allocate waits for the vGPUs of a card to be created; some drivers take seconds."""
@@ -108,7 +108,7 @@ class VgpuKind(Protocol):
         ...
 
     def remove(self, target: Target) -> bool:
-        """Remove a vGPU; blocks. Returns and raises the same as `launcherkit_plugin.vgpu.writer.Changes.remove`."""
+        """Remove a vGPU; blocks. Returns and raises the same as `launcherkit_plugin.vgpu.writer.VgpuWriter.remove`."""
         ...
 
 
@@ -117,7 +117,7 @@ class Pool:
 
     Args:
         kind: mdevs or VFs.
-        changes: creates and removes vGPUs.
+        writer: creates and removes vGPUs.
         guarded: runs work that may hang.
         grace_seconds: how long a vGPU must be unused before it is removed.
         stopped: the devices of pods whose VM has ended.
@@ -127,7 +127,7 @@ class Pool:
     def __init__(
         self,
         kind: VgpuKind,
-        changes: Changes,
+        writer: VgpuWriter,
         guarded: Guarded,
         *,
         grace_seconds: float = 60.0,
@@ -136,12 +136,12 @@ class Pool:
     ) -> None:
         self.changes_host = True
         self._kind = kind
-        self._changes = changes
+        self._writer = writer
         self._guarded = guarded
         self._grace = grace_seconds
         self._stopped = stopped or Stopped()
         self._granted = nodes or GrantedNodes()
-        self._clock = changes.maker.clock
+        self._clock = writer.maker.clock
         self._targets: Mapping[tuple[str, str], Target] = {}
         self._there: list[tuple[str, str]] = []
         """Resource and ID of existing healthy vGPUs."""
@@ -278,7 +278,7 @@ class Pool:
             for name, device in self._there:
                 if device in nodes:
                     there.setdefault(name, {})[device] = nodes[device]
-            self._changes.try_to(lambda: self._granted.replace(there, kept))
+            self._writer.try_to(lambda: self._granted.replace(there, kept))
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     # In a thread, one for each card
@@ -296,7 +296,7 @@ class Pool:
             raise
 
     def _nodes(self, target: Target) -> tuple[str, ...]:
-        return self._changes.maker.nodes(target.vgpu.address, iommufd=self._kind.iommufd)
+        return self._writer.maker.nodes(target.vgpu.address, iommufd=self._kind.iommufd)
 
     def _remove_all(self, targets: Sequence[Target]) -> None:
         for target in targets:
@@ -320,7 +320,7 @@ class Pool:
         try:
             removed = self._kind.remove(target)
         except LauncherkitError as error:
-            self._changes.report(error)
+            self._writer.report(error)
             if isinstance(error, VgpuNotRemoved):
                 self._backoff.failed(key, self._clock())
             return False

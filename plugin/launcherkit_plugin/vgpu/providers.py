@@ -30,7 +30,7 @@ from launcherkit_plugin.vgpu.pool import (
     result_of,
 )
 from launcherkit_plugin.vgpu.vf import VfKind
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 
 class LayoutKeeper:
@@ -40,13 +40,13 @@ class LayoutKeeper:
     """
 
     def __init__(
-        self, entries: Sequence[LayoutEntry], spread: Sequence[str], changes: Changes, guarded: Guarded
+        self, entries: Sequence[LayoutEntry], spread: Sequence[str], writer: VgpuWriter, guarded: Guarded
     ) -> None:
         self._entries = tuple(entries)
         self._spread = tuple(spread)
-        self._changes = changes
+        self._writer = writer
         self._guarded = guarded
-        self._clock = changes.maker.clock
+        self._clock = writer.maker.clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     def wants(self, function: PciFunction) -> bool:
@@ -63,7 +63,7 @@ class LayoutKeeper:
             return []
         wanted, unknown = type_counts(self._entries, self._spread, host)
         for error in unknown:
-            self._changes.report(error)
+            self._writer.report(error)
         steps: dict[str, list[Step]] = {}
         for step in next_round(wanted, host, partial(_may_go, held=kept_devices(usage))).steps:
             if not self._backoff.rests((step.action, step.instance.device), now):
@@ -80,9 +80,9 @@ class LayoutKeeper:
         for step in steps:
             key = step.action, step.instance.device
             try:
-                changed |= take(step, self._changes)
+                changed |= take(step, self._writer)
             except LauncherkitError as error:
-                self._changes.report(error)
+                self._writer.report(error)
                 if isinstance(error, VgpuNotMade | VgpuNotRemoved):
                     self._backoff.failed(key, self._clock())
                     break
@@ -102,7 +102,7 @@ def _may_go(instance: Instance, held: Collection[str]) -> str | None:
 def vgpus_of(
     config: VgpuConfig,
     name_of: NameOf,
-    changes: Changes,
+    writer: VgpuWriter,
     guarded: Guarded,
     *,
     stopped: Stopped | None = None,
@@ -115,20 +115,20 @@ def vgpus_of(
     Args:
         config: the settings for vGPUs.
         name_of: returns the names of resources for rules without a name.
-        changes: creates and removes vGPUs.
+        writer: creates and removes vGPUs.
         guarded: runs work that may hang.
         stopped: the devices of pods whose VM has ended, as reported by the node hook.
         mdev_nodes, vf_nodes: how containers get the device nodes of each.
         iommufd: VFs are opened through iommufd alone.
     """
-    keeper = LayoutKeeper(config.layout, config.spread, changes, guarded)
+    keeper = LayoutKeeper(config.layout, config.spread, writer, guarded)
     kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []
     if config.mdevs:
-        kinds.append((MdevKind(config.mdevs, name_of, changes), mdev_nodes))
+        kinds.append((MdevKind(config.mdevs, name_of, writer), mdev_nodes))
     if config.vfs:
-        kinds.append((VfKind(config.vfs, name_of, changes, kept=keeper.keeps, iommufd=iommufd), vf_nodes))
+        kinds.append((VfKind(config.vfs, name_of, writer, kept=keeper.keeps, iommufd=iommufd), vf_nodes))
     pools = tuple(
-        Pool(kind, changes, guarded, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
+        Pool(kind, writer, guarded, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
         for kind, nodes in kinds
     )
     return pools, (*pools, keeper) if config.layout or config.spread else pools

@@ -14,7 +14,7 @@ from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, is_from, may_be_vgpu, parent_name, rank_of, rule_for
 from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 
 class _Vf(NamedTuple):
@@ -36,7 +36,7 @@ class VfKind:
     Args:
         rules: the first that matches a type applies.
         name_of: returns the names of resources for rules without a name.
-        changes: sets and resets types.
+        writer: sets and resets types.
         kept: whether a card belongs to a layout (G5), so its types stay.
         iommufd: containers get VFIO's character devices even if there are nodes of groups (V2).
     """
@@ -47,14 +47,14 @@ class VfKind:
         self,
         rules: Sequence[VgpuRule],
         name_of: NameOf,
-        changes: Changes,
+        writer: VgpuWriter,
         *,
         kept: Callable[[str, HostFacts], bool] = lambda _card, _host: False,
         iommufd: bool = False,
     ) -> None:
         self.rules = tuple(rules)
         self._name_of = name_of
-        self._changes = changes
+        self._writer = writer
         self._kept = kept
         self.iommufd = iommufd
         self._names: dict[str, dict[int, str]] = {}
@@ -215,16 +215,16 @@ class VfKind:
             )
         offered = dict(state.creatable) if state else {}
         number = next((number for number in target.types if number in offered), target.types[0])
-        return self._changes.create(self._instance(target.vgpu.device, target.card, number))
+        return self._writer.create(self._instance(target.vgpu.device, target.card, number))
 
     def remove(self, target: Target) -> bool:
         """See `VgpuKind.remove`: resets the type."""
         state = self._state(target)
         number = int(target.vgpu.type_id) if state is None else state.current_type
-        return self._changes.remove(self._instance(target.vgpu.device, target.card, number))
+        return self._writer.remove(self._instance(target.vgpu.device, target.card, number))
 
     def _state(self, target: Target) -> VgpuVf | None:
-        return self._changes.maker.vf(PciAddress.parse(target.vgpu.device))
+        return self._writer.maker.vf(PciAddress.parse(target.vgpu.device))
 
 
 def _lost(found: _Vf) -> bool:

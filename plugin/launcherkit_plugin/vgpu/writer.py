@@ -18,7 +18,7 @@ Opened: TypeAlias = Callable[[Iterable[str]], bool | None]
 """Returns whether a process has one of some device nodes open; None if unknown."""
 
 
-class Changes:
+class VgpuWriter:
     """Creates and removes vGPUs. Calls block.
 
     Args:

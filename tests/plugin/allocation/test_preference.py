@@ -17,7 +17,7 @@ from launcherkit_plugin.model.config import VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpus_of
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.resources import CountedId, device
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Kernel
 from tests.plugin.vgpu.node import Clock, name_of
@@ -174,9 +174,9 @@ class Node:
                 self.kernel.card(f"0000:0{number}:00.0", [A2_4Q, A2_8Q], mib=16384)
             else:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
-        changes = Changes(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
+        writer = VgpuWriter(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
         mdevs, vfs = (VgpuRule(TYPES, mode="dynamic"),), (VgpuRule(TYPES, mode="dynamic", prefix="PCI_RESOURCE"),)
-        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, changes, Guarded())
+        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, writer, Guarded())
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()
         self.turn()

@@ -18,7 +18,7 @@ from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock
 from tests.support.hosttree import HostTree
@@ -44,8 +44,8 @@ class Desk:
         vgpu.add_arguments(parser, {})
         args = parser.parse_args(words)
         clock = Clock()
-        changes = Changes(Maker(self.kernel, clock, clock.sleep), self.kernel.is_open)
-        bench = vgpu.Bench(args, {}, self.kernel.facts, lambda: self.usage, self.look, changes)
+        writer = VgpuWriter(Maker(self.kernel, clock, clock.sleep), self.kernel.is_open)
+        bench = vgpu.Bench(args, {}, self.kernel.facts, lambda: self.usage, self.look, writer)
         self._capfd.readouterr()
         try:
             code: int = args.act(bench)

@@ -17,7 +17,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.providers import vgpus_of
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import Kernel
 
 _loop = asyncio.Runner()
@@ -84,10 +84,10 @@ class Node:
         self.reservations = Reservations()
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
+        writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         self.guarded = Guarded()
         self.providers, self.reconcilers = vgpus_of(
-            self.config, name_of, changes, self.guarded, stopped=self.stopped, mdev_nodes=self.granted
+            self.config, name_of, writer, self.guarded, stopped=self.stopped, mdev_nodes=self.granted
         )
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 

@@ -31,7 +31,7 @@ from launcherkit_plugin.vgpu.layout import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock
@@ -92,7 +92,7 @@ def test_one_that_is_open(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.open.add(kernel.node(UUID))
     with raises_as_shown(VgpuInUse):
-        Changes(maker, kernel.is_open).remove(Instance(UUID, CARD, T4_1Q.id, "GRID T4-1Q"))
+        VgpuWriter(maker, kernel.is_open).remove(Instance(UUID, CARD, T4_1Q.id, "GRID T4-1Q"))
 
 
 def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None:
@@ -103,10 +103,10 @@ def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None
 
 
 def test_a_layout_for_another_node(kernel: Kernel, maker: Maker) -> None:
-    changes = Changes(maker, kernel.is_open)
+    writer = VgpuWriter(maker, kernel.is_open)
     entries = [LayoutEntry("#2", "GRID T4-1Q", 1)]
     with raises_as_shown(BadLayout):
-        apply_layout(entries, (), kernel.facts, changes, lambda _: None, lambda _: None)
+        apply_layout(entries, (), kernel.facts, writer, lambda _: None, lambda _: None)
 
 
 def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:

@@ -12,7 +12,7 @@ from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.layout import Step, apply_layout, difference, type_counts
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock, Node
 
@@ -30,13 +30,13 @@ def kernel() -> Kernel:
 
 def applied(kernel: Kernel, *entries: LayoutEntry, spread: tuple[str, ...] = (), in_use: str = "") -> list[Step]:
     clock = Clock()
-    changes = Changes(Maker(kernel, clock, clock.sleep), kernel.is_open)
+    writer = VgpuWriter(Maker(kernel, clock, clock.sleep), kernel.is_open)
     done: list[Step] = []
 
     def may_go(instance: Instance) -> str | None:
         return f"{instance.device} is in use" if instance.device == in_use else None
 
-    apply_layout(entries, spread, kernel.facts, changes, may_go, done.append)
+    apply_layout(entries, spread, kernel.facts, writer, may_go, done.append)
     return done
 
 

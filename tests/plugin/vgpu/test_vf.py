@@ -19,7 +19,7 @@ from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.pool import Pool
 from launcherkit_plugin.vgpu.vf import VfKind
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
 from tests.plugin.vgpu.node import Clock, Node, name_of
 from tests.support.hosttree import HostTree
@@ -219,8 +219,8 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
         tree.vf(CARD, vf, vgpu=kind, device=0x25B6, class_code=0x030200, driver="nvidia", group=50 + number, numa=1)
         tree.node(f"vfio/{50 + number}")
     clock, files = Clock(), DiskFiles(str(tmp_path))
-    changes = Changes(Maker(files, clock, clock.sleep), lambda _: False)
-    provider = Pool(VfKind((_rule(("*",)),), name_of, changes), changes, Guarded())
+    writer = VgpuWriter(Maker(files, clock, clock.sleep), lambda _: False)
+    provider = Pool(VfKind((_rule(("*",)),), name_of, writer), writer, Guarded())
     facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
     resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
     assert {resource.name: list(resource.devices) for resource in resources} == {

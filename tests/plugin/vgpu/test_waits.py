@@ -20,7 +20,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.providers import vgpus_of
-from launcherkit_plugin.vgpu.writer import Changes
+from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Recorded, name_of
 
@@ -49,13 +49,13 @@ class Node:
     def reload(self) -> None:
         """Another configuration, on the same machine and by the same process."""
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
-        changes = Changes(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
+        writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         config = VgpuConfig(
             (VgpuRule(("GRID T4-1Q",), mode="dynamic"),),
             (VgpuRule(("NVIDIA A2-4Q",), mode="dynamic", prefix="PCI_RESOURCE"),),
             self.layout,
         )
-        self.providers, self.reconcilers = vgpus_of(config, name_of, changes, self.guarded)
+        self.providers, self.reconcilers = vgpus_of(config, name_of, writer, self.guarded)
 
     def turn(self) -> list[asyncio.Task[bool]]:
         """A turn of the daemon; what it has begun."""
