@@ -47,9 +47,8 @@ def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: Host
     elif attachment.role == "sibling" and claim is not None and _misnamed(claim, function, gpus):
         yield Note(
             "companion",
-            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: "
-            "the guest gets "
-            "one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
+            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the "
+            "guest gets one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
             "variables are",
         )
 

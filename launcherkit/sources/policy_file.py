@@ -97,9 +97,8 @@ class WrittenPolicy(_Written):
 
     siblings: Siblings | None = Field(
         None,
-        description="Which sibling functions are attached: all of the card's slot, all of the IOMMU group, those "
-        "that the "
-        "environment lists, or none; reserve attaches the slot's and doesn't show them to the guest. Default: slot",
+        description="Which sibling functions are attached: all of the card's slot, all of the IOMMU group, those that "
+        "the environment lists, or none; reserve attaches the slot's and doesn't show them to the guest. Default: slot",
     )
     pairing: Pairing | None = Field(
         None, description="How addresses answer requests: by PCI class, or by position as KubeVirt does. Default: class"
@@ -119,9 +118,8 @@ class WrittenPolicy(_Written):
     node_check: NodeCheck | None = Field(
         None,
         alias="nodeCheck",
-        description="Whether the VFIO device nodes must be there; auto where the environment holds the "
-        "devices, for there "
-        "the VM runs. Default: auto",
+        description="Whether the VFIO device nodes must be there; auto where the environment holds the devices, for "
+        "there the VM runs. Default: auto",
     )
     topology: Topology | None = Field(
         None,
