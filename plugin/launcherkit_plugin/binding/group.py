@@ -169,7 +169,7 @@ def not_on_host(address: PciAddress) -> NotOnHost:
     )
 
 
-class Task(NamedTuple):
+class GroupToBind(NamedTuple):
     """Functions to bind together with their IOMMU group; or a single function that has no group."""
 
     asked: tuple[PciAddress, ...]
@@ -178,7 +178,7 @@ class Task(NamedTuple):
 
     @property
     def key(self) -> PciAddress:
-        """Identifies the task from one scan to the next."""
+        """Identifies the group from one scan to the next."""
         return self.state[0][0]
 
 
@@ -212,7 +212,7 @@ def wanted_functions(
     return found
 
 
-def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
+def groups_to_bind(wanted: Iterable[PciAddress], host: HostFacts) -> list[GroupToBind]:
     """The groups of these functions in which a member lacks a VFIO driver."""
     asked: dict[tuple[PciFunction, ...], list[PciAddress]] = {}
     for address in sorted(wanted):
@@ -222,7 +222,7 @@ def tasks(wanted: Iterable[PciAddress], host: HostFacts) -> list[Task]:
         if not all(bound_to_vfio(member, host.details.get(member.address)) for member in members):
             asked.setdefault(members, []).append(address)
     return [
-        Task(tuple(addresses), tuple((member.address, member.driver) for member in members))
+        GroupToBind(tuple(addresses), tuple((member.address, member.driver) for member in members))
         for members, addresses in asked.items()
     ]
 

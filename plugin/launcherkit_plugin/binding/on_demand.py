@@ -16,11 +16,11 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.binding.group import (
     VFIO_PCI,
-    Task,
+    GroupToBind,
     as_bound,
+    groups_to_bind,
     plan_groups,
     refuse_needed_by_host,
-    tasks,
     wanted_functions,
     work_key,
 )
@@ -71,7 +71,7 @@ class OnDemandBinding:
         self._clock = clock
         self._host = NO_FACTS
         self._wanted: Mapping[PciAddress, PciRule] = {}
-        self._tasks: Mapping[PciAddress, Task] = {}
+        self._to_bind: Mapping[PciAddress, GroupToBind] = {}
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._ending: set[asyncio.Task[Done]] = set()
         """Tasks that report work; they outlast a caller that stops waiting."""
@@ -91,30 +91,30 @@ class OnDemandBinding:
     def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
         """See `launcherkit_plugin.devices.pci.BindsOnDemand`."""
         self.look(host)
-        todo = tasks(self._wanted, host)
-        self._tasks = {address: task for task in todo for address in task.asked}
-        self._attempts.keep({task.key for task in todo})
+        todo = groups_to_bind(self._wanted, host)
+        self._to_bind = {address: group for group in todo for address in group.asked}
+        self._attempts.keep({group.key for group in todo})
         problems = dict(self._stuck)
         bound: list[PciAddress] = []
-        for task in todo:
-            problem = self._refusal(task, host)
+        for group in todo:
+            problem = self._refusal(group, host)
             if problem is None:
-                bound += [address for address, _ in task.state]
+                bound += [address for address, _ in group.state]
             else:
-                problems.update(dict.fromkeys(task.asked, problem))
+                problems.update(dict.fromkeys(group.asked, problem))
         return as_bound(host, bound, VFIO_PCI), problems
 
-    def _refusal(self, task: Task, host: HostFacts) -> Problem | None:
+    def _refusal(self, group: GroupToBind, host: HostFacts) -> Problem | None:
         """Why a group can't be bound now, as far as the facts tell; the host is not read again."""
-        if (hanging := self._guarded.hanging(work_key(task.asked[0], host))) is not None:
+        if (hanging := self._guarded.hanging(work_key(group.asked[0], host))) is not None:
             return Problem("failed", hanging)
-        if self._attempts.rests(task.key, self._clock(), task.state):
-            return Problem("failed", self._attempts.why(task.key, self._clock()) or "")
+        if self._attempts.rests(group.key, self._clock(), group.state):
+            return Problem("failed", self._attempts.why(group.key, self._clock()) or "")
         try:
-            for plan in plan_groups(task.asked, host):
+            for plan in plan_groups(group.asked, host):
                 refuse_needed_by_host(plan, host, {}, force=False)
         except LauncherkitError as error:
-            function = host.functions[task.asked[0]]
+            function = host.functions[group.asked[0]]
             return Problem("no-group" if function.iommu_group is None else "not-viable", error.message)
         return None
 
@@ -164,12 +164,12 @@ class OnDemandBinding:
         if done.action == "unbind":
             self.given_back(done)
             return done
-        task = self._tasks.get(done.functions[0])
-        if task is not None and done.error is None:
-            self._attempts.succeeded(task.key)
-        elif task is not None and done.error is not None:
+        group = self._to_bind.get(done.functions[0])
+        if group is not None and done.error is None:
+            self._attempts.succeeded(group.key)
+        elif group is not None and done.error is not None:
             why = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
-            self._attempts.failed(task.key, self._clock(), why, task.state)
+            self._attempts.failed(group.key, self._clock(), why, group.state)
         return done
 
     def _failure(

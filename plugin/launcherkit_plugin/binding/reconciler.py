@@ -10,7 +10,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.binding.group import VFIO_PCI, Task, tasks, unwanted, wanted_functions, work_key
+from launcherkit_plugin.binding.group import VFIO_PCI, GroupToBind, groups_to_bind, unwanted, wanted_functions, work_key
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
@@ -87,11 +87,11 @@ class BindingReconciler:
             if not self._is_busy(record.leader, host) and self._is_due(record.leader, _state_of(record, host), now):
                 functions = tuple(entry.address for entry in record.entries)
                 begun += self._begin(record.leader, host, "giving back", functions, partial(self._work.restore, record))
-        todo = tasks(wanted, host)
+        todo = groups_to_bind(wanted, host)
         self._forget(todo, records)
-        for task in todo:
-            if not self._is_busy(task.key, host) and self._is_due(task.key, task.state, now):
-                begun += self._begin(task.key, host, "binding", task.asked, partial(self._work.bind, task.asked))
+        for group in todo:
+            if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
+                begun += self._begin(group.key, host, "binding", group.asked, partial(self._work.bind, group.asked))
         return begun
 
     def _needless(self, records: Sequence[Record], host: HostFacts, usage: Usage, now: float) -> list[Record]:
@@ -137,10 +137,10 @@ class BindingReconciler:
         self._attempts.failed(key, now, state=state)  # unless it succeeds
         return True
 
-    def _forget(self, todo: Sequence[Task], records: Sequence[Record]) -> None:
+    def _forget(self, todo: Sequence[GroupToBind], records: Sequence[Record]) -> None:
         """Forget the attempts and problems of functions that need no work any more."""
-        self._attempts.keep({task.key for task in todo} | {record.leader for record in records})
-        open_still = {address for task in todo for address in task.asked}
+        self._attempts.keep({group.key for group in todo} | {record.leader for record in records})
+        open_still = {address for group in todo for address in group.asked}
         self._problems = {address: problem for address, problem in self._problems.items() if address in open_still}
 
     def _conclude(self, done: Done) -> None:
