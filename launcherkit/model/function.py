@@ -53,6 +53,11 @@ class PciFunction(NamedTuple):
         return self.class_code >> 8 == 0x0403
 
     @property
+    def ids(self) -> str:
+        """Vendor and device ID as text: ``10de:2204``."""
+        return f"{self.vendor:04x}:{self.device:04x}"
+
+    @property
     def model(self) -> tuple[int, int]:
         """Vendor and device ID, which tell further primaries of a card from siblings (C2, S1)."""
         return self.vendor, self.device

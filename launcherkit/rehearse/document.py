@@ -67,7 +67,7 @@ def guest_functions(outcome: NodeOutcome) -> Iterator[dict[str, Any]]:
                 "host": str(each.source),
                 "address": None if each.guest is None else str(each.guest.address),
                 "class": None if function is None else f"{function.class_code >> 8:04x}",
-                "id": None if function is None else f"{function.vendor:04x}:{function.device:04x}",
+                "id": None if function is None else function.ids,
                 "numaNode": None if function is None else function.numa_node,
                 "shown": each.attachment.role != "reserved",
             }

@@ -31,10 +31,9 @@ def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
 
 def what_function(function: PciFunction, names: PciNames) -> str:
     """As `what`, for a known function."""
-    ids = f"[{function.vendor:04x}:{function.device:04x}]"
     kind = names.class_(function) or class_name(function)
     name, board = names.device(function), names.board(function)
-    text = f"{kind}: {name} {ids}" if name else f"{kind} {ids}"
+    text = f"{kind}: {name} [{function.ids}]" if name else f"{kind} [{function.ids}]"
     if board:
         text += f" ({board})"
     return text + (f", VF of {function.physfn}" if function.physfn else "")

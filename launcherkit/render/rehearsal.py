@@ -90,6 +90,9 @@ def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple
         if function is None:
             yield Line((where, "mediated device", str(each.source)), "    ", "    ")
             continue
-        ids = f"[{function.vendor:04x}:{function.device:04x}]"
         kind = names.class_(function) or class_name(function)
-        yield Line((where, kind, visible(" ".join(filter(None, (names.device(function), ids))))), "    ", "    ")
+        yield Line(
+            (where, kind, visible(" ".join(filter(None, (names.device(function), f"[{function.ids}]"))))),
+            "    ",
+            "    ",
+        )

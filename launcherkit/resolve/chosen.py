@@ -19,5 +19,5 @@ def chosen(choices: Mapping[str, str], source: HostAddress, host: HostFacts) -> 
     if not isinstance(source, PciAddress):
         return None
     function = host.functions.get(source)
-    model = "" if function is None else f"{function.vendor:04x}:{function.device:04x}"
+    model = "" if function is None else function.ids
     return choices.get(str(source), choices.get(model))

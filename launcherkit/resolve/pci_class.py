@@ -57,4 +57,4 @@ def is_chipset(function: PciFunction) -> bool:
 def describe(function: PciFunction) -> str:
     """An address with class and IDs: ``0000:e1:00.1 audio device 10de:1aef``."""
     vf = f", VF of {function.physfn}" if function.physfn else ""
-    return f"{function.address} {class_name(function)} {function.vendor:04x}:{function.device:04x}{vf}"
+    return f"{function.address} {class_name(function)} {function.ids}{vf}"

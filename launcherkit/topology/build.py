@@ -158,7 +158,7 @@ def _function(
     ready = readiness[function.address]
     return TreeFunction(
         address=function.address,
-        ids=_ids(function),
+        ids=function.ids,
         kind=described[0],
         name=described[1],
         driver=function.driver,
@@ -172,10 +172,6 @@ def _function(
         possible_vfs=detail.sriov_totalvfs if detail else None,
         mdevs=tuple(_mdevs(function.address, facts)),
     )
-
-
-def _ids(function: PciFunction) -> str:
-    return f"{function.vendor:04x}:{function.device:04x}"
 
 
 def _wider(detail: PciDetail, facts: HostFacts) -> int | None:
@@ -211,7 +207,7 @@ def _folded(
         first = them[0]
         yield VirtualFunctions(
             addresses=tuple(vf.address for vf in them),
-            ids=_ids(first),
+            ids=first.ids,
             driver=first.driver,
             state=readiness[first.address].state,
             type=_vgpu_type(first, facts),

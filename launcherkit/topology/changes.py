@@ -49,7 +49,7 @@ def changes(old: HostFacts, new: HostFacts) -> tuple[HostChange, ...]:
 
 
 def _what(function: PciFunction) -> str:
-    return f"{function.vendor:04x}:{function.device:04x} class {function.class_code >> 8:04x}"
+    return f"{function.ids} class {function.class_code >> 8:04x}"
 
 
 def _own(facts: HostFacts, known: Iterable[PciAddress]) -> list[PciAddress]:
