@@ -17,6 +17,7 @@ from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
 from launcherkit.process.edge import tell, write_stdout
+from launcherkit.render.columns import counted
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 
@@ -119,12 +120,8 @@ def _check(directories: list[str], args: argparse.Namespace, env: Mapping[str, s
 def _in_words(results: Sequence[CaseResult], ink: Ink) -> str:
     lines = [f"{ink.good('ok')}       {one.name}\n" if one.ok else _differing(one, ink) for one in results]
     bad = sum(not result.ok for result in results)
-    lines.append(f"{_cases(results)}: {len(results) - bad} as expected, {bad} not\n")
+    lines.append(f"{counted(len(results), 'case')}: {len(results) - bad} as expected, {bad} not\n")
     return "".join(lines)
-
-
-def _cases(results: Sequence[object]) -> str:
-    return "1 case" if len(results) == 1 else f"{len(results)} cases"
 
 
 def _differing(result: CaseResult, ink: Ink = PLAIN) -> str:
@@ -140,7 +137,7 @@ def _update(directories: list[str], plan: bool) -> tuple[str, int]:
     updates = [update_case(directory, plan=plan) for directory in directories]
     bad = sum(not update.result.ok for update in updates)
     changed = sum(bool(update.written or update.removed) for update in updates)
-    summary = f"{_cases(updates)}: {changed} updated, {bad} still not as expected\n"
+    summary = f"{counted(len(updates), 'case')}: {changed} updated, {bad} still not as expected\n"
     return "".join(map(_updated, updates)) + summary, _DIFFERS if bad else _OK
 
 

@@ -114,8 +114,11 @@ def run_case(directory: str) -> Outcome:
 def _repeated(first: bytes, second: bytes) -> str | None:
     if first == second:
         return None
-    diff = unified_diff(first, second, "translated once", "translated twice").decode("utf-8", "surrogateescape")
-    return f"translating it once more changes it (X2)\n{diff}"
+    return f"translating it once more changes it (X2)\n{_diff(first, second, 'translated once', 'translated twice')}"
+
+
+def _diff(before: bytes, after: bytes, name: str, renamed: str = "actual") -> str:
+    return unified_diff(before, after, name, renamed).decode("utf-8", "surrogateescape")
 
 
 def _told(error: LauncherkitError, directory: str, scratch: Scratch) -> str:
@@ -158,17 +161,14 @@ def _given(directory: str, outcome: Outcome) -> str:
     if outcome.document is None:
         return outcome.error or ""
     before = read_if_there(directory, DOMAIN_FILE) or b""
-    return unified_diff(before, outcome.document, DOMAIN_FILE, "actual").decode("utf-8", "surrogateescape")
+    return _diff(before, outcome.document, DOMAIN_FILE)
 
 
 def _of_error(error: str, expected: bytes | None) -> list[Difference]:
     if expected is None:
         return [Difference("it fails, where a document is expected", error)]
     before, after = expected.rstrip() + b"\n", error.encode("utf-8", "surrogateescape") + b"\n"
-    if before == after:
-        return []
-    diff = unified_diff(before, after, EXPECTED_ERROR, "actual").decode("utf-8", "surrogateescape")
-    return [Difference("it fails in another way", diff)]
+    return [] if before == after else [Difference("it fails in another way", _diff(before, after, EXPECTED_ERROR))]
 
 
 def _of_document(document: bytes, expected_xml: bytes | None, expected_error: bytes | None) -> list[Difference]:
@@ -192,8 +192,7 @@ def _of_plan(outcome: Outcome, expected: bytes | None) -> list[Difference]:
             return []
     except ValueError:
         pass  # the diff shows it
-    diff = unified_diff(expected, plan_text(outcome.plan), EXPECTED_PLAN, "actual")
-    return [Difference("it gives another plan", diff.decode("utf-8", "surrogateescape"))]
+    return [Difference("it gives another plan", _diff(expected, plan_text(outcome.plan), EXPECTED_PLAN))]
 
 
 def plan_text(plan: dict[str, Any]) -> bytes:
