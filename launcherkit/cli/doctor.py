@@ -24,7 +24,7 @@ from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
 from launcherkit.errors import LauncherkitError, NoSysfs
-from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
+from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation
@@ -50,9 +50,6 @@ examples:
   launcherkit doctor --host host.json                             a snapshot; skips what only the machine itself knows
   launcherkit doctor --json --strict
 exit codes: 0 nothing failed, 1 something failed (with --strict: or there is a warning); others as usual"""
-
-_STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
-"""Stands in for the domain if there is none yet: the allocated devices can be checked nonetheless."""
 
 _WARNED_OF = {
     "not-asked": "Check that this is the VMI of this pod; if it is, it must ask for them in spec.domain.devices.",
@@ -114,7 +111,7 @@ def _told_once(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Fin
 
 def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     has_domain = args.domain is not None
-    inputs = read_inputs(args, env, None if has_domain else (_STUB, "no domain"))
+    inputs = read_inputs(args, env, None if has_domain else (STUB_DOMAIN, "no domain"))
     document = read_document(inputs.domain_xml, inputs.domain_name)
     root = host_of(args.host, env, inputs.policy).text
     facts, findings = _facts(root)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
 from launcherkit.colour import ink_for
 from launcherkit.errors import LauncherkitError
-from launcherkit.inputs.arguments import Inputs, add_input_arguments, policy_flags, read_inputs
+from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import write_stdout
@@ -44,9 +44,6 @@ examples:
   launcherkit topology --pods                which pod and VM holds what; as root on a node
   launcherkit topology --html > host.html    a page to fold, print and send; --svg: a picture
   launcherkit topology --domain vm.xml --vmi vmi.json --env-file env.txt    what that VM gets, and where"""
-
-_STUB = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
-"""Stands in for the domain if only a VMI or an environment is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -122,7 +119,7 @@ def _kubelet_socket(args: argparse.Namespace, root: str) -> str:
 def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
     if not (args.domain or args.vmi or args.env_file):
         return None
-    return read_inputs(args, env, None if args.domain else (_STUB, args.vmi or args.env_file))
+    return read_inputs(args, env, None if args.domain else (STUB_DOMAIN, args.vmi or args.env_file))
 
 
 def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:

@@ -21,6 +21,9 @@ from launcherkit.sources.vmi import Vmi, read_vmi
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import DraSource, HostSource, Translation
 
+STUB_DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
+"""Replaces the domain if there is none: the allocated devices can be looked at nonetheless."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
