@@ -59,8 +59,7 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     at = next((at for at, argument in enumerate(arguments) if argument in program.commands), None)
     shown = program
     if at is not None and {"-h", "--help"}.isdisjoint(arguments[:at]):
-        # Making a parser for each command takes as long as everything else here, and only the program's help needs
-        # them.
+        # Parsers for all commands take as long as everything else here, and only the program's own help needs them.
         shown = replace(program, commands={arguments[at]: program.commands[arguments[at]]})
     parser, commands = parsers_of(shown, env, () if at is None else (arguments[at],))
     if at is None:

@@ -35,8 +35,8 @@ def decide_displays(
 ) -> Displays:
     """Decide ``model``, ``display`` and ``ramfb``; a sibling has only what the document says.
 
-    KubeVirt's rules: a mediated gpu has display and ramfb unless its ``display`` block says no; if no gpu of the VMI
-    has such a block, only the first mediated one has both; a PCI gpu only if ``enabled`` is true, with ramfb by
+    KubeVirt's rules: a mediated gpu with a ``display`` block has display and ramfb unless the block says no; if no gpu
+    of the VMI has such a block, the first mediated one has both; a PCI gpu only if ``enabled`` is true, with ramfb by
     default; hostDevices never.
     In addition: no display without a graphics device, and one ramfb in the whole domain.
 
