@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from launcherkit.cli.pages import all_codes, all_topics, code_of, page_of, titles
@@ -17,8 +18,8 @@ from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.request import Allocation
-from launcherkit.pipeline import HostSource, Translation
+from launcherkit.model.request import Allocation, Request
+from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.options import switch_from
@@ -152,8 +153,11 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
     allocations = {name: environment.read(name).allocation for name in environment.variables}
     asked = None
     if inputs.vmi is not None:
+        by_claim = _by_claim(inputs.vmi.requests, inputs.dra)
+        allocations |= {allocation.variable: allocation for allocation in by_claim.values()}
+        answers = {key: allocation.variable for key, allocation in by_claim.items()}
         asked = tuple(
-            Asked(request, environment.variable_for(request.resource) if request.resource else None)
+            Asked(request, environment.variable_for(request.resource) if request.resource else answers.get(request.key))
             for request in inputs.vmi.requests
         )
     hostdevs = _hostdevs(inputs)
@@ -162,6 +166,17 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
         facts = _facts(host, allocations, hostdevs)
     functions = [facts.functions[address] for address in _touched(facts, allocations, hostdevs)]
     return Evidence(inputs.domain_name, asked, allocations, hostdevs, facts, find_names(functions, tables))
+
+
+def _by_claim(requests: Sequence[Request], dra: DraSource) -> dict[str, Allocation]:
+    """What answers requests by claim, by `Request.key` (E5)."""
+    keys = [request.key for request in requests if request.claim is not None]
+    found: dict[str, Allocation] = {}
+    for request in requests:
+        if request.claim is not None and request.key not in found:
+            with suppress(LauncherkitError):
+                found[request.key] = dra.read(request, keys.count(request.key))
+    return found
 
 
 def _hostdevs(inputs: Inputs) -> tuple[HostAddress, ...]:

@@ -12,11 +12,11 @@ from launcherkit.sources.pci_ids import PciNames
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of the VMI, and the variable for it (E1)."""
+    """A request of the VMI, and where its answer is looked for (E1, E5)."""
 
     request: Request
     variable: str | None
-    """The variable that answers it; None if there is none."""
+    """The variable, or the file of a claim's metadata, that answers it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Evidence:
     asked: tuple[Asked, ...] | None
     """The VMI's requests; None without a VMI."""
     allocations: dict[str, Allocation]
-    """Every ``*_RESOURCE_*`` variable by name, as far as its entries can be read."""
+    """Every ``*_RESOURCE_*`` variable, and what claims of the VMI got, by name, as far as it can be read."""
     hostdevs: tuple[HostAddress, ...]
     """The devices that the document already has."""
     facts: HostFacts

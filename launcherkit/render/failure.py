@@ -49,12 +49,13 @@ def _request(asked: Asked, ink: Ink) -> tuple[str, str, str]:
     if asked.variable is not None:
         answer = f"from {visible(asked.variable)}"
     else:
-        answer = ink.bad("no variable answers it")
-    return f"{request.section} {request.name!r}", visible(request.resource or "a DRA claim"), answer
+        answer = ink.bad(f"no {'variable' if request.claim is None else 'metadata'} answers it")
+    return f"{request.section} {request.name!r}", visible(request.resource or f"DRA {request.claim}"), answer
 
 
 def _variables(evidence: Evidence, ink: Ink) -> Iterator[str]:
-    yield ink.head("variables")
+    by_claim = any(asked.request.claim for asked in evidence.asked or ())
+    yield ink.head("variables, and metadata of claims" if by_claim else "variables")
     if not evidence.allocations:
         yield "  no *_RESOURCE_* variable is set here"
     for variable, allocation in evidence.allocations.items():

@@ -58,6 +58,21 @@ class Case:
         }
         self._vmi.write_text(json.dumps({"spec": {"domain": {"devices": devices}}}))
 
+    def claims(self, *functions: str) -> str:
+        """A GPU by a claim whose metadata names a card's functions; gives their file."""
+        gpu = {"name": "gpu1", "claimName": "card", "requestName": "gpu"}
+        claims = [{"name": "card", "resourceClaimName": "render-card"}]
+        self._vmi.write_text(json.dumps({"spec": {"domain": {"devices": {"gpus": [gpu]}}, "resourceClaims": claims}}))
+        file = self._vmi.parent / "dra" / "resourceclaims" / "render-card" / "gpu" / "x-metadata.json"
+        if functions:
+            first, *rest = functions
+            attributes = {"resource.kubernetes.io/pciBusID": {"string": first}, "siblings": {"string": ",".join(rest)}}
+            device = {"driver": "x", "pool": "n", "name": "a", "attributes": attributes}
+            version = "metadata.resource.k8s.io/v1beta1"
+            file.parent.mkdir(parents=True)
+            file.write_text(json.dumps({"apiVersion": version, "requests": [{"name": "gpu", "devices": [device]}]}))
+        return str(file)
+
     @property
     def arguments(self) -> tuple[str, ...]:
         inputs = ("explain", "--domain", str(self.domain), "--host", str(self.tree.root))
@@ -92,6 +107,14 @@ def test_it_tells_which_variable_answers_a_request_and_what_it_holds(case: Case)
     words = case.words(**{VARIABLE: "0000:e1:00.0,0000:e1:00.1"})
     assert "gpus 'gpu1' asks for nvidia.com/GA102_GEFORCE_RTX_3090" in words
     assert f"answered by {VARIABLE}, which holds\n    0000:e1:00.0, 0000:e1:00.1\n" in words
+
+
+def test_it_tells_which_metadata_answers_a_request_by_claim_and_what_it_holds(case: Case, tmp_path: Path) -> None:
+    """E5."""
+    file = case.claims("0000:e1:00.0", "0000:e1:00.1")
+    words = case.words("--dra-dir", str(tmp_path / "dra"))
+    assert "gpus 'gpu1' asks for what a DRA claim holds" in words
+    assert f"answered by {file}, which holds\n    0000:e1:00.0, 0000:e1:00.1\n" in words
 
 
 def test_it_tells_the_primary_the_sibling_and_where_they_go(case: Case) -> None:
@@ -223,6 +246,27 @@ def test_a_misspelt_resource_shows_what_was_allocated(case: Case) -> None:
     words = result.stdout.decode()
     assert "no variable answers it" in line_with(words, "gpus 'gpu1'")
     assert "group 44" in line_with(words.partition(VARIABLE)[2], "0000:e1:00.0")
+
+
+def test_what_claims_got_is_told_in_a_failure_too(case: Case, tmp_path: Path) -> None:
+    """E5."""
+    file = case.claims("0000:e1:00.0", "0000:e1:00.1")
+    case.tree.function("0000:e1:00.2", device=0x1AD6, class_code=0x0C0330, driver="xhci_hcd", group=44)
+    result = case.explain("--dra-dir", str(tmp_path / "dra"))
+    assert b"error[LK204]" in result.stderr
+    words = result.stdout.decode()
+    assert f"from {file}" in line_with(words, "gpus 'gpu1'", "DRA claim render-card/gpu")
+    held = words.partition("variables, and metadata of claims\n")[2]
+    assert "vfio-pci, group 44" in line_with(held, "0000:e1:00.1")
+
+
+def test_a_claim_without_metadata_is_told_with_where_to_give_it(case: Case) -> None:
+    """E4, E5."""
+    case.claims()
+    result = case.explain("--dra-dir", "absent")
+    assert "no metadata answers it" in line_with(result.stdout.decode(), "DRA claim render-card/gpu")
+    assert b"no *_RESOURCE_* variable is set, no claim has metadata, and the domain has 0 hostdev(s)" in result.stderr
+    assert b"the metadata of claims with --dra-dir" in result.stderr
 
 
 def test_a_device_that_is_gone_is_told_as_gone(case: Case) -> None:
