@@ -15,7 +15,7 @@ from typing import NoReturn
 from launcherkit.errors import shown
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, part, texts
 from launcherkit_plugin.cluster.outbox import Specs
-from launcherkit_plugin.cluster.slice_changes import SliceChange, SlicePool, slice_changes
+from launcherkit_plugin.cluster.slice_changes import SliceChange, SlicePool, dropped, slice_changes
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -74,6 +74,8 @@ class SlicePublisher:
         self._settled: Specs | None = None
         """What was wanted when everything was last up to date."""
         self._look = False
+        self._dropped: set[str] = set()
+        """Fields that the server didn't keep when slices were last written."""
         self._pauses = Backoff(_ROUND_SECONDS, LONGEST_PAUSE)
         self._calm_from = 0.0
 
@@ -90,6 +92,8 @@ class SlicePublisher:
         Raises:
             ApiProblem: they can't be watched.
         """
+        with self._some:
+            self._dropped, self._settled = set(), None  # it may be another server than before
         for _ in follow(self._server, SLICES_PATH, self._fields, time.sleep):
             with self._some:
                 self._look = True
@@ -140,10 +144,11 @@ class SlicePublisher:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
         """
         listed = items_of(self._server.get(SLICES_PATH, fieldSelector=self._fields))
-        needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed)
+        needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed, self._dropped)
         owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
+        self._tell_dropped()
         foreign, self._settled = needed.foreign and self._settled is wanted, wanted
         if needed.changes:
             text = f"{self._driver}: {len(wanted)} ResourceSlices, generation {needed.generation}"
@@ -154,13 +159,21 @@ class SlicePublisher:
     def _write(self, change: SliceChange, owner: Json) -> None:
         metadata = part(change.body, "metadata")
         if change.kind == "create":
-            self._server.post(SLICES_PATH, {**change.body, "metadata": {**metadata, "ownerReferences": [owner]}})
+            body = {**change.body, "metadata": {**metadata, "ownerReferences": [owner]}}
+            self._dropped |= dropped(body, self._server.post(SLICES_PATH, body))
             return
         name, uid = texts(metadata, "name", "uid")
         if change.kind == "replace":
-            self._server.put(f"{SLICES_PATH}/{name}", change.body)
+            self._dropped |= dropped(change.body, self._server.put(f"{SLICES_PATH}/{name}", change.body))
         else:
             self._server.delete(f"{SLICES_PATH}/{name}", uid)
+
+    def _tell_dropped(self) -> None:
+        """Without them the scheduler allocates what the node then refuses."""
+        if self._dropped:
+            fields = ", ".join(sorted(self._dropped))
+            text = f"the API server drops {fields} of ResourceSlices: the feature gates for them are off"
+            self._reporter.once((self, "dropped"), "warning", text)
 
     def _truce(self, now: float) -> float:
         """The pause after another process's slices were replaced, such as those of a pod that is being replaced: two

@@ -2,13 +2,14 @@
 
 Readers of a pool use its highest generation, and only once they have all of its slices. So any change increments the
 generation of every slice; a slice that is merely missing is created again as it was (D12). Additions and conversions by
-the server are no change: the time when a taint was added, or a quantity 1024Mi that it writes as 1Gi.
+the server are no change: the time when a taint was added, or a quantity 1024Mi that it writes as 1Gi. Nor is a field
+that it drops because the feature gate is off.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from launcherkit.model.quantity import amount_of
@@ -16,6 +17,8 @@ from launcherkit_plugin.cluster.api import Json, part
 
 _AMOUNTS = {"capacity", "counters"}
 """Fields that map names to quantities: ``{"value": "80Gi"}``."""
+_GATED = {"sharedCounters", "consumesCounters", "taints"}
+"""Fields that a server may drop; before Kubernetes 1.36 it does unless their feature gates are on."""
 
 
 class SlicePool(NamedTuple):
@@ -39,13 +42,16 @@ class SliceChanges(NamedTuple):
     """Whether existing slices differ from the wanted ones; False if some are merely missing."""
 
 
-def slice_changes(pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json]) -> SliceChanges:
+def slice_changes(
+    pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json], without: Collection[str] = ()
+) -> SliceChanges:
     """Compare the wanted slices with the existing ones.
 
     Args:
         pool: of the slices.
         specs: the ``spec`` of each wanted slice, without ``driver``, ``nodeName`` and ``pool``.
         there: the existing ResourceSlices of the driver on the node.
+        without: fields that the server drops; see `dropped`.
 
     Raises:
         ApiProblem: the server sent something other than ResourceSlices.
@@ -58,7 +64,8 @@ def slice_changes(pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: It
     strays = [item for item in found if all(item is not each for each in kept.values())]
     generation = max((_generation(item) for item in found), default=1)
     wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
-    differ = any(_plain(part(item, "spec")) != _plain(wanted[index]) for index, item in kept.items())
+    skipped = {"timeAdded", *without}
+    differ = any(_plain(part(item, "spec"), skipped) != _plain(wanted[index], skipped) for index, item in kept.items())
     if differ:
         generation += 1
         wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
@@ -100,14 +107,29 @@ def _generation(item: Json) -> int:
     return generation if isinstance(generation, int) else 1
 
 
-def _plain(value: Any, field: str = "") -> Any:
+def dropped(written: Json, stored: Json) -> set[str]:
+    """The fields of a slice that the server didn't keep.
+
+    Args:
+        written: the slice.
+        stored: the server's answer.
+    """
+    return _GATED & _fields(written) - _fields(stored)
+
+
+def _fields(item: Json) -> set[str]:
+    spec = part(item, "spec")
+    return {key for each in (spec, *(spec.get("devices") or ())) for key, value in each.items() if value}
+
+
+def _plain(value: Any, skipped: Collection[str], field: str = "") -> Any:
     """A value in a form that can be compared: without the server's additions, and with quantities as numbers."""
     if isinstance(value, Mapping):
-        plain = {key: _plain(item, key) for key, item in value.items() if key != "timeAdded"}
+        plain = {key: _plain(item, skipped, key) for key, item in value.items() if key not in skipped}
         if field in _AMOUNTS:
             plain = {name: _amount(amount) for name, amount in plain.items()}
         return {key: item for key, item in plain.items() if item is not None and item not in ({}, [])}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_plain(item, skipped) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _amount(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -158,9 +158,14 @@ def test_a_pool_of_4096_functions_is_one_line_that_the_other_side_takes(
 
 
 class Store(Api):
-    """Slices in memory. ``refusing`` is raised by each request; ``meanwhile`` is called before each one that writes."""
+    """Slices in memory. ``refusing`` is raised by each request; ``meanwhile`` is called before each one that writes.
 
-    def __init__(self) -> None:
+    Args:
+        drops: fields of slices and devices that are not kept.
+    """
+
+    def __init__(self, *drops: str) -> None:
+        self.drops = drops
         self.slices: dict[str, Json] = {}
         self.writes = 0
         self.refusing: ApiProblem | None = None
@@ -177,8 +182,7 @@ class Store(Api):
         self.meanwhile()
         self.writes += 1
         name = f"{body['metadata']['generateName']}{self.writes:05x}"
-        self.slices[name] = {**body, "metadata": {"name": name, "uid": name, "resourceVersion": str(self.writes)}}
-        return {}
+        return self._keep(body, {"name": name, "uid": name})
 
     def put(self, path: str, body: Json) -> Json:
         self.meanwhile()
@@ -186,8 +190,18 @@ class Store(Api):
         if self.slices[name]["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ApiProblem(409, "the object has been modified")
         self.writes += 1
-        self.slices[name] = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.writes)}}
-        return {}
+        return self._keep(body, body["metadata"])
+
+    def _keep(self, body: Json, metadata: Json) -> Json:
+        def kept(fields: Json) -> Json:
+            return {key: value for key, value in fields.items() if key not in self.drops}
+
+        spec = kept(body["spec"])
+        if "devices" in spec:
+            spec["devices"] = list(map(kept, spec["devices"]))
+        stored = {**body, "metadata": {**metadata, "resourceVersion": str(self.writes)}, "spec": spec}
+        self.slices[metadata["name"]] = stored
+        return stored
 
     def delete(self, path: str, uid: str) -> None:
         self.meanwhile()
@@ -274,6 +288,40 @@ def test_slices_that_two_made_at_the_same_moment_become_one_pool() -> None:
     for it in (one, other):
         it.turn(0.0)
     assert len(store.slices) == 1
+
+
+def test_what_a_server_without_the_feature_gates_drops_is_not_written_again() -> None:
+    taint = {"key": "launcherkit.io/busy", "effect": "NoSchedule"}
+    device = {"name": "a", "taints": [taint], "consumesCounters": [{"counterSet": "group", "counters": {}}]}
+    counters = {"sharedCounters": [{"name": "group", "counters": {"group": {"value": "1"}}}]}
+    store, told = Store("taints", "consumesCounters", "sharedCounters"), Daemon()
+    it = publisher(store, told)
+    it.want([counters, {"devices": [device]}])
+    assert [it.turn(now) for now in (0.0, 1.0, 2.0)] == [1.0, 1.0, 1.0]
+    assert store.writes == 2
+    fields = "consumesCounters, sharedCounters, taints"
+    assert told.lines == [
+        f"the API server drops {fields} of ResourceSlices: the feature gates for them are off",
+        f"{DRIVER}: 2 ResourceSlices, generation 1",
+    ]
+    it.want([counters, {"devices": [device, {"name": "b"}]}])
+    it.turn(3.0)
+    assert [device["name"] for item in store.slices.values() for device in item["spec"].get("devices", [])] == [*"ab"]
+
+
+def test_another_server_is_asked_again_whether_it_keeps_everything() -> None:
+    store = Store("taints")
+    it = publisher(store, Daemon())
+    it.want([{"devices": [{"name": "a", "taints": [{"key": "launcherkit.io/busy", "effect": "NoSchedule"}]}]}])
+    it.turn(0.0)
+    store.drops = ()
+    store.refusing = ApiProblem(0, "away")
+    with pytest.raises(ApiProblem):
+        it.watch()
+    store.refusing = None
+    assert it.turn(1.0) == 1.0
+    ((device,),) = (item["spec"]["devices"] for item in store.slices.values())
+    assert device["taints"]
 
 
 def test_a_node_that_the_cluster_does_not_have_is_told() -> None:
