@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
@@ -29,6 +30,9 @@ from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.rehearsal.offer import NOBODY
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+
+_NOT_TEXT = re.compile(r"([-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[yYnN])$")
+"""What other readers of YAML than PyYAML take for a number or a truth value: the device ID 1e04 is 10000 to kubectl."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -68,7 +72,8 @@ def as_text(document: object, output: str) -> str:
         return json.dumps(document, indent=2) + "\n"
     import yaml
 
-    dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})  # devices share values
+    dumper: Any = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})  # devices share values
+    dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NOT_TEXT, list("-+.0123456789yYnN"))
     text: str = yaml.dump(document, Dumper=dumper, sort_keys=False)
     return text
 

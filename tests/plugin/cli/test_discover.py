@@ -378,6 +378,14 @@ def test_the_other_forms_say_what_is_for_dra(tree: HostTree, discover: Discover)
     assert discover("-o", "wide", config=config).rows[0]["SOCKET"] == "-"
 
 
+def test_what_kubectl_would_take_for_a_number_is_quoted_in_yaml(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:01:00.0", device=0x1E04, driver="vfio-pci", group=1)
+    found = discover("--dra", "--node", "n")
+    assert "          string: '1e04'" in found.lines
+    assert "    nodeName: 'n'" in found.lines
+    assert "          int: 1" in found.lines, "numbers are not"
+
+
 @pytest.mark.parametrize("arguments", [("--dra", "-o", "table"), ("-o", "yaml")])
 def test_a_form_that_there_is_not_is_wrong_usage(discover: Discover, arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
