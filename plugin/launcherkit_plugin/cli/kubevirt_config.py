@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         for note in notes(offer.facts, offer.left, offer.resources):
             tell("note", before + note, env)
         if by_dra := sum(resource.dra for resource in offer.resources):
-            why = "KubeVirt asks no permission for claims"
+            why = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
             tell("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
     patch, more = permitting_patch(wanted, current)
     for note in more:

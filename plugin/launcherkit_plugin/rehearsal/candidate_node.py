@@ -99,6 +99,8 @@ class CandidateNode:
             names = sorted(each.name for each in self._offer.resources if _is_for_vms(each))
             more = ", ..." if len(names) > _MOST_NAMES else ""
             text = f"{asked}: it advertises {', '.join(names[:_MOST_NAMES]) or 'nothing'}{more}"
+            if any(each.dra and each.name == name for each in self._offer.resources):
+                text += "; its own are for DRA, and the scheduler chooses them"
         else:
             held = held_ids(self._offer.usage.kept.values()).intersection(resource.devices)
             unhealthy = [each for each in resource.devices.values() if not each.healthy and each.id not in held]

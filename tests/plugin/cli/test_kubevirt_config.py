@@ -163,7 +163,8 @@ def test_what_is_for_dra_needs_no_permission(tree: HostTree, permit: Permit) -> 
     tree.card("0000:01:00", group=12)
     outcome = permit(config="dra: {all: yes}\n" + CONFIG)
     assert outcome.out == "{}\n"
-    assert "note: 1 resource for DRA left out: KubeVirt asks no permission for claims" in outcome.notes
+    why = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
+    assert f"note: 1 resource for DRA left out: {why}" in outcome.notes
 
 
 def test_where_nothing_is_offered_the_patch_is_empty_and_it_is_told_why(permit: Permit) -> None:

@@ -135,6 +135,16 @@ def test_what_is_for_containers_is_not_for_a_vm(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_for_dra_is_told_as_such(tmp_path: Path) -> None:
+    """A DeviceClass may serve that name, and then the scheduler allocates (D1)."""
+    node = Node(build(HostTree(tmp_path), [(1, "vfio-pci", 0)]))
+    facts, resources = seen(node, usage({}))
+    offered = [each._replace(dra=True) for each in resources]
+    (outcome,) = rehearse(vm(1), [CandidateNode(NodeOffer("node", facts, offered))])
+    (error,) = outcome.errors
+    assert error.message.endswith("it advertises nothing; its own are for DRA, and the scheduler chooses them")
+
+
 def test_two_resources_of_one_group_are_refused_as_the_plugin_refuses_them(tmp_path: Path) -> None:
     """The kubelet asks for one resource after the other, and the plugin can't know that it is one pod (K3)."""
     tree = build(HostTree(tmp_path), [(1, "vfio-pci", 0), (1, "vfio-pci", 0)])
