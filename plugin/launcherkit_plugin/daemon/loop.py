@@ -18,7 +18,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.scan import Looks, with_stalled
+from launcherkit_plugin.host.scan import Scanner, with_stalled
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import Grant, Resource, Usage
@@ -52,7 +52,7 @@ class Daemon:
         allocator: answers the kubelet from the last turn.
         wakeups: what may have changed.
         reporter: receives changes and problems.
-        looks: scans the host.
+        scanner: scans the host.
         read_usage: reads which pod has which device.
         reload: reads the configuration again; returns None if nothing else comes into force.
         outlets: who else is told about facts and resources.
@@ -65,7 +65,7 @@ class Daemon:
         wakeups: WakeupQueue,
         reporter: Reporter,
         *,
-        looks: Looks,
+        scanner: Scanner,
         read_usage: Callable[[], Awaitable[Usage]],
         reload: Callable[[], Awaitable[Setup | None]],
         outlets: Outlets,
@@ -74,7 +74,7 @@ class Daemon:
         self._allocator = allocator
         self._wakeups = wakeups
         self._reporter = reporter
-        self._looks = looks
+        self._scanner = scanner
         self._read_usage = read_usage
         self._read_setup = reload
         self._outlets = outlets
@@ -151,7 +151,7 @@ class Daemon:
     async def _advertise_bound(self, advertiser: Advertiser) -> bool:
         """Advertise functions with VFIO drivers before the whole host is scanned; returns whether there are any."""
         read_at = monotonic()
-        facts = await self._looks.at_bound()
+        facts = await self._scanner.at_bound()
         if facts is None:
             return False
         self._setup.learn(facts)
@@ -172,7 +172,7 @@ class Daemon:
 
     async def _look(self) -> HostFacts:
         began = monotonic()
-        facts = await self._looks.look(self._setup.wants, self._setup.vgpu)
+        facts = await self._scanner.scan(self._setup.wants, self._setup.vgpu)
         self._reporter.metrics.scanned(monotonic() - began)
         return facts
 
@@ -234,7 +234,7 @@ class Daemon:
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
             found = provider.resources(facts, usage, monotonic())
-            stalled = self._looks.stalled
+            stalled = self._scanner.stalled
             return tuple(with_stalled(resource, stalled, usage) for resource in found)
         except Exception as bug:  # concerns one kind of device: its resources stay, and the others continue
             self._reporter.bug(bug, f" in {type(provider).__name__}")

@@ -27,7 +27,7 @@ _NO_CLUSTER = (
 )
 
 
-class PageDoor:
+class PageServing:
     """Opens and closes the page, as the command line and the configuration say.
 
     Args:

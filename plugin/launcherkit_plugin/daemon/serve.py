@@ -28,13 +28,13 @@ from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.dra_wiring import DraDrivers
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
-from launcherkit_plugin.daemon.page_wiring import PageDoor
+from launcherkit_plugin.daemon.page_wiring import PageServing
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
-from launcherkit_plugin.host.scan import LATE_SECONDS, Looks, NodeReader, Progress, read_bound
+from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Progress, Scanner, read_bound
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.kubelet.advertised import Advertiser
@@ -130,8 +130,8 @@ async def _serve(
     health, wakeups = Health(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
-        door = PageDoor(options.page, env, options.host, cluster, log)
-        reporter = Reporter(log, await _metrics(options, health, door, log, opened), door.recent)
+        page = PageServing(options.page, env, options.host, cluster, log)
+        reporter = Reporter(log, await _metrics(options, health, page, log, opened), page.recent)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         wiring = _wiring(options, reporter, wakeups, opened.enter_context(closing(Standby())))
@@ -162,8 +162,8 @@ async def _serve(
             record(facts, resources, allocator.usage(), configuration.nodes)
 
         watch()
-        configuration = _Configuration(source, cluster, watch, wiring, door)
-        looks = _looks(options, wiring)
+        configuration = _Configuration(source, cluster, watch, wiring, page)
+        scanner = _scanner(options, wiring)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter).read
         if options.node_hook is not None:
@@ -176,10 +176,10 @@ async def _serve(
             allocator,
             wakeups,
             reporter,
-            looks=looks,
+            scanner=scanner,
             read_usage=read_usage,
             reload=configuration.reload,
-            outlets=Outlets(publish, door.saw),
+            outlets=Outlets(publish, page.saw),
         )
         started.set()
         await daemon.run(advertiser, stop, health.turned)
@@ -203,7 +203,7 @@ def _advertiser(
     )
 
 
-def _looks(options: Options, wiring: Wiring) -> Looks:
+def _scanner(options: Options, wiring: Wiring) -> Scanner:
     """The scans of the host. The first reading begins at once, while the configuration is read, which takes longer."""
     reader = NodeReader()
     if options.config is not None:
@@ -212,7 +212,7 @@ def _looks(options: Options, wiring: Wiring) -> Looks:
     # Without a configuration, only PCI functions with VFIO drivers are advertised, so those can be read first. DRA
     # publishes all devices at once.
     bound = None if options.config is not None or options.dra else partial(read_bound, wiring.host)
-    return Looks(wiring.guarded, partial(_scan, wiring.host, reader), bound)
+    return Scanner(wiring.guarded, partial(_scan, wiring.host, reader), bound)
 
 
 def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue, standby: Standby) -> Wiring:
@@ -238,10 +238,10 @@ class _Configuration:
         cluster: ClusterSocket,
         watch: Callable[[], None],
         wiring: Wiring,
-        door: PageDoor,
+        page: PageServing,
     ) -> None:
         """``watch`` is called whenever a configuration comes into force: it may have other files."""
-        self._door = door
+        self._page = page
         self._source = source
         self._cluster = cluster
         self._watch = watch
@@ -274,7 +274,7 @@ class _Configuration:
 
     def in_force(self, reading: Reading) -> Setup:
         """Put a configuration into force; returns its setup."""
-        self._door.configure(reading.config.page)
+        self._page.configure(reading.config.page)
         for note in reading.notes:
             self._wiring.reporter.log("info", note.text, topic=note.topic)
         self._watch()
@@ -413,7 +413,7 @@ def _node_hook(
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
-async def _metrics(options: Options, health: Health, door: PageDoor, log: Log, opened: AsyncExitStack) -> Metrics:
+async def _metrics(options: Options, health: Health, page: PageServing, log: Log, opened: AsyncExitStack) -> Metrics:
     if options.probe_socket is not None:
         from launcherkit_plugin.telemetry.http import probe_pages, serving_at
 
@@ -424,8 +424,8 @@ async def _metrics(options: Options, health: Health, door: PageDoor, log: Log, o
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics, metrics_pages
 
     metrics = PrometheusMetrics()
-    door.pages.update(metrics_pages(metrics.registry, options.metrics_token_file))
-    served = await opened.enter_async_context(serving(options.metrics_address, door.pages))
-    door.served(served)
+    page.pages.update(metrics_pages(metrics.registry, options.metrics_token_file))
+    served = await opened.enter_async_context(serving(options.metrics_address, page.pages))
+    page.served(served)
     log("info", f"metrics are served on {served.where}")
     return metrics

@@ -139,7 +139,7 @@ STALL_SECONDS = 1.0
 """If reading a file of sysfs takes longer, its device is stalled."""
 
 LATE_SECONDS = 600.0
-"""Longer than any scan: `Looks` detects stalls itself."""
+"""Longer than any scan: `Scanner` detects stalls itself."""
 
 _UNANSWERED = b"DRIVER=unknown\nPCI_CLASS=0\nPCI_ID=0000:0000\nPCI_SUBSYS_ID=0000:0000\n"
 """Stands for the file ``uevent`` of a stalled device. The device stays a member of its group, with a driver that isn't
@@ -202,7 +202,7 @@ Scan: TypeAlias = Callable[[Callable[[PciFunction], bool], bool, Progress], Host
 """Scans the host; the arguments say which functions and whether vGPUs are wanted. Blocks."""
 
 
-class Looks:
+class Scanner:
     """Scans of the host, one after the other.
 
     Args:
@@ -229,7 +229,7 @@ class Looks:
     @property
     def stalled(self) -> frozenset[str]:
         """The names of the devices that are stalled."""
-        return frozenset(name for name, look in self._stalled.items() if not look.done())
+        return frozenset(name for name, scan in self._stalled.items() if not scan.done())
 
     async def at_bound(self) -> HostFacts | None:
         """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
@@ -238,9 +238,9 @@ class Looks:
         try:
             return await self._guarded.run("what VFIO drivers have", "reading it", self._read_bound, self._stall)
         except LauncherkitError:
-            return None  # `look` reports it, or leaves out the stalled device
+            return None  # `scan` reports it, or leaves out the stalled device
 
-    async def look(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
+    async def scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
         """Scan the host. Of stalled devices, the last known facts are returned, since they may be in use (T2).
 
         If the scan stalls at something that is no device, the last scan is returned; the very first one is waited for.
@@ -261,7 +261,7 @@ class Looks:
                 return self._last
             self._guarded.give_up(key)
             if progress.device is not None:
-                self._stalled = {name: look for name, look in self._stalled.items() if not look.done()}
+                self._stalled = {name: scan for name, scan in self._stalled.items() if not scan.done()}
                 self._stalled[progress.device] = begun
             elif self._last is not None:
                 return self._last

@@ -22,7 +22,7 @@ from launcherkit.render.paper import PAPER
 from launcherkit.topology.holders import vm_of
 from launcherkit.topology.tree import HeldDevice, HostTopology
 from launcherkit_plugin.model.device import Reason
-from launcherkit_plugin.page.looks import SCRIPT, STYLE
+from launcherkit_plugin.page.assets import SCRIPT, STYLE
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice
 from launcherkit_plugin.telemetry.reporter import USUAL
 

@@ -23,7 +23,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.scan import Looks, Progress
+from launcherkit_plugin.host.scan import Progress, Scanner
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
@@ -125,7 +125,7 @@ class Stage:
             allocator,
             self.wakeups,
             reporter,
-            looks=Looks(Guarded(), self._scan, read_bound, stall=0.05),
+            scanner=Scanner(Guarded(), self._scan, read_bound, stall=0.05),
             read_usage=self._usage,
             reload=self._reload,
             outlets=Outlets(

@@ -18,7 +18,7 @@ from launcherkit.sources.snapshot import dump
 from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of, uevents
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.scan import Looks, NodeReader, Progress, read_bound, read_node, with_stalled
+from launcherkit_plugin.host.scan import NodeReader, Progress, Scanner, read_bound, read_node, with_stalled
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
 from tests.plugin.resources import rebind, regroup
@@ -279,10 +279,10 @@ class Node:
     def __init__(self, tree: HostTree) -> None:
         self.host = Host.from_sysfs(tree.root)
         self.guarded = Guarded()
-        self.looks = Looks(self.guarded, self._scan, stall=0.25)  # a busy machine may keep a thread waiting as well
+        self.scanner = Scanner(self.guarded, self._scan, stall=0.25)  # a busy machine may keep a thread waiting as well
 
     async def look(self) -> HostFacts:
-        return await self.looks.look(lambda function: function.class_code >> 16 == 3, True)
+        return await self.scanner.scan(lambda function: function.class_code >> 16 == 3, True)
 
     def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
         return read_node(self.host.followed(progress.open_tree), wanted, vgpu=vgpu)
@@ -309,7 +309,7 @@ def test_what_one_device_makes_wait_for_is_as_it_was_and_the_others_are_as_they_
             assert getattr(found, kind)[SICK] == getattr(before, kind)[SICK]
         assert found.groups == before.groups
         assert found.nodes == before.nodes
-        assert node.looks.stalled == {str(SICK)}
+        assert node.scanner.stalled == {str(SICK)}
 
     asyncio.run(scene())
 
@@ -323,7 +323,7 @@ def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(tree: Hos
             await node.look()
             await threads_are(1)
         stall.ends()
-        while node.looks.stalled:
+        while node.scanner.stalled:
             await asyncio.sleep(0.001)
         rebind(tree, str(SICK), "nvidia")
         assert (await node.look()).functions[SICK].driver == "nvidia"
@@ -338,7 +338,7 @@ def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
         before = await node.look()
         stall.words = ("0000:01:00.0/uevent", "available_instances")
         found = await node.look()
-        assert node.looks.stalled == {str(SICK), str(WELL)}
+        assert node.scanner.stalled == {str(SICK), str(WELL)}
         assert (found.functions, found.mdev_parents) == (before.functions, before.mdev_parents)
         await threads_are(2)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.daemon.page_wiring import PageDoor
+from launcherkit_plugin.daemon.page_wiring import PageServing
 from launcherkit_plugin.model.config import PageChoice
 from launcherkit_plugin.model.errors import PageNotServed, TokenNotReviewed
 from launcherkit_plugin.model.wakeups import WakeupQueue
@@ -136,10 +136,10 @@ def test_no_header_is_too_odd_to_be_read(authorization: str) -> None:
     assert " " not in token_in(authorization)
 
 
-def door(said: PageChoice | None = None, *, cluster: bool = False) -> PageDoor:
+def page_serving(said: PageChoice | None = None, *, cluster: bool = False) -> PageServing:
     socket = ClusterSocket(silent, WakeupQueue(0.01))
     socket.listens = cluster
-    return PageDoor(said, {"NODE_NAME": "node-1"}, "/", socket, silent)
+    return PageServing(said, {"NODE_NAME": "node-1"}, "/", socket, silent)
 
 
 HERE, EVERYWHERE = Served("127.0.0.1:80", loopback=True), Served("0.0.0.0:80", loopback=False)
@@ -163,7 +163,7 @@ def test_the_page_is_there_where_it_is_wanted_and_safe(
     said: PageChoice | None, configured: PageChoice, served: Served | None, expected: bool
 ) -> None:
     async def scenario() -> set[str]:
-        it = door(said, cluster=True)
+        it = page_serving(said, cluster=True)
         if served is not None:
             it.served(served)
         it.configure(configured)
@@ -174,7 +174,7 @@ def test_the_page_is_there_where_it_is_wanted_and_safe(
 
 def test_outside_of_loopback_nobody_gets_it_without_a_token() -> None:
     async def scenario() -> list[str]:
-        it = door(cluster=False)
+        it = page_serving(cluster=False)
         it.served(HERE)
         it.configure("auto")
         by_name = await it.pages["/events"]({"host": "localhost"})
@@ -189,7 +189,7 @@ def test_outside_of_loopback_nobody_gets_it_without_a_token() -> None:
 
 @pytest.mark.parametrize("served", [EVERYWHERE, None])
 def test_a_page_for_tokens_needs_the_metrics_and_the_cluster(served: Served | None) -> None:
-    it = door()
+    it = page_serving()
     if served is not None:
         it.served(served)
     with pytest.raises(PageNotServed) as caught:
