@@ -137,16 +137,16 @@ def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
         address, detail = str(function.address), host.details.get(function.address)
         methods = () if detail is None else detail.reset_methods
         others = [
-            mate
-            for mate in host.slot_functions(function.address)
-            if not function.is_vf and not mate.is_vf and not bound_to_vfio(mate, host.details.get(mate.address))
+            each
+            for each in host.slot_functions(function.address)
+            if not function.is_vf and not each.is_vf and not bound_to_vfio(each, host.details.get(each.address))
         ]
         if not methods:
             seen = f"{describe(function)} has none: the next guest finds it as the last one left it"
             remedy = "Expect to boot the node between two VMs, or look for a vendor reset module for this device."
             yield Finding(name, address, "warn", seen, remedy)
         elif set(methods) == {"bus"} and others and others != [function]:
-            those = ", ".join(str(mate.address) for mate in others if mate != function)
+            those = ", ".join(str(each.address) for each in others if each != function)
             seen = f"only a bus reset, which resets {those} too, and that is not bound to a VFIO driver"
             yield Finding(name, address, "warn", seen, "Bind all functions of the card to vfio-pci.")
         else:

@@ -40,8 +40,8 @@ def subject_of_addresses(
         attached[address] = None
         function = host.functions.get(address) if isinstance(address, PciAddress) else None
         if function is not None and not function.is_vf:
-            mates = host.slot_functions(function.address)
-            attached.update({mate.address: None for mate in mates if may_come_along(mate, host)})
+            in_slot = host.slot_functions(function.address)
+            attached.update({each.address: None for each in in_slot if may_come_along(each, host)})
     known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
     groups = touched_groups(known, host)
     return Subject(True, known, groups, frozenset(), iommufd, has_variables, nodes_matter)

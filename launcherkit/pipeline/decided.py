@@ -18,7 +18,7 @@ from launcherkit.model.request import DisplayOptions
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
 from launcherkit.pipeline.resolved import Resolved
-from launcherkit.resolve.aliases import assign_aliases, find_riders, name_claims
+from launcherkit.resolve.aliases import assign_aliases, find_carried, name_claims
 from launcherkit.resolve.allocated import sees_own_nodes_alone
 from launcherkit.resolve.backend import Backends, decide_backends, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
@@ -61,12 +61,12 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
     named = name_claims(resolved.claims, domain, prefixes)
-    riders = find_riders(resolved.claims, named, domain)
+    carried = find_carried(resolved.claims, named, domain)
     listed = resolved.listed
     own_nodes = sees_own_nodes_alone((*listed, *existing), facts)
     if not resolved.allocated:
         listed = frozenset(existing) if facts.known else frozenset()
-    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, riders, own_nodes)
+    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, carried, own_nodes)
     units = assemble_units(resolved.claims, situation)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     displays = _displays([unit for unit in units if not unit.kept], options, domain, facts)

@@ -96,13 +96,13 @@ class _Builder:
         switches: dict[str | PciAddress, list[PciAddress]] = {}
         for card in cards:
             switches.setdefault(affinities[card].switch or card, []).append(card)
-        for switch, mates in switches.items():
+        for switch, below in switches.items():
             port = self.add(_ROOT_PORT, next(ports))
             if isinstance(switch, PciAddress):
                 self.places[switch] = GuestAddress(0, port, 0, 0)
                 continue
             upstream = self.add(_UPSTREAM, GuestAddress(0, port, 0, 0))
-            for card, place in zip(mates, _addresses(upstream), strict=False):
+            for card, place in zip(below, _addresses(upstream), strict=False):
                 self.places[card] = GuestAddress(0, self.add(_DOWNSTREAM, place), 0, 0)
 
 

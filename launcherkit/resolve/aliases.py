@@ -69,7 +69,7 @@ def sibling_stem(alias: str) -> str:
     return SIBLING_PREFIX + alias.removeprefix("ua-") if alias.startswith(SRIOV_PREFIX) else alias
 
 
-def find_riders(
+def find_carried(
     claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.

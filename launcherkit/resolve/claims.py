@@ -222,16 +222,16 @@ def _primaries(entries: Sequence[HostAddress], host: HostFacts) -> list[HostAddr
             # A VF is always its own device; its slot holds other VFs, not its siblings.
             slots.setdefault(entry if function and function.is_vf else entry.slot, []).append(entry)
     primaries: set[HostAddress] = set()
-    for mates in slots.values():
-        primaries.update(mates if len(mates) == 1 else _best(mates, host))
+    for in_slot in slots.values():
+        primaries.update(in_slot if len(in_slot) == 1 else _best(in_slot, host))
     return [entry for entry in entries if entry in primaries or not isinstance(entry, PciAddress)]
 
 
-def _best(mates: list[PciAddress], host: HostFacts) -> list[PciAddress]:
+def _best(in_slot: list[PciAddress], host: HostFacts) -> list[PciAddress]:
     """The functions of the best class: the lowest, and all of its model (C2); a guess without facts (C3)."""
-    functions = [function for function in map(host.functions.get, mates) if function is not None]
+    functions = [function for function in map(host.functions.get, in_slot) if function is not None]
     if not functions:
-        return [min(mates)]
+        return [min(in_slot)]
     best = min(functions, key=lambda function: (primary_rank(function), function.address))
     return [function.address for function in functions if function.model == best.model]
 

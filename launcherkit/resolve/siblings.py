@@ -26,7 +26,7 @@ class Situation(NamedTuple):
     """The index of each of the document's hostdevs, by source (X2)."""
     taken: frozenset[PciAddress]
     """Functions that the document uses otherwise, so that no hostdev may have them."""
-    riders: Mapping[HostAddress, HostAddress]
+    carried: Mapping[HostAddress, HostAddress]
     """Hostdevs of the document that an earlier run attached as siblings, with their primaries."""
     own_nodes: bool
     """Whether every visible device node was given to this container, or will be to one (S2)."""
@@ -39,11 +39,11 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
-    riders = situation.riders
-    claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in riders}
+    carried = situation.carried
+    claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in carried}
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
-    for claim in _best_of_slot_first(claims, riders, situation.host):
+    for claim in _best_of_slot_first(claims, carried, situation.host):
         if claim.primary in attached:
             continue
         attached.add(claim.primary)
@@ -51,14 +51,14 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         stayed: list[StayedBehind] = []
         if isinstance(claim.primary, PciAddress):
             for candidate in _candidates(claim.primary, situation, listed_by_slot):
-                if candidate in attached or riders.get(candidate, claim.primary) != claim.primary:
+                if candidate in attached or carried.get(candidate, claim.primary) != claim.primary:
                     continue
                 if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
-                if other is not None and candidate not in riders and _same_model(claim.primary, candidate, situation):
+                if other is not None and candidate not in carried and _same_model(claim.primary, candidate, situation):
                     continue  # another port of the card is a device of its own (C2)
-                if other is not None and candidate not in riders and situation.siblings == "reserve":
+                if other is not None and candidate not in carried and situation.siblings == "reserve":
                     continue  # so is what is asked for by name where siblings are not shown (S1)
                 comes, why = _decide(claim.primary, candidate, other, situation)
                 if not comes:
@@ -83,10 +83,10 @@ def _asked(claim: Claim) -> str:
     return f"every device of a variable is a request, answered by {claim.variable}"
 
 
-def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress], host: HostFacts) -> list[Claim]:
+def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress], host: HostFacts) -> list[Claim]:
     """Claims in order, but those of one slot by class and function: audio is the GPU's sibling, not the reverse."""
     slots = [card_of(claim.primary) for claim in claims]
-    if len(set(slots)) == len(slots) and not riders:
+    if len(set(slots)) == len(slots) and not carried:
         return list(claims)
     first: dict[tuple[object, ...], int] = {}
 
@@ -97,7 +97,7 @@ def _best_of_slot_first(claims: Sequence[Claim], riders: Collection[HostAddress]
             return False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return address in riders, first.setdefault(address.slot, position), rank, address
+        return address in carried, first.setdefault(address.slot, position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
@@ -126,17 +126,17 @@ def _candidates(
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
         found = [member for member in members if member is not None]
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        mates: Iterable[PciFunction] = sorted(found, key=lambda mate: mate.address.slot != primary.slot)
+        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address.slot != primary.slot)
     else:
-        mates = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
-    for mate in mates:
-        if mate.address == primary or not may_come_along(mate, host):
+        others = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
+    for other in others:
+        if other.address == primary or not may_come_along(other, host):
             continue
-        if policy != "group" and mate.model == own.model:
+        if policy != "group" and other.model == own.model:
             continue
-        if policy == "listed" and mate.address not in situation.listed:
+        if policy == "listed" and other.address not in situation.listed:
             continue
-        yield mate.address
+        yield other.address
 
 
 def may_come_along(function: PciFunction, host: HostFacts) -> bool:
@@ -145,8 +145,8 @@ def may_come_along(function: PciFunction, host: HostFacts) -> bool:
 
 
 def _same_model(primary: PciAddress, candidate: PciAddress, situation: Situation) -> bool:
-    own, mate = situation.host.functions.get(primary), situation.host.functions.get(candidate)
-    return own is not None and mate is not None and own.model == mate.model
+    own, other = situation.host.functions.get(primary), situation.host.functions.get(candidate)
+    return own is not None and other is not None and own.model == other.model
 
 
 def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation) -> tuple[bool, str]:
@@ -158,27 +158,27 @@ def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, sit
         return True, _asked(claim)
     if candidate in situation.existing:
         return True, "it is in the domain"
-    own, mate = host.functions.get(primary), host.functions.get(candidate)
-    if own is None or mate is None:
+    own, other = host.functions.get(primary), host.functions.get(candidate)
+    if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
-    if mate.iommu_group is not None and mate.iommu_group == own.iommu_group:
+    if other.iommu_group is not None and other.iommu_group == own.iommu_group:
         return True, f"in the same IOMMU group {own.iommu_group}"
-    return _decide_other_group(mate, situation)
+    return _decide_other_group(other, situation)
 
 
-def _decide_other_group(mate: PciFunction, situation: Situation) -> tuple[bool, str]:
+def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bool, str]:
     """Whether a function of another group than the primary's is attached: only if it was allocated (S2)."""
-    host, candidate = situation.host, mate.address
-    if not bound_to_vfio(mate, host.details.get(candidate)):
-        return False, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver or 'no driver'}, not to a VFIO driver"
+    host, candidate, where = situation.host, function.address, f"in IOMMU group {function.iommu_group}"
+    if not bound_to_vfio(function, host.details.get(candidate)):
+        return False, f"{where}, bound to {function.driver or 'no driver'}, not to a VFIO driver"
     if candidate in situation.listed:
-        return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and a variable lists it"
-    nodes = {group_node(mate.iommu_group), cdev_node(host.details.get(candidate))}
+        return True, f"{where}, bound to {function.driver}, and a variable lists it"
+    nodes = {group_node(function.iommu_group), cdev_node(host.details.get(candidate))}
     if host.nodes is None or nodes.isdisjoint(host.nodes):
-        return False, f"in IOMMU group {mate.iommu_group}, whose device node is missing"
+        return False, f"{where}, whose device node is missing"
     if not situation.own_nodes:
         return False, (
-            f"in IOMMU group {mate.iommu_group}, and nothing shows that it was allocated: no variable lists it, and a "
+            f"{where}, and nothing shows that it was allocated: no variable lists it, and a "
             "visible device node proves nothing on a host or in a pod that sees other nodes than its own"
         )
-    return True, f"in IOMMU group {mate.iommu_group}, bound to {mate.driver}, and this container was given its node"
+    return True, f"{where}, bound to {function.driver}, and this container was given its node"

@@ -149,7 +149,7 @@ def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
 
 
 def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction, host: HostFacts) -> GroupNotViable:
-    attached = ", ".join(str(mate.address) for mate in group.members if mate.attached)
+    attached = ", ".join(str(each.address) for each in group.members if each.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
     what = "which is to be attached" if member.attached else f"which shares it with {attached}"
     # The node may depend on a member that nobody asked for, so unbinding it isn't the first advice.
