@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -22,6 +24,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
+_GOLDEN = Path(__file__).with_name("golden")
+_TIERS = {tier.name for tier in TIERS}
+_OF_A_TIER = re.compile(rf"^pytestmark = \[?\s*pytest\.mark\.(?:{'|'.join(_TIERS)})\b", re.MULTILINE)
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 
@@ -44,11 +49,22 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"the {tier.name} tier can't run: no {', '.join(missing)}; {tier.how_to_get()}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what every process would look into, or even import, for nothing.
+
+    That is golden cases, which are no folders of tests, and with --base the files that are a tier's as a whole.
+    """
+    if collection_path.suffix != ".py":
+        return True if collection_path.parent == _GOLDEN else None
+    return True if config.getoption(BASE_ALONE) and _OF_A_TIER.search(collection_path.read_text()) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(BASE_ALONE):
-        left_out = [item for item in items if any(item.get_closest_marker(tier.name) for tier in TIERS)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if not _TIERS.isdisjoint(mark.name for mark in item.iter_markers())}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+        return
     for tier in TIERS:
         reason = _why_skipped(tier)
         for item in items:
