@@ -23,13 +23,13 @@ from launcherkit.sources.policy_file import read_policy_file
 from tests.support.containerfile import exec_form, read_containerfile
 
 VALUES = read_values()
-RENDERED = manifests(VALUES)
+COMMITTED = {path.name: path.read_text() for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "values.yaml"}
 IMAGES = DEPLOY / "images"
-every_manifest = pytest.mark.parametrize("name", RENDERED)
+every_manifest = pytest.mark.parametrize("name", COMMITTED)
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(RENDERED[name]))
+    return list(yaml.safe_load_all(COMMITTED[name]))
 
 
 def only(name: str, kind: str) -> dict[str, Any]:
@@ -49,8 +49,7 @@ def objects(value: object) -> Iterator[dict[str, Any]]:
 
 
 def test_the_committed_manifests_are_what_the_templates_give() -> None:
-    committed = {path.name: path.read_text() for path in DEPLOY.glob("*.yaml") if path.name != "values.yaml"}
-    assert committed == RENDERED, "run `python deploy/render.py`"
+    assert manifests(VALUES) == COMMITTED, "run `python deploy/render.py`"
 
 
 def test_a_value_that_is_missing_is_an_error_and_none_is_idle() -> None:
@@ -84,7 +83,7 @@ def cel_paths(document: dict[str, Any]) -> list[list[str]]:
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every container that a manifest makes, and the one that the admission policy adds."""
     yield "policy", added_container()
-    for name in RENDERED:
+    for name in COMMITTED:
         for document in documents(name):
             if document["kind"] in ("Pod", "Deployment"):
                 spec = document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
@@ -176,7 +175,7 @@ def test_the_hook_of_the_shim_is_in_its_config_map_and_a_shell_takes_it(tmp_path
 
 
 def test_what_is_for_the_whole_cluster_brings_no_vm_along() -> None:
-    kinds = {name: {document["kind"] for document in documents(name)} for name in RENDERED}
+    kinds = {name: {document["kind"] for document in documents(name)} for name in COMMITTED}
     assert [name for name in kinds if kinds[name] & {"Pod", "VirtualMachine"} and len(kinds[name]) > 2] == []
     policy = {"ConfigMap", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
     assert kinds["plugin.yaml"] == {"Plugin", *policy}
@@ -185,7 +184,7 @@ def test_what_is_for_the_whole_cluster_brings_no_vm_along() -> None:
 
 
 def test_a_claim_that_a_pod_needs_and_no_manifest_makes_is_told_of_at_the_top() -> None:
-    for name, text in RENDERED.items():
+    for name, text in COMMITTED.items():
         head = re.match(r"(#.*\n)+", text)
         for each in objects(documents(name)):
             if claim := each.get("persistentVolumeClaim"):
@@ -328,4 +327,4 @@ def test_every_template_has_a_manifest_or_is_part_of_one() -> None:
     parts = [path.name for path in TEMPLATES.glob("_*.j2")]
     rest = "".join(path.read_text() for path in TEMPLATES.glob("[!_]*.j2"))
     assert [part for part in parts if f'"{part}"' not in rest] == []
-    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("[!_]*.j2")} == set(RENDERED)
+    assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("[!_]*.j2")} == set(COMMITTED)

@@ -81,10 +81,10 @@ def test_a_record_is_the_same_for_the_same_node(tmp_path: Path) -> None:
     assert pack(record_of(before)) == pack(record_of(before))
 
 
-@pytest.mark.parametrize(
-    "packed", ["", "no base64!", "AAAA", pack("{}"), pack('{"format": 1}'), pack("[]"), pack("x" * (65 << 20))]
-)
+@pytest.mark.parametrize("packed", ["", "no base64!", "AAAA", pack("{}"), pack('{"format": 1}'), pack("[]"), "a bomb"])
 def test_what_is_no_record_is_an_error_that_names_the_node(packed: str) -> None:
+    if packed == "a bomb":
+        packed = pack("x" * (65 << 20))  # only now: every process of the tests would make it, and none but one use it
     with pytest.raises(LauncherkitError) as raised:
         read_record(unpack(packed, "node-1"), "node-1")
     assert {error.code for error in raised.value.leaves()} == {"LK865"}
