@@ -17,17 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import absolute_links, address_of
+from hatch_build import address_of
 from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
 from release.build import unpack
 from release.man import PROGRAMS
 from tests.support.pages import links
-from tests.tiers import TIERS
 
 ROOT = Path(__file__).parents[1]
 PROJECTS = (ROOT, ROOT / "plugin")
-REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+pytestmark = pytest.mark.slow  # both are built
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -118,10 +117,6 @@ def test_both_distributions_have_one_version_and_the_plugin_wants_the_other_of_j
     assert [line for line in wanted if line.startswith("launcherkit")] == [f"launcherkit[sidecar]=={__version__}"]
 
 
-def test_the_licence_is_one() -> None:
-    assert (ROOT / "plugin" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-
-
 def test_the_addresses_of_both_come_from_one_setting(wheels: dict[str, Path]) -> None:
     home = address_of(ROOT)["home"]
     told = [sorted(metadata_of(wheel).get_all("Project-URL", [])) for wheel in wheels.values()]
@@ -147,14 +142,6 @@ def test_the_links_of_a_long_description_lead_to_files_of_this_version(
     assert [link for link in links(page) if not link.startswith(("https://", "#"))] == []
 
 
-def test_only_links_to_files_are_made_absolute_and_no_code_is_touched() -> None:
-    text = "[a](x.md#y) [b](https://e.org) [c](#d) `[e](f)`\n```\n[g](h)\n```\n[i](../j)\n"
-    assert absolute_links(text, "plugin", "P/{path}") == (
-        "[a](P/plugin/x.md#y) [b](https://e.org) [c](#d) `[e](f)`\n```\n[g](h)\n```\n[i](P/j)\n"
-    )
-
-
-@pytest.mark.slow
 @every_distribution
 def test_a_wheel_has_the_same_bytes_wherever_and_whenever_it_is_built(
     wheels: dict[str, Path], sdists: dict[str, Path], name: str, tmp_path: Path
@@ -169,7 +156,6 @@ def test_a_wheel_has_the_same_bytes_wherever_and_whenever_it_is_built(
     assert again.read_bytes() == wheels[name].read_bytes()
 
 
-@pytest.mark.slow
 def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: dict[str, Path]) -> None:
     folder = sdists["launcherkit"]
     for path in (
@@ -183,29 +169,6 @@ def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: di
         assert (folder / path).read_bytes() == (ROOT / path).read_bytes(), path
     assert os.access(folder / "dev", os.X_OK)
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/model", "--base", cwd=folder)
-
-
-def test_whatever_names_a_version_names_this_one() -> None:
-    texts = {path: path.read_text() for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*.[my]*")}
-    named = {
-        (path.name, version)
-        for path, text in texts.items()
-        for version in re.findall(r"(?:\blauncherkit-\w+:|newTag: )(\d[\w.]*)", text)
-    }
-    assert len(named) > 5
-    assert {version for _, version in named} == {__version__}
-
-
-def test_every_version_in_the_changelog_has_its_day() -> None:
-    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    released = headings[1:] if headings[0] == "[Unreleased]" else headings
-    dated = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in released]
-    assert None not in dated, headings
-    versions = [tuple(map(int, match[1].split("."))) for match in dated if match]
-    assert versions == sorted(set(versions), reverse=True)
-    assert [match[2] for match in dated if match] == sorted((match[2] for match in dated if match), reverse=True)
-    newest = tuple(int(number) for number in re.findall(r"\d+", __version__))
-    assert newest > max(versions, default=(0,)) if headings[0] == "[Unreleased]" else newest == versions[0]
 
 
 def test_the_wheel_has_a_page_for_every_error(wheel: Path) -> None:
@@ -238,7 +201,6 @@ def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:
     assert {re.split(r"[^\w-]", line)[0].lower() for line in always} == {"jinja2", "lxml", "pydantic", "pyyaml"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
@@ -253,28 +215,3 @@ def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:
 def test_a_command_runs_from_the_installed_wheel(installed: Path, tmp_path: Path, command: str, shown: str) -> None:
     program, *arguments = command.split()
     assert shown in run(installed / program, *arguments, cwd=tmp_path)
-
-
-def pins(path: Path) -> dict[str, str]:
-    """Package, with its marker where it has one, to version."""
-    found = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", path.read_text(), re.MULTILINE)
-    return {name + marker.strip(): version for name, version, marker in found}
-
-
-@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
-def test_every_pin_has_hashes_and_tells_nothing_of_where_it_was_made(path: Path) -> None:
-    entries = re.split(r"^(?=\w)", path.read_text(), flags=re.MULTILINE)[1:]
-    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
-    assert re.findall(r"://|^-|--index|--find-links|file:|@ ", path.read_text(), re.MULTILINE) == []
-
-
-def test_what_users_install_is_what_is_tested() -> None:
-    tested = pins(ROOT / "requirements" / "dev.txt")
-    for name in ("runtime.txt", "build.txt"):
-        assert pins(ROOT / "requirements" / name).items() <= tested.items()
-
-
-def test_ci_runs_every_tier() -> None:
-    markers = re.findall(r"--all -- -m '(.*)'", (ROOT / ".ci" / "run").read_text())
-    wanted = re.findall(r"\w+", re.sub(r"and not \w+", "", " ".join(markers)))
-    assert sorted(set(wanted) - {"or"}) == sorted(tier.name for tier in TIERS)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import pytest
+
 from launcherkit import AliasPrefixes, Note, Plan, Policy, Translation
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail
@@ -45,6 +47,7 @@ def _is_silent(value: type, field: str) -> bool:
     return (getattr(value, field).__doc__ or "Alias for field").startswith("Alias for field")
 
 
+@pytest.mark.slow  # `./dev lint` says the same, with all other types
 def test_users_of_the_library_see_the_types_that_are_documented() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "tests/typing/public_api.py"],
