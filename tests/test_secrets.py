@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit import Host, LauncherkitError, Policy, translate
@@ -54,7 +54,6 @@ devices = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(devices, devices, st.sampled_from(((), ("PCIDEVICE",))))
 def test_no_request_of_a_tenant_makes_a_message_tell_a_secret(gpus: Any, others: Any, extra: tuple[str, ...]) -> None:
     vmi = {"spec": {"domain": {"devices": {"gpus": gpus, "hostDevices": others}}}}
