@@ -256,7 +256,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=600,  # only that nothing hangs: on a busy machine two minutes can be too few
             pass_fds=self._open,
         )
         return Outcome(result.returncode, result.stdout.splitlines())
