@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections import Counter
@@ -20,6 +21,7 @@ from tests.dra.node import DRIVER
 from tests.dra.scheduler import DeviceClass, Scheduler, Unschedulable, requested
 from tests.plugin.resources import RULE, Node
 from tests.support.hosttree import HostTree
+from tests.tiers import EXAMPLES
 
 
 class Card(NamedTuple):
@@ -64,7 +66,7 @@ def check(api: Api, devices: Mapping[str, Device]) -> None:
     assert max(users.values(), default=1) == 1, users
 
 
-@settings(max_examples=40)
+@settings(max_examples=int(os.environ.get(EXAMPLES, "15")))
 @given(CARDS, st.randoms(use_true_random=False))
 def test_no_group_is_given_to_two_claims(cards: list[Card], chance: random.Random) -> None:
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:

@@ -20,6 +20,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.vgpu.pool import LONGEST_PAUSE_SECONDS
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
+from tests.tiers import EXAMPLES
 
 GRACE = 60.0
 CARDS = ("0000:01:00.0", "0000:02:00.0")
@@ -231,7 +232,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=int(os.environ.get("LAUNCHERKIT_TEST_EXAMPLES", "25")),
+    max_examples=int(os.environ.get(EXAMPLES, "10")),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
