@@ -59,13 +59,17 @@ class DraDevice(NamedTuple):
         return self.attributes.get("type") == attribute(CONTAINER)
 
 
-def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = False) -> tuple[DraDevice, ...]:
+def inventory(
+    resources: Iterable[Resource], host: HostFacts, *, evict: bool = False, before: Mapping[str, DraDevice] = {}
+) -> tuple[DraDevice, ...]:
     """The devices to publish, sorted by name. Companions are no devices: they are attached with their cards.
 
     Args:
         resources: all resources, including those of the device plugin.
         host: the facts from which they were made.
         evict: whether taints evict the pod of an unhealthy device.
+        before: the devices published last, by name. A device that is gone keeps its attributes: a CEL selector that
+            uses a missing one is an error, and then the scheduler allocates no other device either.
     """
     listed = [
         (resource, device)
@@ -86,26 +90,31 @@ def inventory(resources: Iterable[Resource], host: HostFacts, *, evict: bool = F
         for resource, device in listed
     ]
     effect = "NoExecute" if evict else "NoSchedule"
-    found = [
-        DraDevice(
-            device_name(resource, device.id),
-            resource.name,
-            device.id,
-            _attributes(resource, device, host),
-            _capacity(resource, device, host),
-            uses,
-            () if device.problem is None else (Taint(TAINTS + device.problem.reason, "", effect),),
-            device.problem,
+    found = []
+    for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True):
+        name, function = device_name(resource, device.id), _function(device, host)
+        last = before.get(name) if function is None else None
+        if last is not None and last.resource == resource.name and "class" in last.attributes:
+            what = last.attributes, last.capacity
+        else:
+            what = _attributes(resource, device, function, host), _capacity(resource, device, host)
+        found.append(
+            DraDevice(
+                name,
+                resource.name,
+                device.id,
+                *what,
+                uses,
+                () if device.problem is None else (Taint(TAINTS + device.problem.reason, "", effect),),
+                device.problem,
+            )
         )
-        for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True)
-    ]
     return tuple(sorted(found, key=lambda device: device.name))
 
 
-def _attributes(resource: Resource, device: Device, host: HostFacts) -> Attributes:
+def _attributes(resource: Resource, device: Device, function: PciFunction | None, host: HostFacts) -> Attributes:
     """The attributes, which CEL selectors can use. IOMMU groups are left out: their numbers change at each boot."""
     address = _primary(device)
-    function = _function(address, device, host)
     values: _Values = {
         # A truncated name could be that of another resource.
         "resource": resource.name if len(resource.name) <= LONGEST_TEXT else "",
@@ -140,8 +149,9 @@ def _primary(device: Device) -> PciAddress | None:
     return PciAddress.parse(device.id) if is_bdf(device.id) else None
 
 
-def _function(address: PciAddress | None, device: Device, host: HostFacts) -> PciFunction | None:
-    """The function at an address; for an mdev, that of its card. None if there is none."""
+def _function(device: Device, host: HostFacts) -> PciFunction | None:
+    """The primary; for an mdev, the function of its card. None if there is none."""
+    address = _primary(device)
     if address is None and is_bdf(device.card):
         address = PciAddress.parse(device.card)
     return None if address is None else host.functions.get(address)

@@ -14,7 +14,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.claim_record import Records
 from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
-from launcherkit_plugin.dra.inventory import inventory
+from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.kubelet_sockets import KubeletSockets, socket_paths
 from launcherkit_plugin.dra.node_service import (
     ClaimServiceV1,
@@ -94,6 +94,7 @@ class NodeDriver:
             reporter,
             changed,
         )
+        self._published: Mapping[str, DraDevice] = {}
         self._keeping: asyncio.Task[None] | None = None
         self._has_claims = False
 
@@ -122,7 +123,8 @@ class NodeDriver:
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource]) -> None:
         """Set the facts and resources from now on; ``resources`` includes those of the device plugin."""
-        published = inventory(resources, facts, evict=self.config.evict)
+        published = inventory(resources, facts, evict=self.config.evict, before=self._published)
+        self._published = {each.name: each for each in published}
         self._cluster.publish_slices(self.config.driver, slices(published, self.config.driver))
         devices = {resource.name: resource.devices for resource in resources}
         self._preparer.listed({each.name: ListedDevice(each, devices[each.resource][each.id]) for each in published})

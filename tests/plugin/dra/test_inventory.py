@@ -284,6 +284,20 @@ def test_a_gone_device_keeps_its_name(tree: HostTree) -> None:
     assert names[0] == names[1]
 
 
+@pytest.mark.parametrize("of_resource", ["a/GPU", "a/OTHER"])
+def test_a_card_that_is_gone_keeps_what_cel_asks_for(tree: HostTree, of_resource: str) -> None:
+    """A reference to an attribute that is missing ends the allocation of every other card, too."""
+    tree.card("0000:e1:00", group=44)
+    before = published(tree, cards())
+    (here,) = before.values()
+    gone = Device(here.id, problem=Problem("gone", "gone"), functions=(PciAddress.parse(here.id),))
+    resource = Resource(of_resource, "V", {gone.id: gone}, dra=True)
+    (found,) = inventory([resource], NO_FACTS, before=before)
+    assert [taint.key for taint in found.taints] == ["launcherkit.io/gone"]
+    assert ((found.attributes, found.capacity) == (here.attributes, here.capacity)) is (of_resource == "a/GPU")
+    assert "class" in here.attributes
+
+
 @pytest.mark.parametrize(
     ("amount", "text"),
     [(0, "0"), (1, "1"), (1000, "1k"), (1 << 35, "32Gi"), (3 << 20, "3Mi"), (1500, "1500"), (1 << 51, "2Pi")],
