@@ -16,6 +16,7 @@ from launcherkit_plugin.config.fields import Written
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
+from launcherkit_plugin.devices.cdi import check_kinds
 from launcherkit_plugin.devices.names import clashes, variable_name, written_names
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.model.config import (
@@ -65,6 +66,7 @@ def read_config(
     if written.kubevirt in (None, WrittenKubevirt.model_validate({})):
         _check_says_something(config, path)
     _check_names(config, path)
+    _check_kinds(with_dra(config, every=dra))
     if wanted.cluster and kubevirt is None:
         # It isn't known yet what KubeVirt itself advertises, so the rules of ``auto`` can't exclude that.
         return Reading(with_dra(config, every=dra), (), found.files, cluster=True)
@@ -163,13 +165,20 @@ def _check_says_something(config: Config, path: str) -> None:
 
 def _check_names(config: Config, path: str) -> None:
     """Check that configured names are unique (K6); names that depend on the host are checked later."""
-    named = [(name, variable_name(name, rule.prefix)) for name, rule in written_names(config.pci)]
+    named = [(name, variable_name(name, rule.prefix)) for name, rule, _ in written_names(config.pci)]
     vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
     errors = Collector()
     for name, text in clashes(named):
         errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))
     errors.raise_if_any()
+
+
+def _check_kinds(config: Config) -> None:
+    """Check that configured names can be CDI kinds; names that depend on the host are checked later."""
+    named = [(name, use) for name, rule, use in written_names(config.pci) if not rule.dra]
+    vgpus = (*config.vgpu.mdevs, *config.vgpu.vfs)
+    check_kinds([*named, *((rule.name, "vm") for rule in vgpus if rule.name is not None and not rule.dra)], config.cdi)
 
 
 class _Found(NamedTuple):

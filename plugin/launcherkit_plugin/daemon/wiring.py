@@ -120,8 +120,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
     def check(resources: Sequence[Resource]) -> None:
         namer.check(resources)
-        all_by_name = config.cdi is not None and config.cdi.kind == "resource"
-        check_kinds(each for each in resources if each.use == "kata" or (all_by_name and each.use == "vm"))
+        check_kinds(((each.name, each.use) for each in resources if not each.dra), config.cdi)
         if config.dra is not None:
             from launcherkit_plugin.dra.disjoint import check_resources
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import Collector, UnwritableFile
+from launcherkit_plugin.model.config import CardUse, CdiConfig
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import CdiKindRefused, CdiNotWritten
 
@@ -34,21 +35,27 @@ def cdi_name(device_id: str, kind: str = KIND) -> str:
     return f"{kind}={device_id}"
 
 
-def check_kinds(resources: Iterable[Resource]) -> None:
-    """Check that the name of each resource can be a CDI kind. Resources of DRA are skipped: their kind is another one.
+def check_kinds(named: Iterable[tuple[str, CardUse]], cdi: CdiConfig | None) -> None:
+    """Check that the name of each resource that has its own CDI file can be a CDI kind.
+
+    Args:
+        named: the names of resources, each with what its devices are for; without those of DRA, whose claims have files
+            of another kind.
+        cdi: what is configured. Kata's resources always have such files.
 
     Raises:
         CdiKindRefused, SeveralErrors: names each resource whose name can't.
     """
+    by_name = {"kata", "vm"} if cdi is not None and cdi.kind == "resource" else {"kata"}
     errors = Collector()
-    for name in [resource.name for resource in resources if not resource.dra]:
+    for name in [name for name, use in named if use in by_name]:
         if not _SAYABLE.fullmatch(name):
             errors.add(
                 CdiKindRefused(
                     f"{name} can't be the kind of a CDI file: domain and name begin with a letter, and the name has "
                     "only letters, digits, '-' and '_'",
                     "Give it another name: `name` in its rule, `aliases` for models and vGPU types, `domains` for "
-                    "vendors. Or leave out `kind: resource`.",
+                    "vendors. Only `kind: resource` and Kata need that.",
                     resource=name,
                     key="cdi.kind",
                 )

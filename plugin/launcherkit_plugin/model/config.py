@@ -21,7 +21,7 @@ Mode: TypeAlias = Literal["static", "dynamic"]
 CardUse: TypeAlias = Literal["vm", "kata", "container"]
 """Who gets a card: a VM whose launcher runs in the pod, Kata's VM around the pod, or a container of the pod."""
 
-Use: TypeAlias = CardUse | Literal["any"]
+Use: TypeAlias = Literal["vm", "kata", "container", "any"]
 """``any``: whichever asks first (K10)."""
 
 ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]

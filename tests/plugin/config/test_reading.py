@@ -22,7 +22,7 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuRule,
 )
-from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BadPluginConfig, CdiKindRefused, EmptyPluginConfig, NameClash
 from tests.sources.test_policy_file import HOSTILE
 from tests.support.provoked import provoked
 
@@ -382,6 +382,10 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources: [{use: any, names: {vm: a/A}, select: [{vendors: [10de]}]}]",
             "resources.0: names has those that get the cards, two at least",
         ),
+        (
+            "resources: [{use: other, select: [{vendors: [10de]}]}]",
+            "resources.0.use: Input should be 'vm', 'kata', 'container' or 'any'; found 'other'",
+        ),
         ("aliases: {'10de:22': A}", "aliases.10de:22.[key]: an ID is four hex digits"),
         ("aliases: {T4: nvidia.com/A}", "aliases.T4: a name consists of letters"),
         ("domains: {nvidia: a.b}", "domains.nvidia.[key]: an ID is four hex digits"),
@@ -438,6 +442,28 @@ def test_whatever_is_in_it_an_error_is_one_short_line_and_never_worse(path: Path
         assert isinstance(leaf, BadPluginConfig)
         assert "\n" not in leaf.message
         assert len(leaf.message) < 500
+
+
+# Names that CDI doesn't allow
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("resources: [{name: a/X.Y, select: [{vendors: [10de]}], use: kata}]", "a/X.Y"),
+        ("resources: [{name: a/X.Y, select: [{vendors: [10de]}], use: any}]\ncdi: {}", "a/X.Y-kata"),
+        ("resources: [{name: a/X.Y, select: [{vendors: [10de]}]}]\ncdi: {kind: resource}", "a/X.Y"),
+        ("vgpu: {mediatedDevices: [{types: [a], name: a/1X}]}\ncdi: {kind: resource}", "a/1X"),
+    ],
+)
+def test_names_of_cdi_files_are_checked_before_there_are_devices(path: Path, text: str, refused: str) -> None:
+    with pytest.raises(CdiKindRefused, match=f"^{refused} can't be the kind of a CDI file"):
+        read(path, text)
+
+
+def test_names_of_claims_are_in_no_cdi_file(path: Path) -> None:
+    text = "resources: [{name: a/X.Y, select: [{vendors: [10de]}]}]\ncdi: {kind: resource}\ndra: {all: yes}"
+    assert read(path, text).pci[0].name == "a/X.Y"
 
 
 # Names that people gave twice

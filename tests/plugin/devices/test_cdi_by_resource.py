@@ -15,7 +15,7 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import CdiConfig, Config, PciRule, Selector, VgpuRule
-from launcherkit_plugin.model.device import NO_USAGE, Resource
+from launcherkit_plugin.model.device import NO_USAGE
 from launcherkit_plugin.model.errors import CdiKindRefused
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -159,14 +159,17 @@ def test_a_vgpu_has_the_name_of_its_slot_before_and_while_it_is_there(folder: Pa
 
 @pytest.mark.parametrize("name", ["nvidia.com/GPU", "a/b", "x-1.example/A_b-2"])
 def test_names_that_cdi_can_say_are_kinds(name: str) -> None:
-    check_kinds([Resource(name, "V", {})])
+    check_kinds([(name, "vm"), (name, "kata")], CdiConfig(kind="resource"))
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/GPU.shared", "1b36.pci.launcherkit.io/A", "nvidia.com/2204", "n.com/3D"])
 def test_a_name_that_cdi_can_not_say_is_refused(name: str) -> None:
     with pytest.raises(CdiKindRefused, match=name):
-        check_kinds([Resource("nvidia.com/GPU", "V", {}), Resource(name, "W", {})])
-    check_kinds([Resource(name, "W", {}, dra=True)])
+        check_kinds([("nvidia.com/GPU", "vm"), (name, "vm")], CdiConfig(kind="resource"))
+    with pytest.raises(CdiKindRefused, match=name):
+        check_kinds([(name, "kata")], None)
+    check_kinds([(name, "vm")], CdiConfig())
+    check_kinds([(name, "container")], CdiConfig(kind="resource"))
 
 
 def test_it_is_refused_at_the_start_and_by_discover(
