@@ -69,6 +69,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         if by_dra := sum(resource.dra for resource in offer.resources):
             why = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
             tell("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
+        if others := sum(not resource.dra and resource.use != "vm" for resource in offer.resources):
+            why = "KubeVirt's VMs don't request them"
+            tell("note", f"{before}{counted(others, 'resource')} for containers or Kata left out: {why}", env)
     patch, more = permitting_patch(wanted, current)
     for note in more:
         tell("note", note, env)

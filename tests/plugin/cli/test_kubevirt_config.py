@@ -167,6 +167,14 @@ def test_what_is_for_dra_needs_no_permission(tree: HostTree, permit: Permit) -> 
     assert f"note: 1 resource for DRA left out: {why}" in outcome.notes
 
 
+def test_what_no_vm_can_have_needs_no_permission_either(tree: HostTree, permit: Permit) -> None:
+    tree.card("0000:01:00", group=12)
+    outcome = permit(config="resources: [{name: a/X, select: [{classes: ['03']}], use: kata}]")
+    assert outcome.out == "{}\n"
+    assert "note: 1 resource for containers or Kata left out: KubeVirt's VMs don't request them" in outcome.notes
+    assert not any("whole lists" in note for note in outcome.notes)
+
+
 def test_where_nothing_is_offered_the_patch_is_empty_and_it_is_told_why(permit: Permit) -> None:
     outcome = permit()
     assert (outcome.code, outcome.out) == (0, "{}\n")
