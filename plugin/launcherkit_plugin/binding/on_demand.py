@@ -200,6 +200,9 @@ class OnDemandBinding:
         record = self._on_record.get(address)
         if record is None:
             return Problem("driver", f"{address} is bound to VFIO, and not by this plugin, which won't give it back")
+        if record.by == "command":
+            back = f"`launcherkit-plugin unbind {address}` gives it back"
+            return Problem("driver", f"{address} was bound to {record.driver} by command: {back}")
         if next(entry.driver for entry in record.entries if entry.address == address) is None:
             return Problem("driver", f"{address} had no driver before it was bound to {VFIO_PCI}")
         if self.grace(record) is None:
@@ -213,7 +216,7 @@ class OnDemandBinding:
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
         for record in self._work.ledger.records():
-            if not any(entry.address.slot in slots for entry in record.entries):
+            if record.by == "command" or not any(entry.address.slot in slots for entry in record.entries):
                 continue
             who = ", ".join(str(entry.address) for entry in record.entries)
             done = await self._in_time(

@@ -29,6 +29,7 @@ from launcherkit_plugin.model.config import CardUse, ContainerUse, OnDemand, Pci
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.model.errors import (
     CardInOtherUse,
+    DeviceUnhealthy,
     GivingBackTooSlow,
     NotBoundOnDemand,
     NotGivenBackOnDemand,
@@ -312,6 +313,19 @@ def test_what_somebody_else_has_bound_is_not_given_back(tmp_path: Path) -> None:
     assert node.driver() == VFIO
     assert node.reasons()["vm"] is None
     assert [each.problem and each.problem.reason for each in node.seen[NAME["container"]].values()] == ["driver"]
+
+
+def test_what_a_command_has_bound_is_not_given_back(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.turn()
+    node.run("vm")
+    (record,) = node.ledger.records()
+    node.ledger.write(record._replace(by="command"))
+    node.end("vm")
+    assert node.reasons() == {"vm": None, "kata": None, "container": "driver"}
+    with pytest.raises(DeviceUnhealthy, match=f"launcherkit-plugin unbind {CARD}"):
+        node.allocate("container", f"{UUID}1")
+    assert node.driver() == VFIO
 
 
 def test_replicas_of_a_card_keep_it_from_vms_until_the_last_has_ended(tmp_path: Path) -> None:
