@@ -19,7 +19,7 @@ from launcherkit.render.columns import counted
 from launcherkit.resolve.pci_class import class_name, is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import Host
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import LEDGER, add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
@@ -104,11 +104,12 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     """
     host = node_host(place)
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
-    proc = os.path.join(place, "proc")  # which doesn't exist for a snapshot or a recording
-    setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped(), proc=proc))
+    # Neither exists for a snapshot or a recording.
+    proc, ledger = os.path.join(place, "proc"), os.path.join(place, LEDGER.removeprefix("/"))
+    setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger))
     facts = read_node(host, setup.wants, vgpu=True)
     setup.learn(facts)
-    if setup.containers is not None:
+    if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that
         setup.containers.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
@@ -253,6 +255,9 @@ def _binder(
     )
     reporter = wiring.reporter.anew()
     on_demand = OnDemandBinding(match, work, wiring.guarded, reporter) if demands else None
+    if on_demand is not None:
+        with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
+            on_demand.keep(work.ledger.records())
     return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
 
 

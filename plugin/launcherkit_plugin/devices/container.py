@@ -173,15 +173,16 @@ class ContainerProvider:
         if function.driver is None:
             return Problem("driver", f"{what} has no driver; containers need that of the host")
         if look is None:
-            return Problem("node", f"{what}: what its driver has for containers has not been read yet")
+            return Problem("node", f"{what}: what its driver has for containers has not been read")
         lacks = what_lacks(rule.container, given_by(rule.container, function), look)
         return None if lacks is None else Problem("node", f"{what}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
-        """Read what the drivers of all cards offer to containers; blocks."""
+        """Read what the drivers of all cards offer to containers, and store it nowhere; blocks."""
         for function, _ in self._cards(host):
             if _has_host_driver(function, host):
-                self._learn(function.address, (function.driver, host.events), self._read_card(function.address))
+                look = self._read_card(function.address)
+                self._read[function.address] = _Read((function.driver, host.events), look)
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: reads what has changed, and changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from launcherkit.model.address import PciAddress
 from launcherkit.process.edge import guarded
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import PROGRAM, run
+from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
+from launcherkit_plugin.devices.uuids import CardUuids
 from tests.support.hosttree import HostTree
 
 UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"
@@ -263,6 +267,23 @@ def test_uuids_are_those_of_the_host_that_is_looked_at(tree: HostTree, discover:
     snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
     (row,) = discover(config=config, host=str(snapshot)).rows
     assert (row["DEVICE"], row["HEALTH"]) == (card, "Unhealthy")
+    assert row["ABOUT"].endswith("what its driver has for containers has not been read")
+
+
+def test_what_the_daemon_has_bound_on_demand_it_would_give_back(tree: HostTree, discover: Discover) -> None:
+    card, uuid = "0000:e1:00.0", "GPU-5a0c0000-0000-4000-8000-000000000001"
+    tree.function(card, driver="vfio-pci", group=44)
+    address, folder = PciAddress.parse(card), tree.root / "run/launcherkit-plugin/binding"
+    entry = Entry(address, "nvidia", None, "bound")
+    Ledger(str(folder), "").write(Record(address, "vfio-pci", "configuration", (address,), (entry,)))
+    CardUuids(str(folder), "").learn(card, uuid)
+    config = "resources: [{name: a.b/GPU, use: any, bind: on-demand, select: [{vendors: [10de]}]}]"
+    rows = discover(config=config).rows
+    assert [(row["DEVICE"], row["HEALTH"]) for row in rows] == [(card, "Healthy"), (uuid, "Healthy")]
+    shutil.rmtree(folder)
+    row = discover(config=config).rows[1]
+    assert (row["DEVICE"], row["HEALTH"]) == (card, "Unhealthy")
+    assert not folder.exists()
 
 
 def test_vgpus_that_exist_are_listed_by_type(tree: HostTree, discover: Discover) -> None:
