@@ -25,8 +25,8 @@ COMMANDS = {
 }
 
 DESCRIPTION = """\
-The device plugin that gives whole GPUs, other PCI devices and vGPUs to virtual machines on Kubernetes. launcherkit, in
-the pod, reads the variables that it sets."""
+The device plugin that gives whole GPUs, other PCI devices and vGPUs to virtual machines, and GPUs to containers, on
+Kubernetes. launcherkit, in the pod of a virtual machine, reads the variables that it sets."""
 
 EPILOG = """\
 examples:
