@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
@@ -56,14 +57,16 @@ def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
 
 def nvidia_uuids(proc: str) -> Mapping[str, str]:
     """The addresses of all cards with the driver, by UUID; cards that can't be read are left out."""
-    found = {}
+    found: dict[str, str] = {}
     try:
-        for name in os.listdir(f"{proc}/{GPUS}"):
+        names = os.listdir(f"{proc}/{GPUS}")
+    except OSError:
+        return found  # the driver isn't loaded
+    for name in names:
+        with suppress(OSError, ValueError, UnreadableFile):  # or it is just disappearing
             card = nvidia_card(proc, PciAddress.parse(name))
             if card is not None and card.uuid is not None:
                 found[card.uuid] = name
-    except (OSError, ValueError, UnreadableFile):
-        pass  # the driver isn't loaded, or a card is just disappearing
     return found
 
 

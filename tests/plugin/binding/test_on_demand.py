@@ -20,7 +20,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.pci import PciProvider
-from launcherkit_plugin.host.driver_nodes import driver_nodes
+from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import OnDemand, PciRule, Selector
@@ -423,6 +423,16 @@ def came_through(node: Node) -> None:
 
 
 # Whose nodes they are
+
+
+def test_the_uuids_of_other_cards_are_known_where_one_can_not_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "driver/nvidia/gpus"
+    for name in (GPU, "0000:02:00.0", "nonsense"):
+        (folder / name).mkdir(parents=True)
+    (folder / GPU / "information").mkdir()
+    uuid = "GPU-5a0c0000-0000-4000-8000-000000000001"
+    (folder / "0000:02:00.0/information").write_text(f"GPU UUID: {uuid}\n")
+    assert nvidia_uuids(str(tmp_path)) == {uuid: "0000:02:00.0"}
 
 
 def test_the_nodes_of_a_driver_are_found_by_their_numbers(tmp_path: Path) -> None:
