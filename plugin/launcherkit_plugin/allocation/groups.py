@@ -92,10 +92,14 @@ class GroupMembers:
         """By group, and whether a container has it."""
         self._on_card: dict[tuple[str, bool], list[_Held]] = {}
         """By card, and whether it is a vGPU of it."""
+        self._in_containers: dict[str, list[_Held]] = {}
+        """By the card's ID."""
         for name, holders in usage.held.items():
             for key, holder in holders.items():
                 footprint = footprints.get(key) or footprints.get(without_replica(key)) or _footprint_of(key, host)
                 held = _Held(name, key, holder, self._use(name, key))
+                if held.use == "container":
+                    self._in_containers.setdefault(without_replica(key), []).append(held)
                 for group in footprint.groups:
                     self._held.setdefault((group, held.use == "container"), []).append(held)
                 for card in footprint.cards:
@@ -120,6 +124,8 @@ class GroupMembers:
                 continue
             if self._goes_with(resource, device, held) and self._fresh_since(held.resource, held.device) is not None:
                 continue
+            if held.use == resource.use == "container":
+                return Problem("other-use", f"{held.holder} has it as {held.resource}")
             if group is None:
                 what = f"its card, {device.card}," if device.card else "a vGPU of it"
                 return Problem("other-use", f"{held.holder} has {what} as {held.resource}")
@@ -149,7 +155,8 @@ class GroupMembers:
 
     def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int | None, _Held]]:
         """What others have of the device's groups, with the group's number; then, with None, what they have of its
-        card: the whole card if this is a vGPU, a vGPU if this is the card."""
+        card: the whole card if this is a vGPU, a vGPU if this is the card, and the card itself if both are for
+        containers and not shared by both."""
         for group in sorted(device.groups):
             for in_container in (False,) if resource.use == "container" else (False, True):
                 for held in self._held.get((group, in_container), ()):
@@ -158,6 +165,10 @@ class GroupMembers:
         footprint = self._footprints.get(device.id, _NOTHING)
         for card in sorted(footprint.cards):
             for held in self._on_card.get((card, not footprint.is_vgpu), ()):
+                yield None, held
+        for held in self._in_containers.get(without_replica(device.id), ()) if resource.use == "container" else ():
+            shared = resource.replicas > 0 and without_replica(held.device) != held.device
+            if not shared and (held.resource, held.device) != (resource.name, device.id):
                 yield None, held
 
     def _use(self, resource: str, device: str) -> CardUse:

@@ -172,6 +172,19 @@ def test_a_companion_knows_when_its_card_was_given_away() -> None:
     assert members([AUDIO, GPUS], used).beside_since(AUDIO, AUDIO.devices["y"]) is None
 
 
+def test_a_container_keeps_its_card_whatever_its_resource_is_called_by_now() -> None:
+    alone = resource("cuda", device("GPU-1"), device("GPU-2"))._replace(use="container")
+    shared = resource("cuda.shared", device("GPU-1::0"), device("GPU-1::1"))._replace(use="container", replicas=2)
+    assert list(unhealthy([alone], usage({"old": {"GPU-1": "default/old"}}))) == ["GPU-1"]
+    assert list(unhealthy([alone], usage({"cuda": {"GPU-1::0": "default/old"}}))) == ["GPU-1"]
+    assert list(unhealthy([shared], usage({"cuda": {"GPU-1": "default/old"}}))) == ["GPU-1::0", "GPU-1::1"]
+    with pytest.raises(CardInOtherUse, match="cuda: GPU-1 can't be allocated: pod default/old has it as old"):
+        refuse_split(members([alone], usage({"old": {"GPU-1": "default/old"}})), alone, ["GPU-1"])
+    for used in ({"old.shared": {"GPU-1::1": "default/old"}}, {"cuda.shared": {"GPU-1::1": "default/old"}}):
+        assert unhealthy([shared], usage(used)) == {}
+    assert unhealthy([alone], usage({"cuda": {"GPU-1": "default/old"}})) == {}
+
+
 CARD = "0000:01:00.0"
 CONTAINERS = resource("cuda", Device("GPU-1", groups=frozenset({1}), functions=(at(CARD),)))._replace(use="container")
 WHOLE = resource("gpu", Device(CARD, groups=frozenset({1}), functions=(at(CARD), at("0000:01:00.1"))))
