@@ -44,9 +44,7 @@ def _kubelet(node: KubeletNode) -> tuple[bool, str, str]:
     if not node.registry:
         seen = "no folder /var/lib/kubelet/plugins_registry"
         return False, seen, "The kubelet makes it when it starts: see whether it runs, and its --root-dir."
-    version = (
-        "a kubelet that doesn't tell its version here" if node.kubelet is None else f"kubelet {dotted(node.kubelet)}"
-    )
+    version = "a kubelet of unknown version" if node.kubelet is None else f"kubelet {dotted(node.kubelet)}"
     return True, f"{version}, and /var/lib/kubelet/plugins_registry", ""
 
 
@@ -54,7 +52,7 @@ def _cdi(node: KubeletNode) -> tuple[bool, str, str]:
     if not node.cdi_writable:
         return False, "/var/run/cdi is on a file system that is read-only", "Make /var/run a file system in memory."
     if node.containerd is None:
-        return True, "CDI files can be written; no containerd tells its version here", ""
+        return True, "CDI files can be written; containerd's version is not known", ""
     seen, since = f"containerd {dotted(node.containerd)}", compatibility().since("cdi")
     if node.containerd < since:
         return False, f"{seen}; CDI needs {dotted(since)}", f"Use containerd {dotted(since)} or later."

@@ -120,12 +120,12 @@ def _against(need: MemlockNeed, process: Process, more: str) -> Finding:
 
 
 def _without_guest(patient: Patient, process: Process) -> Finding:
-    seen = f"{_limits(process)}; libvirt asks for a guest's RAM + {size(RESERVE)}, with a vIOMMU for RAM once a device"
+    seen = f"{_limits(process)}; libvirt asks for a guest's RAM + {size(RESERVE)}, with a vIOMMU for RAM per device"
     enough = process.may_raise or process.memlock_hard is None
     if enough:
         return Finding("memlock", "", "ok", seen)
     if process.memlock_hard is not None and process.memlock_hard > RESERVE:
-        return Finding("memlock", "", "warn", f"{seen}; which guest is not known", f"Give --domain to be sure. {RAISE}")
+        return Finding("memlock", "", "warn", f"{seen}; the guest is not known", f"Give --domain to be sure. {RAISE}")
     for_sure = patient.subject.has_variables and patient.subject.attached
     return Finding("memlock", "", "fail" if for_sure else "warn", seen, RAISE)
 

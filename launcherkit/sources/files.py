@@ -20,7 +20,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-_REMEDY_KIND = "Give a regular file. Where standard input can be read, - stands for it."
+_REMEDY_KIND = "Give a regular file. If standard input can be read, - stands for it."
 
 
 def read_file(path: str, limit: int = LIMIT) -> bytes:

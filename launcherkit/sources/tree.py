@@ -180,7 +180,7 @@ class DiskTree:
         if self._strict and problem.errno not in _ABSENT:
             raise UnreadableFile(
                 f"{self._path}/{path}".rstrip("/") + f": {problem.strerror}",
-                "Where too many files are open, see `ulimit -n`; for an I/O error the kernel's log (dmesg) says more; "
+                "If too many files are open, see `ulimit -n`; for an I/O error the kernel's log (dmesg) says more; "
                 "else see permissions and mounts.",
                 file=f"{self._path}/{path}".rstrip("/"),
             ) from problem
