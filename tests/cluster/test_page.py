@@ -103,4 +103,4 @@ def test_the_readers_token_for_the_page_gets_it_and_no_other(server: Cluster, pa
     assert strangers == f"{ACCOUNTS}:stranger may not get {PAGE_URL}"
     for refused in (for_the_server, forged):
         assert refused is not None
-        assert "the token is not good" in refused
+        assert "the token is invalid" in refused

@@ -51,7 +51,7 @@ def refusal_of(server: Api, token: str) -> str:
     found = part(server.post(TOKENREVIEWS_PATH, review), "status")
     # An authenticator that doesn't support audiences returns none: its tokens are for the API server.
     if found.get("authenticated") is not True or AUDIENCE not in (found.get("audiences") or ()):
-        return f"the token is not good, has expired, or is not for the audience {AUDIENCE}"
+        return f"the token is invalid, has expired, or is not for the audience {AUDIENCE}"
     user = part(found, "user")
     (name,) = texts(user, "username")
     access = {

@@ -148,7 +148,8 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     if spread and in_force and settings.makes_vgpus:
         spread = ()
         text = (
-            f"KubeVirt makes these vGPUs itself; ours to make they are with enabled: false, or the gate {DISABLE_GATE}"
+            "KubeVirt creates these vGPUs itself; this plugin does so if KubeVirt has enabled: false, or the feature "
+            f"gate {DISABLE_GATE}"
         )
         notes.append(Note("left-alone", f"{name}, mediatedDevicesConfiguration: {text}"))
     mdevs = tuple(VgpuRule(tuple(selectors), resource) for resource, selectors in types.items())

@@ -89,7 +89,7 @@ def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str]
     """
     given = "iommufd" if "/dev/iommu" in nodes else "group"
     if parameters.nodes not in (None, given):
-        _refuse(claim, device, "nodes", str(parameters.nodes), f"it can only be had by {given}")
+        _refuse(claim, device, "nodes", str(parameters.nodes), f"only {given} is possible for it")
 
 
 def _parsed(config: OpaqueConfig, claim: str) -> Parameters:

@@ -101,7 +101,7 @@ def _device(
     if result.get("adminAccess"):
         raise _bad(
             ref,
-            f"{where}.adminAccess: VFIO lets one process open an IOMMU group, so nobody has it beside its user",
+            f"{where}.adminAccess: VFIO lets only one process open an IOMMU group, so its user can't share it",
         )
     whole = result.get("request")
     if not isinstance(whole, str):

@@ -200,7 +200,7 @@ class NodeHook(Servicer):
         had = self._started.pop(vm.uid, None)
         if had is not None:
             self._stopped.mark(had.pod, [device for devices in had.devices.values() for device in devices])
-            self._reporter.log("info", f"{vm} has stopped; what {had.pod} has is free")
+            self._reporter.log("info", f"{vm} has stopped; the devices of {had.pod} are free")
             self._wake()
 
 

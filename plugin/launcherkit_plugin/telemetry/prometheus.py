@@ -57,7 +57,7 @@ class PrometheusMetrics(Metrics):
         )
         self._registrations = counter("registrations", "Registrations with the kubelet by outcome.", by_resource)
         self._scan_seconds = histogram(
-            "scan_duration_seconds", "How long a look at the host took.", buckets=_SCAN_SECONDS
+            "scan_duration_seconds", "How long a scan of the host took.", buckets=_SCAN_SECONDS
         )
         by_action = ["action", "outcome"]
         self._claims = counter("claims", "ResourceClaims prepared or unprepared, by outcome.", by_action)

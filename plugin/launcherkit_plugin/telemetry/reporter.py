@@ -205,7 +205,7 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
             texts = [problem.text for key in ill if (problem := new[key].problem) is not None]
             yield Change("Warning", "DeviceUnhealthy", f"{name}: {_some(texts, '; ')}")
         if well:
-            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(well, ', ')} can be had")
+            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(well, ', ')} can be allocated")
         if gone:
             yield Change("Normal", "DeviceGone", f"{name}: {_some(gone, ', ')} is no longer listed")
 

@@ -64,11 +64,11 @@ def test_the_owner_of_a_good_token_is_asked_about_with_all_that_the_token_says_o
 @pytest.mark.parametrize(
     ("token", "access", "why"),
     [
-        ({"authenticated": False, "error": "expired"}, {}, "the token is not good"),
-        ({}, {}, "the token is not good"),
+        ({"authenticated": False, "error": "expired"}, {}, "the token is invalid"),
+        ({}, {}, "the token is invalid"),
         ({**GOOD, "audiences": ["https://kubernetes.default.svc"]}, {"allowed": True}, "not for the audience"),
         ({"authenticated": True, "user": ANN}, {"allowed": True}, "not for the audience"),
-        ({**GOOD, "authenticated": "yes"}, {"allowed": True}, "the token is not good"),
+        ({**GOOD, "authenticated": "yes"}, {"allowed": True}, "the token is invalid"),
         (GOOD, {"allowed": False}, f"ann may not get {PAGE_URL}"),
         (GOOD, {}, "ann may not get"),
     ],
@@ -115,7 +115,7 @@ def test_the_daemon_learns_over_its_socket_whose_token_gets_the_page(
     good, other, none = reviewed(path, kubeconfig, "anns", "bobs", "nobodys")
     assert good is None
     assert other == f"bob may not get {PAGE_URL}"
-    assert none == f"the token is not good, has expired, or is not for the audience {AUDIENCE}"
+    assert none == f"the token is invalid, has expired, or is not for the audience {AUDIENCE}"
 
 
 BOB: dict[str, Any] = {"username": "bob"}

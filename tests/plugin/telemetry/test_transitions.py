@@ -30,8 +30,8 @@ GONE = ("Normal", "DeviceGone")
         ({"a": None}, {"a": "node"}, [(*ILL, f"{GPU}: a: node")]),
         ({"a": "node"}, {"a": "node"}, []),
         ({"a": "node"}, {"a": "driver"}, [(*ILL, f"{GPU}: a: driver")]),
-        ({"a": "node"}, {"a": None}, [(*WELL, f"{GPU}: a can be had")]),
-        ({}, {"a": None}, [(*WELL, f"{GPU}: a can be had")]),
+        ({"a": "node"}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
+        ({}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
         ({"a": None, "b": None}, {"b": None}, [(*GONE, f"{GPU}: a is no longer listed")]),
         ({"a": None}, {"a": "mate-in-use"}, []),
         ({"a": "mate-in-use"}, {"a": None}, []),
@@ -40,7 +40,7 @@ GONE = ("Normal", "DeviceGone")
         (
             {"a": None, "b": "node"},
             {"a": "node", "b": None},
-            [(*ILL, f"{GPU}: a: node"), (*WELL, f"{GPU}: b can be had")],
+            [(*ILL, f"{GPU}: a: node"), (*WELL, f"{GPU}: b can be allocated")],
         ),
     ],
 )
@@ -51,10 +51,10 @@ def test_a_change_is_a_line(
 
 
 def test_a_resource_that_comes_or_goes_is_told_by_its_devices() -> None:
-    assert [change.text for change in changes({}, resources({"a": None}))] == [f"{GPU}: a can be had"]
+    assert [change.text for change in changes({}, resources({"a": None}))] == [f"{GPU}: a can be allocated"]
     assert [change.text for change in changes(resources({"a": None}), {})] == [f"{GPU}: a is no longer listed"]
 
 
 def test_of_many_devices_a_few_are_named() -> None:
     (change,) = changes({}, resources({f"d{number:02d}": None for number in range(12)}))
-    assert change.text == f"{GPU}: d00, d01, d02, d03, d04 and 7 more can be had"
+    assert change.text == f"{GPU}: d00, d01, d02, d03, d04 and 7 more can be allocated"
