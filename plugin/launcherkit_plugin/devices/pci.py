@@ -303,7 +303,7 @@ class PciProvider:
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: writes the CDI files."""
         # Devices that were bound on demand since the scan have nodes by now; Allocate has written them to the files.
-        held = {key for devices in usage.held.values() for key in devices if key in self._demands}
+        held = usage.held_ids.intersection(self._demands)
         for granted in {self._granted, self._kata}:
             if granted.cdi is not None:
                 nodes = {

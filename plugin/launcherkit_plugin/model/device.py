@@ -190,6 +190,11 @@ class Usage(NamedTuple):
         return self.held.get(resource, {}).get(device)
 
     @property
+    def held_ids(self) -> frozenset[str]:
+        """The IDs of devices that pods have, whatever the resource: its name may have changed since the allocation."""
+        return frozenset(device for devices in self.held.values() for device in devices)
+
+    @property
     def kept(self) -> Mapping[str, Mapping[str, Holder]]:
         """The holders of devices that must not be taken away, by resource and device ID."""
         if not self.doubtful:
@@ -197,6 +202,11 @@ class Usage(NamedTuple):
         return {
             name: {**self.doubtful.get(name, {}), **self.held.get(name, {})} for name in {*self.held, *self.doubtful}
         }
+
+    @property
+    def kept_ids(self) -> frozenset[str]:
+        """The IDs of devices that must not be taken away, whatever the resource."""
+        return self.held_ids.union(device for devices in self.doubtful.values() for device in devices)
 
 
 NO_USAGE = Usage("none", {})

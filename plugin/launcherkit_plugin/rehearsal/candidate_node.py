@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.nodes import missing_node
 from launcherkit_plugin.model.device import Device, Grant, Resource
 from launcherkit_plugin.model.errors import NotOffered
-from launcherkit_plugin.rehearsal.offer import NodeOffer, free, held_ids
+from launcherkit_plugin.rehearsal.offer import NodeOffer, free
 from launcherkit_plugin.rehearsal.recorded_provider import RecordedProvider, with_given
 
 _MOST_REASONS = 8
@@ -102,7 +102,7 @@ class CandidateNode:
             if any(each.dra and each.name == name for each in self._offer.resources):
                 text += "; its own are for DRA, and the scheduler chooses them"
         else:
-            held = held_ids(self._offer.usage.kept.values()).intersection(resource.devices)
+            held = self._offer.usage.kept_ids.intersection(resource.devices)
             unhealthy = [each for each in resource.devices.values() if not each.healthy and each.id not in held]
             text = f"{asked}: it advertises {counted(len(resource.devices), 'device')}"
             text += f", {len(held)} of them in use" if held else ""

@@ -23,7 +23,7 @@ from launcherkit.sources.snapshot_reader import load
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord
-from launcherkit_plugin.rehearsal.offer import NodeOffer, held_ids, with_topology
+from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 FORMAT = "launcherkit.io/node/v1"
 MOST_BYTES = 900_000
@@ -43,7 +43,7 @@ def record_of(offer: NodeOffer) -> str:
             "format": FORMAT,
             "host": json.loads(dump(offer.facts)),
             "resources": [_resource(each) for each in sorted(offer.resources, key=lambda each: each.name)],
-            "held": sorted(held_ids(offer.usage.kept.values())),
+            "held": sorted(offer.usage.kept_ids),
             "nodes": offer.nodes,
         }
     )

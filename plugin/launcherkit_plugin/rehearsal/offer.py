@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -37,10 +37,5 @@ def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:
 
 def free(resource: Resource, usage: Usage) -> list[str]:
     """The IDs of the devices that the kubelet could allocate."""
-    held = held_ids(usage.kept.values())
-    return [device.id for device in resource.devices.values() if device.healthy and device.id not in held]
-
-
-def held_ids(held: Iterable[Mapping[str, object]]) -> frozenset[str]:
-    """The IDs of held devices, regardless of the resource: its name may have changed since the allocation."""
-    return frozenset(device for devices in held for device in devices)
+    kept = usage.kept_ids
+    return [device.id for device in resource.devices.values() if device.healthy and device.id not in kept]

@@ -11,16 +11,6 @@ UNKNOWN_USAGE = Problem("usage", "it isn't known yet which vGPUs pods have: see 
 one could give their card another type."""
 
 
-def held_devices(usage: Usage) -> frozenset[str]:
-    """The IDs of devices that pods have, whatever the resource: its name may have changed since the allocation."""
-    return frozenset(device for devices in usage.held.values() for device in devices)
-
-
-def kept_devices(usage: Usage) -> frozenset[str]:
-    """The IDs of devices that pods have or may have. These are never removed (G3)."""
-    return frozenset(device for devices in usage.kept.values() for device in devices)
-
-
 def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
     """Why a device of this resource isn't free: a pod has it under another resource name, from before a rename."""
     for name, devices in usage.held.items():

@@ -11,7 +11,6 @@ from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, cards, rule_for
-from launcherkit_plugin.vgpu.lifecycle import held_devices
 from launcherkit_plugin.vgpu.mdev_slots import (
     Place,
     Slot,
@@ -56,7 +55,7 @@ class MdevKind:
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
-        held = held_devices(usage)
+        held = usage.held_ids
         rooms: dict[tuple[str, str], int] = {}
         for place in places(host):
             rule = rule_for(self.rules, (place.parent.name, place.card.name), place.kind.id, place.kind.name)
@@ -111,7 +110,7 @@ class MdevKind:
             for uuid, mdev in host.mdevs.items()
             if uuid in known and mdev.iommu_group is not None
         }
-        missing = sorted(held_devices(usage).difference(host.mdevs))
+        missing = sorted(usage.held_ids.difference(host.mdevs))
         names = {place.key: place.what for place in places(host)} if missing else {}
         lost: list[Target] = []
         for uuid in missing:

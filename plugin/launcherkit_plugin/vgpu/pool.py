@@ -25,7 +25,7 @@ from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, R
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
-from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere, kept_devices
+from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere
 from launcherkit_plugin.vgpu.writer import VgpuWriter, with_room
 
 ALLOCATE_SECONDS = 10.0
@@ -254,7 +254,7 @@ class Pool:
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `Reconciler.reconcile`: creates vGPUs that pods lack, removes unused ones after the grace time (G3)."""
         usage, at_once = self._stopped.without(usage)
-        kept = kept_devices(usage)
+        kept = usage.kept_ids
         ours, lost, nodes = self._kind.present(host, usage, self._targets)
         going: list[Target] = []
         spare: list[Target] = []

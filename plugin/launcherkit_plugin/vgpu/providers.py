@@ -18,7 +18,7 @@ from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VgpuNotMade, VgpuNotRemoved
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import Step, next_round, take, type_counts
-from launcherkit_plugin.vgpu.lifecycle import Stopped, kept_devices
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev import MdevKind
 from launcherkit_plugin.vgpu.mdev_slots import made_for
 from launcherkit_plugin.vgpu.pool import (
@@ -65,7 +65,7 @@ class LayoutKeeper:
         for error in unknown:
             self._writer.report(error)
         steps: dict[str, list[Step]] = {}
-        for step in next_round(wanted, host, partial(_may_go, held=kept_devices(usage))).steps:
+        for step in next_round(wanted, host, partial(_may_go, held=usage.kept_ids)).steps:
             if not self._backoff.rests((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [

@@ -16,7 +16,7 @@ from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
-from launcherkit_plugin.vgpu.lifecycle import Stopped, held_devices
+from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
@@ -93,7 +93,7 @@ def test_the_grace_time_begins_when_one_is_first_seen_with_nobody() -> None:
 
 def test_one_is_held_under_whatever_name() -> None:
     usage = Usage("checkpoint", {"x/A": {"1": Holder("uid:1")}, "x/B": {"2": Holder("uid:2")}})
-    assert held_devices(usage) == {"1", "2"}
+    assert usage.held_ids == {"1", "2"}
 
 
 def test_a_stopped_vms_devices_are_free_until_they_are_another_pods() -> None:
