@@ -22,7 +22,6 @@ from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
 from launcherkit_plugin.cluster.serve import KUBEVIRT_PATH, PODS_PATH
 from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
 from launcherkit_plugin.model.config import NODE, CdiConfig, DraConfig
-from launcherkit_plugin.telemetry.node_features import FOLDER
 from tests.support import forked
 
 PLUGIN = DEPLOY / "plugin"
@@ -129,7 +128,7 @@ def test_of_the_node_it_can_write_the_folder_of_the_sockets_and_of_the_features(
         "/var/lib/kubelet/device-plugins": True,
         "/var/lib/kubelet/pod-resources": False,
         "/dev/vfio": False,
-        FOLDER: True,
+        serve.FEATURES: True,
     }
     assert all(inside == outside for inside, (outside, _) in found.items() if outside)
 

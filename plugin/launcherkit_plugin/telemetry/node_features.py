@@ -15,7 +15,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio
 from launcherkit_plugin.model.device import Resource
 
-FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 FILE = "launcherkit"
 DOMAIN = "launcherkit.io"
 
@@ -60,10 +59,11 @@ class FeatureFile:
     """The file in the worker's folder, replaced by rename and only if it changes: the worker watches it.
 
     Args:
-        folder: `FOLDER`; if it is missing, Node Feature Discovery isn't installed, and nothing is written.
+        folder: where the worker looks for files. If it is missing, Node Feature Discovery isn't installed, and nothing
+            is written.
     """
 
-    def __init__(self, folder: str = FOLDER) -> None:
+    def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, FILE)
         self._written: dict[str, str] | None = None
 
