@@ -143,7 +143,7 @@ class Binder:
         with self._alone_with([record.leader, *addresses]):
             present = self.ledger.find(addresses)
             if present is None:
-                return []  # somebody else has just done it
+                return []  # another process has just done it
             addresses = [entry.address for entry in present.entries]
             self.check_free(addresses, sure=True)
             before = {address: self.sysfs.driver(address) for address in addresses}

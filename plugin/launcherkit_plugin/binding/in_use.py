@@ -260,7 +260,7 @@ def _lines(path: str) -> list[str] | None:
     """The lines of a file of proc, which the kernel gives a page at a time; None if there is no such file.
 
     Raises:
-        UnreadableFile: it is there and can't be read.
+        UnreadableFile: it exists and can't be read.
     """
     try:
         with open(path, "rb") as file:

@@ -49,7 +49,7 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
     except ApiProblem as problem:
         raise NoCluster(
             f"the nodes' records can't be read: {problem}",
-            f"See that KUBECONFIG is right, and that you may list configmaps in the namespace {namespace}.",
+            f"Check that KUBECONFIG is right, and that you may list configmaps in the namespace {namespace}.",
             key="--cluster",
         ) from problem
     if not found:

@@ -138,7 +138,7 @@ class SlicePublisher:
         return pause
 
     def _round(self, wanted: Specs, now: float) -> float:
-        """List what is there, write, and return the pause after it.
+        """List the existing slices, write what differs, and return the pause until the next round.
 
         Raises:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.

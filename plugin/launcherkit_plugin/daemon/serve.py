@@ -208,7 +208,7 @@ def _scanner(options: Options, wiring: Wiring) -> Scanner:
     reader = NodeReader()
     if options.config is not None:
         prepare = partial(reader.prepare, wiring.host)
-        wiring.guarded.begin("what is on the host", "looking at it before the configuration", prepare, LATE_SECONDS)
+        wiring.guarded.begin("all functions", "reading them while the configuration is read", prepare, LATE_SECONDS)
     # Without a configuration, only PCI functions with VFIO drivers are advertised, so those can be read first. DRA
     # publishes all devices at once.
     bound = None if options.config is not None or options.dra else partial(read_bound, wiring.host)

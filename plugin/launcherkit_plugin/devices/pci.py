@@ -246,7 +246,7 @@ class PciProvider:
         plans = await self._plans_now(resource, ids, rule, narrowed=wishes.siblings is not None)
         nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
         if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
-            # What is missing is found by a new look.
+            # Read the host again: this raises the error that names what is missing.
             plans = await self._look_again(resource, ids, rule)
             nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
         if nodes is None:
@@ -258,13 +258,14 @@ class PciProvider:
     async def _plans_now(
         self, resource: Resource, ids: Sequence[str], rule: PciRule, *, narrowed: bool
     ) -> list[PciPlan]:
-        """The plans of the last look, if it still holds; else of a new one, before which what is bound on demand is.
+        """The plans of the last scan if the host still matches them. Otherwise the host is read again, after devices
+        that are bound on demand have been bound.
 
         Args:
             resource: of the devices.
-            ids: theirs.
-            rule: by which they are looked at.
-            narrowed: it has fewer siblings than the rule of the last look.
+            ids: of the devices.
+            rule: with the siblings that a claim wishes.
+            narrowed: it has fewer siblings than the rule in the last scan.
 
         Raises:
             LauncherkitError: see `_look_again` and `BindsOnDemand.bind`.
@@ -283,7 +284,7 @@ class PciProvider:
         return await self._look_again(resource, ids, rule)
 
     def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:
-        """The variable, and the nodes by the kubelet or by CDI, for devices with these plans by ID."""
+        """The variable and the device nodes, from the kubelet or by CDI, for devices; ``plans`` are by ID."""
         listed: Iterable[str] = plans
         if self._rules[resource.name].list_siblings:
             listed = dict.fromkeys(str(function) for plan in plans.values() for function in plan.functions)

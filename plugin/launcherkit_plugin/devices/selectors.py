@@ -245,5 +245,5 @@ def _why(function: PciFunction, host: HostFacts, earlier: Mapping[PciAddress, in
     if function.address in earlier:
         return f"rule {earlier[function.address]} comes before it and has {describe(function)}"
     if detail is not None and (detail.vgpu is not None or detail.virtfns):
-        return f"vGPUs are made of {describe(function)}"
+        return f"vGPUs are created on {describe(function)}"
     return f"another function of its card is the device, not {describe(function)}"

@@ -92,7 +92,7 @@ class Guarded:
             return None
         loop = asyncio.get_running_loop()
         begun: _Work[Result] = _Work(what if callable(what) else lambda: what, loop.time(), seconds)
-        self._under_way[key] = begun  # type: ignore[assignment]  # whose result nobody here looks at
+        self._under_way[key] = begun  # type: ignore[assignment]  # the result's type doesn't matter here
         timer = loop.call_later(seconds, self.give_up, key)
 
         def settle(result: Result | None, error: BaseException | None) -> None:

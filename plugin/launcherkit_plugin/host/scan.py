@@ -236,7 +236,7 @@ class Scanner:
         if self._read_bound is None:
             return None
         try:
-            return await self._guarded.run("what VFIO drivers have", "reading it", self._read_bound, self._stall)
+            return await self._guarded.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
         except LauncherkitError:
             return None  # `scan` reports it, or leaves out the stalled device
 

@@ -47,7 +47,7 @@ AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
 
 
 class Selector(NamedTuple):
-    """Selects functions: all criteria that are given must hold; one that is empty or None holds for every function."""
+    """Selects the functions that match all criteria; an empty criterion, or None, matches every function."""
 
     vendors: frozenset[int] = frozenset()
     devices: frozenset[int] = frozenset()

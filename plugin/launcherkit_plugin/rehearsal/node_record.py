@@ -29,7 +29,7 @@ FORMAT = "launcherkit.io/node/v1"
 MOST_BYTES = 900_000
 """The largest packed record: a ConfigMap may have 1 MiB, including its metadata."""
 _MOST_UNPACKED = 64 << 20
-_REMEDY = "See that the node's device plugin is of this version, and its log for what it can't publish."
+_REMEDY = "Check that the node's device plugin has this version, and see its log for what it can't publish."
 _VM: CardUse = "vm"
 _AUTO: NodeChoice = "auto"
 _CHOICES = (_AUTO, "group", "cdev", "both")

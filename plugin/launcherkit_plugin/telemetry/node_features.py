@@ -23,7 +23,7 @@ def features(host: HostFacts, resources: Sequence[Resource]) -> dict[str, str]:
     """Labels of a node.
 
     * ``launcherkit.io/iommu``: whether the kernel has put functions into IOMMU groups.
-    * ``launcherkit.io/vfio``: whether VFIO's device nodes are there: ``group``, ``iommufd``, ``both`` or ``none``.
+    * ``launcherkit.io/vfio``: which of VFIO's device nodes exist: ``group``, ``iommufd``, ``both`` or ``none``.
     * ``launcherkit.io/vfio-functions``: how many functions are bound to a VFIO driver.
     * ``devices.launcherkit.io/<NAME>``, ``healthy.launcherkit.io/<NAME>``: devices of ``<domain>/<NAME>``.
     """
