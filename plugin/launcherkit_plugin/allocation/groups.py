@@ -31,7 +31,7 @@ class _Held(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """What a device occupies. Two pods can't have devices whose footprints overlap."""
+    """What a device occupies on the host, from which conflicts between devices are found."""
 
     groups: frozenset[int]
     """IOMMU groups."""

@@ -38,7 +38,7 @@ def review_of(server: Api, token: str) -> Json:
 
 
 def refusal_of(server: Api, token: str) -> str:
-    """Why a token doesn't permit to see the page; empty if it does.
+    """Why a token doesn't grant access to the page; empty if it does.
 
     Raises:
         ApiProblem: the server doesn't answer, or refuses the review.

@@ -29,7 +29,7 @@ ContainerBy: TypeAlias = Literal["environment", "cdi", "nodes"]
 vendor's CDI files, or by its device nodes."""
 
 CdiNames: TypeAlias = Literal["uuid", "index"]
-"""By what the vendor's CDI files name cards."""
+"""How the vendor's CDI files name cards."""
 
 SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 """Which cards' replicas a container should get: see `Sharing`."""
@@ -88,7 +88,7 @@ class ContainerUse(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """Containers share each card; it has as many users as replicas."""
+    """Containers share each card, at most as many as it has replicas."""
 
     replicas: int
     rename: bool = False

@@ -140,7 +140,7 @@ class NoVfioDriver(Misconfigured):
 
 
 class StepFailed(Unavailable):
-    """The kernel refused a step of binding, or the result was another one."""
+    """The kernel refused a step of binding, or the step had another result than it should."""
 
     code = "LK727"
 

@@ -36,7 +36,7 @@ class Reviews(Protocol):
     """Has tokens reviewed by the cluster."""
 
     async def review_token(self, token: str, seconds: float) -> str | None:
-        """Why a token doesn't permit to see the page; None if it does.
+        """Why a token doesn't grant access to the page; None if it does.
 
         Raises:
             TokenNotReviewed: there was no answer within ``seconds``.
@@ -70,7 +70,7 @@ class TokenGate:
             return Response("503 Service Unavailable", f"{problem.code}: {problem.message}\n".encode())
 
     async def _refusal(self, token: str) -> Response | None:
-        """The response that refuses a token; None if it permits to see the page."""
+        """The response that refuses a token; None if it grants access to the page."""
         import hashlib  # not above: it loads OpenSSL, and the daemon may never see a token
 
         key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
