@@ -218,8 +218,8 @@ def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
             near = difflib.get_close_matches(name[:40], alike or codes, n=3, cutoff=0.5)
             near += difflib.get_close_matches(asked.lower()[:40], topics, n=1, cutoff=0.5)
             tell("error", f"launcherkit explain: there is no error or topic {asked[:40]!r}", env)
-            nearest = ", ".join(near or [codes[0], topics[0]])
-            tell("help", f"The nearest are {nearest}; `launcherkit explain --list` prints all of them.", env)
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"They are such as {codes[0]} and {topics[0]}."
+            tell("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
     page = read_file(page_of(name)).decode("utf-8", "replace")
     shown = "".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines())

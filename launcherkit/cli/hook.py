@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help="serve until SIGTERM or Shutdown",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parser.formatter_class,
         allow_abbrev=False,
     )
     serve.add_argument(

@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
+from launcherkit.process.parser import CommandHelp, CommandParser
 from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 
@@ -87,8 +88,8 @@ def parsers_of(
         env: variables that set options.
         wanted: commands whose modules are imported; the others have only a name and a line of help.
     """
-    help_form = partial(argparse.RawDescriptionHelpFormatter, width=help_columns(env) - 2)
-    parser = argparse.ArgumentParser(
+    help_form = partial(CommandHelp, width=help_columns(env) - 2)
+    parser = CommandParser(
         prog=program.name,
         description=program.description,
         epilog=program.epilog,

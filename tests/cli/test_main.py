@@ -19,9 +19,9 @@ PROGRAMS = (launcherkit.cli.main.PROGRAM, launcherkit_plugin.__main__.PROGRAM)
 of_every_program = pytest.mark.parametrize("program", [pytest.param(program, id=program.name) for program in PROGRAMS])
 
 
-def exits(program: Program, *arguments: str) -> int | str | None:
+def exits(program: Program, *arguments: str, across: int = 80) -> int | str | None:
     with pytest.raises(SystemExit) as raised:
-        run_program(program, arguments, {})
+        run_program(program, arguments, {"COLUMNS": str(across)})
     return raised.value.code
 
 
@@ -82,6 +82,10 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
         (0, "zzz", "launcherkit: error: there is no command zzz; `launcherkit --help` lists them"),
         (1, "statsu", "launcherkit-plugin: error: there is no command statsu; did you mean status?"),
         (0, "demo --bogus", "launcherkit demo: error: there is no option --bogus\n"),
+        (0, "golden chekc .", "'chekc' is none of check, update, list, new; did you mean check?"),
+        (0, "explain --siblings=lisetd 204", "none of slot, group, listed, reserve, none; did you mean listed?"),
+        (0, "completion tcsh", "launcherkit completion: error: argument shell: 'tcsh' is none of bash, zsh, fish\n"),
+        (1, "vgpu lst", "launcherkit-plugin vgpu: error: argument ACTION: 'lst' is none of list, create, remove,"),
         (
             1,
             "discover --out json",
@@ -166,6 +170,22 @@ def test_every_command_has_help_with_examples(
     text = capsys.readouterr().out
     assert f"usage: {program.name} {command}" in text
     assert "examples:" in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("snapshot",), ("golden",), ("hook", "serve"), ("run",)], ids=" ".join)
+def test_the_prose_of_help_fits_the_terminal_and_its_examples_stay_a_line_each(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = launcherkit.cli.main.PROGRAM
+    texts = []
+    for across in (60, 200):
+        assert exits(program, *arguments, "--help", across=across) == 0
+        texts.append(capsys.readouterr().out)
+    prose = [line for line in texts[0].splitlines() if not line.startswith((" ", "usage:"))]
+    assert max(map(len, prose)) in range(50, 59)
+    examples = [{line for line in text.splitlines() if line.startswith("  launcherkit ")} for text in texts]
+    assert examples[0] == examples[1]
+    assert examples[0]
 
 
 @of_every_program
