@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from launcherkit.colour import ink_for
 from launcherkit.domain.document import MAX_BYTES
-from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled, SeveralErrors
+from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
-from launcherkit.process.edge import tell, tell_notes, write_stdout
+from launcherkit.process.edge import tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.document import rehearsal_document
-from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
+from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.rehearse.stand_in import stand_in
 from launcherkit.render.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
@@ -87,14 +87,23 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: an input can't be read or is wrong; what keeps the VM from a node is printed.
     """
-    if args.xml and not args.node:
-        tell("error", "launcherkit rehearse: --xml prints the domain of one node", env)
-        tell("help", "Name it with --node.", env)
-        return EX_USAGE
-    if args.cluster and (args.config or args.auto):
-        tell("error", "launcherkit rehearse: with --cluster the nodes' own configurations count", env)
-        tell("help", "Leave out --config and --auto.", env)
-        return EX_USAGE
+    for wrong, text, remedy in (
+        (args.xml and not args.node, "--xml prints the domain of one node", "Name it with --node."),
+        (
+            args.cluster and (args.config or args.auto),
+            "with --cluster the nodes' own configurations count",
+            "Leave out --config and --auto.",
+        ),
+        (
+            args.namespace and not args.cluster,
+            "--namespace says where the device plugin of a cluster is",
+            "Leave it out, or give --cluster instead of --nodes.",
+        ),
+    ):
+        if wrong:
+            tell("error", f"launcherkit rehearse: {text}", env)
+            tell("help", remedy, env)
+            return EX_USAGE
     vm, notes = _vm(args, env)
     source = _source()
     if args.cluster:
@@ -103,9 +112,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         nodes = source.recorded(args.nodes, args.config, args.auto, env)
     outcomes = rehearse(vm, _chosen(nodes, args.node))
     tell_notes(notes, env)
-    if args.json or args.xml:
-        whole = _json(vm, outcomes) if args.json else "".join(map(_document, outcomes))
-        write_stdout(whole.encode("utf-8", "backslashreplace"))
+    if args.json:
+        document = json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
+        write_stdout(document.encode("utf-8", "backslashreplace"))
+    elif args.xml:
+        (outcome,) = outcomes
+        if outcome.translation is None:
+            tell_errors(outcome.errors, env)
+        else:
+            write_stdout(outcome.translation.domain_xml)
     else:
         ink, across = ink_for(sys.stdout.isatty(), env), drawing_columns(env)
         write_text(draw_rehearsal(vm.name, outcomes, ink, across, whole=len(outcomes) == 1, tables=PATHS), env)
@@ -153,18 +168,3 @@ def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCa
             key="--node",
         )
     return found
-
-
-def _json(vm: RehearsedVm, outcomes: Sequence[NodeOutcome]) -> str:
-    return json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
-
-
-def _document(outcome: NodeOutcome) -> str:
-    """The domain document.
-
-    Raises:
-        LauncherkitError: the VM would not start.
-    """
-    if outcome.translation is None:
-        raise SeveralErrors(outcome.errors)
-    return outcome.translation.domain_xml.decode("utf-8", "surrogateescape")

@@ -20,7 +20,7 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         _check_log_format(env)
         return run()
     except LauncherkitError as error:
-        _report(list(error.leaves()), env)
+        tell_errors([*error.leaves()], env)
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone, as `| head` does; there is nothing to report, and nothing more to flush.
@@ -81,7 +81,8 @@ def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> No
         _print(f"{level}: " + "\n      ".join(map(_one_line, lines)))
 
 
-def _report(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
+def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
+    """At least one error, each with its help; what errors of one kind share is told once."""
     for error, following in zip(errors, (*errors[1:], None), strict=True):
         if env.get(LOG_FORMAT) == "json":
             _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcherkit.colour import Ink
+from launcherkit.errors import on_one_line
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
 from launcherkit.model.plan import PlannedFunction
@@ -22,31 +23,37 @@ _CHOICE = {"all": "no other is free", "preferred": "preferred among those that a
 def draw_rehearsal(
     name: str, outcomes: Sequence[NodeOutcome], ink: Ink, across: int, *, whole: bool, tables: Iterable[str]
 ) -> str:
-    """Each node with the VM's devices there, or why it would not start; one line for each error and note.
+    """Each node with the VM's devices there, or why it would not start; one line for each error, remedy and note.
 
     Args:
         name: the VM's.
         outcomes: one for each node.
         ink: colours or none.
         across: columns at which the lines of devices and of the guest's tree are broken.
-        whole: whether to show what the guest finds, too.
+        whole: whether to show what the guest finds and what to do about errors, too.
         tables: where ``pci.ids`` may be.
     """
     started = sum(outcome.starts for outcome in outcomes)
     lines = [ink.head(f"{visible(name)} starts on {started} of {counted(len(outcomes), 'node')}")]
     for outcome in outcomes:
         lines += ["", f"{ink.head(visible(outcome.node))}  " + (ink.good("yes") if outcome.starts else ink.bad("no"))]
-        lines += _node(outcome, ink, across)
+        lines += _node(outcome, ink, across, whole=whole)
         if whole and outcome.guest is not None:
             lines += ["", *_guest(outcome, ink, across, tuple(tables))]
+    codes = dict.fromkeys(error.code for outcome in outcomes for error in outcome.errors)
+    if codes:
+        lines += ["", *([] if whole else ["--node NAME says what to do."])]
+        lines += [f"`launcherkit explain {code}` says more." for code in codes]
     return "\n".join(lines) + "\n"
 
 
-def _node(outcome: NodeOutcome, ink: Ink, across: int) -> Iterator[str]:
+def _node(outcome: NodeOutcome, ink: Ink, across: int, *, whole: bool) -> Iterator[str]:
     for device in outcome.given.devices if outcome.given else ():
         yield from broken(_device(device), across)
     for error in outcome.errors:
         yield f"  {ink.bad(error.code)}  {visible(error.message)}"
+        if whole:
+            yield f"  help   {visible(on_one_line(error.remedy))}"
     for note in outcome.translation.notes if outcome.translation else ():
         yield f"  {ink.odd('note')}  {visible(note.text)}"
 

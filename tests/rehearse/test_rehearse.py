@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcherkit.errors import on_one_line
 from launcherkit.rehearse.stand_in import StandIn, stand_in
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
@@ -112,6 +113,36 @@ def test_what_it_would_get_comes_with_its_siblings_and_shows_in_the_domain(desk:
     assert [(each["class"], each["id"]) for each in outcome["guest"]] == [("0300", "10de:2204"), ("0403", "10de:1aef")]
     assert outcome["domain"].count("<hostdev") == 2
     assert desk.run("--node", "node", "--xml").stdout == outcome["domain"]
+
+
+def test_where_it_would_not_start_there_is_no_domain_and_the_exit_code_is_that_of_every_rehearsal(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("node", ("0000:01:00", 1), driver="nvidia")
+    result = desk.run("--node", "node", "--xml")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "error[LK861]: " in result.stderr
+    assert "help: `launcherkit explain LK861` says more.\n" in result.stderr
+
+
+def test_the_namespace_is_a_clusters(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("node", ("0000:01:00", 1))
+    result = desk.run("--namespace", "gpus")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--cluster" in result.stderr
+
+
+def test_an_error_says_where_there_is_more_and_on_one_node_what_to_do(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("one", ("0000:01:00", 1), driver="nvidia")
+    desk.node("two")
+    of_all, of_one = desk.run().stdout, desk.run("--node", "one").stdout
+    assert of_all.count("`launcherkit explain LK861` says more.\n") == 1
+    assert "\n--node NAME says what to do.\n" in of_all
+    remedies = [f"  help   {on_one_line(each['help'])}" for each in desk.outcomes()["one"]["errors"]]
+    assert [line for line in of_one.splitlines() if line.startswith("  help ")] == remedies
+    assert of_one.endswith("`launcherkit explain LK204` says more.\n")
+    assert "--node" not in of_one.splitlines()[-3:]
 
 
 def test_where_more_are_free_the_plugins_preference_decides_and_that_is_said(desk: Desk) -> None:
