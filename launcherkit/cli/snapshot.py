@@ -80,7 +80,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.diff:
         old, new = (open_host(each).scan() for each in args.diff)
         found = changes(old, new)
-        write_text(draw_changes(found, new, PATHS, ink_for(sys.stdout.isatty(), env), drawing_columns(env)), env)
+        ink = ink_for(sys.stdout.isatty() and not args.output, env)
+        text = draw_changes(found, old, new, PATHS, ink, drawing_columns(env))
+        if args.output:
+            write_atomically(args.output, text.encode("utf-8", "backslashreplace"))
+        else:
+            write_text(text, env)
         return 1 if found else 0
     # Links of this host stay on it; a root that was mounted or unpacked may come from someone else.
     confined = os.path.realpath(args.root) != "/"

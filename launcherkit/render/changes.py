@@ -1,10 +1,11 @@
-"""Shows what changed on a host: as a list, and in the tree of its present state."""
+"""Shows what changed on a host: as a list, and in the tree of its present state, with what is gone where it was."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from launcherkit.colour import Ink
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import columns, visible
 from launcherkit.render.host import topology_of
@@ -12,12 +13,14 @@ from launcherkit.render.topology import draw
 from launcherkit.topology.changes import HostChange
 
 
-def draw_changes(found: Sequence[HostChange], now: HostFacts, tables: Iterable[str], ink: Ink, across: int) -> str:
+def draw_changes(
+    found: Sequence[HostChange], old: HostFacts, now: HostFacts, tables: Iterable[str], ink: Ink, across: int
+) -> str:
     """A line for each change, with the address and both values; below that, the tree of the slots with changes.
 
     Args:
         found: the changes; if there are none, the text is empty.
-        now: the host's present state.
+        old, now: the host's earlier state, and its present one.
         tables: where ``pci.ids`` may be.
         ink: colours or none.
         across: columns for the picture.
@@ -26,14 +29,25 @@ def draw_changes(found: Sequence[HostChange], now: HostFacts, tables: Iterable[s
         return ""
     ordered = sorted(found, key=lambda each: each.subject)
     lines = [*columns([(visible(each.subject), ink.head(each.what), _how(each, ink)) for each in ordered], "")]
+    lost = {each.subject for each in found if each.what == "gone"}
+    gone = {address for address in old.functions if str(address) in lost and address not in now.functions}
+    both = _with_gone(now, old, gone)
     subjects = {each.subject for each in found}
-    slots = {address.slot for address in now.functions if str(address) in subjects}
+    slots = {address.slot for address in both.functions if str(address) in subjects}
     picture = ""
     if slots:
-        only = {address for address in now.functions if address.slot in slots}
-        told = {each: ink.odd(", ".join(_marks(ordered, each))) for each in subjects}
-        picture = "\n" + draw(topology_of(now, tables, every=True, only=only), ink, across, told=told)
+        only = {address for address in both.functions if address.slot in slots}
+        marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
+        told = {each: ink.odd(mark) for each, mark in marks.items()}
+        picture = "\n" + draw(topology_of(both, tables, every=True, only=only), ink, across, told=told, gone=gone)
     return "".join(f"{line}\n" for line in lines) + picture
+
+
+def _with_gone(now: HostFacts, old: HostFacts, gone: Iterable[PciAddress]) -> HostFacts:
+    """The host with functions that it no longer has; nothing holds them, and they keep no group from guests."""
+    functions = {each: old.functions[each]._replace(driver=None, iommu_group=None) for each in gone}
+    details = {each: old.details[each] for each in gone if each in old.details}
+    return now._replace(functions={**now.functions, **functions}, details={**now.details, **details})
 
 
 def _how(change: HostChange, ink: Ink) -> str:
@@ -41,8 +55,10 @@ def _how(change: HostChange, ink: Ink) -> str:
 
 
 def _marks(found: Iterable[HostChange], subject: str) -> Iterable[str]:
-    """The marks of a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``."""
+    """The marks of a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``; ``was 10de:2204 class 0300`` if
+    another one had its address.
+    """
     for each in found:
         if each.subject == subject:
-            was = {"new": "", "moved": f" from {each.before}"}.get(each.what, f" was {each.before}")
-            yield visible(each.what + was)
+            texts = {"new": "new", "moved": f"moved from {each.before}", "gone": f"was {each.before}"}
+            yield visible(texts.get(each.what, f"{each.what} was {each.before}"))

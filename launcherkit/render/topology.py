@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from types import MappingProxyType
 
 from launcherkit.colour import Ink
+from launcherkit.model.address import PciAddress
 from launcherkit.render.columns import counted, padded, visible, width
 from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
@@ -33,6 +34,8 @@ class _Pen:
     groups: Mapping[int, TreeGroup]
     marks: Mapping[str, str]
     """Marks on functions and mediated devices, by address or UUID."""
+    gone: Collection[PciAddress]
+    """Functions that the host no longer has."""
 
 
 _HOST_COLUMNS = 72
@@ -47,6 +50,7 @@ def draw(
     across: int,
     refused: Sequence[Line] = (),
     told: Mapping[str, str] = MappingProxyType({}),
+    gone: Collection[PciAddress] = (),
 ) -> str:
     """The tree as text, with the guest beside it if there is room, else below it.
 
@@ -56,9 +60,12 @@ def draw(
         across: columns of the terminal; longer lines are broken between their parts.
         refused: the lines for a guest that can't have its devices, in place of the topology's guest.
         told: further marks on functions and mediated devices, by address or UUID.
+        gone: functions of the topology that the host no longer has.
     """
     guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, ink)])
-    host = _host(topology, ink, {**marks_of(topology, ink), **told}, alone=not guest)
+    groups = {group.number: group for group in topology.groups}
+    pen = _Pen(ink, groups, {**marks_of(topology, ink), **told}, gone)
+    host = _host(topology, pen, alone=not guest)
     right = [text for line in guest for text in broken(line, across)]
     room = across - _GAP - max(map(width, right), default=0)
     if host and right and room >= _HOST_COLUMNS:
@@ -72,16 +79,16 @@ def draw(
     return "".join(f"{text}\n" for text in texts)
 
 
-def _host(topology: HostTopology, ink: Ink, marks: Mapping[str, str], *, alone: bool) -> list[Line]:
-    groups = {group.number: group for group in topology.groups}
-    pen = _Pen(ink, groups, marks)
+def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
     lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines and alone:
         lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
-    lines += _in_the_way(topology, ink)
+    lines += _in_the_way(topology, pen.ink)
     if topology.left_out:
         several = counted(topology.left_out, "other function")
-        lines.append(Line((ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),)))
+        lines.append(
+            Line((pen.ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),))
+        )
     return lines
 
 
@@ -124,7 +131,7 @@ def _bridge(bridge: TreeBridge, pen: _Pen) -> Iterator[Line]:
 def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
     link = next((link_words(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
     yield Line((f"slot {slot.slot}", *link))
-    heads = iter(_heads(slot.functions, pen.ink))
+    heads = iter(_heads(slot.functions, pen))
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
         them = list(functions)
         if number in pen.groups:
@@ -145,11 +152,13 @@ def _group(group: TreeGroup, here: Iterable[TreeFunction], ink: Ink) -> Iterator
     yield from (ink.bad(f"{each.code} {each.device} is {visible(each.why)}") for each in group.blockers)
 
 
-def _heads(functions: Iterable[TreeFunction], ink: Ink) -> Iterator[list[str]]:
+def _heads(functions: Iterable[TreeFunction], pen: _Pen) -> Iterator[list[str]]:
     """The aligned first columns of a slot's functions."""
     rows = []
     for each in functions:
-        state, driver = state_word(each.state, each.blockers, ink), visible(each.driver or "")
+        gone = each.address in pen.gone
+        state = pen.ink.bad("gone") if gone else state_word(each.state, each.blockers, pen.ink)
+        driver = visible(each.driver or "")
         rows.append((str(each.address), state, driver or ("no driver" if each.blockers else "")))
     return ([cell for cell in cells if cell] for cells in padded(rows))
 

@@ -41,6 +41,10 @@ def nic(address: str) -> Build:
     return lambda tree: tree.function(address, vendor=0x8086, device=0x1533, class_code=0x020000, driver="igb", group=9)
 
 
+def accelerator(address: str, device: int) -> Build:
+    return lambda tree: tree.function(address, device=device, class_code=0x030200, driver="vfio-pci", group=8)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -138,17 +142,22 @@ def test_the_picture_shows_each_kind_of_change_where_it_is(tmp_path: Path, capfd
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     same = card("0000:09:00", 20)
     before = [card("0000:01:00", 1), card("0000:02:00", 2), card("0000:03:00", 3), nic("0000:04:00.0"), same]
+    before += [accelerator("0000:06:00.0", 0x1EB8), accelerator("0000:07:00.0", 0x1EB9)]
     after = [
         card("0000:01:00", 1, "nouveau"),
         card("0000:02:00", 2, current_link_width="4\n"),
         card("0000:03:00", 3, audio_group=30),
         nic("0000:05:00.0"),
         same,
+        accelerator("0000:07:00.0", 0x20B5),
     ]
     old.write_text(dump(host(tmp_path / "a", *before)))
     new.write_text(dump(host(tmp_path / "b", *after)))
     assert run(["snapshot", "--diff", str(old), str(new)], {"COLUMNS": "200"}) == 1
     picture = capfd.readouterr().out.partition("\n\n")[2]
+    assert run(["snapshot", "--diff", str(old), str(new), "-o", str(tmp_path / "diff")], {"COLUMNS": "200"}) == 1
+    assert (tmp_path / "diff").read_text().endswith(f"\n\n{picture}")
+    assert capfd.readouterr().out == ""
     for address, words in (
         ("0000:01:00.0", "driver was vfio-pci"),
         ("0000:02:00.0", "link was x16"),
@@ -156,6 +165,8 @@ def test_the_picture_shows_each_kind_of_change_where_it_is(tmp_path: Path, capfd
         ("0000:05:00.0", "moved from 0000:04:00.0"),
     ):
         assert re.search(rf"[│└] {address}  .*{re.escape(words)}", picture)
+    assert "0000:06:00.0  gone  display controller" in picture
+    assert "0000:07:00.0  ready  vfio-pci  was 10de:1eb9 class 0302, new  display controller" in picture
     assert "0000:09:00" not in picture
 
 
