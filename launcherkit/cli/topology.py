@@ -6,7 +6,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
@@ -102,10 +102,8 @@ def _run(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     try:
         guest = None if inputs is None else _guest(inputs, facts)
     except LauncherkitError as error:
-        if inputs is not None and not (args.json or args.svg or args.html or args.matrix):
-            ink = ink_for(sys.stdout.isatty(), env)
-            refused = [*refused_lines(inputs.domain_name, error.leaves(), ink)]
-            _print(draw(topology, ink, drawing_columns(env), refused))
+        if inputs is not None and not (args.json or args.matrix):
+            _print(_text(topology, args, env, inputs.domain_name, [*error.leaves()]))
         raise
     _print(_text(replace(topology, guest=guest), args, env))
 
@@ -132,28 +130,42 @@ def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
     return guest_of(inputs.domain_name, translation.plan, tree)
 
 
-def _text(topology: HostTopology, args: argparse.Namespace, env: Mapping[str, str]) -> str:
-    """In the requested form; the others aren't imported."""
+def _text(
+    topology: HostTopology,
+    args: argparse.Namespace,
+    env: Mapping[str, str],
+    name: str = "",
+    refused: Sequence[LauncherkitError] = (),
+) -> str:
+    """In the requested form; the others aren't imported.
+
+    Args:
+        topology: of the host, with a guest where there is one.
+        args, env: of the command.
+        name, refused: of a guest that can't start, and why.
+    """
     if args.json:
         from launcherkit.topology.document import dump
 
         return dump(topology)
     title = f"PCI devices of {_name(args)}"
     if args.svg:
+        from launcherkit.render.outline import refused_items
         from launcherkit.render.picture import picture
 
-        return picture(topology, title)
+        return picture(topology, title, refused_items(name, refused))
     if args.html:
+        from launcherkit.render.outline import refused_items
         from launcherkit.render.page import page
 
-        return page(topology, title)
+        return page(topology, title, refused_items(name, refused))
     ink = ink_for(sys.stdout.isatty(), env)
     if args.matrix:
         from launcherkit.render.matrix import draw_matrix
         from launcherkit.topology.matrix import matrix_of
 
         return fitted(draw_matrix(matrix_of(topology), ink), terminal_columns(env))
-    return draw(topology, ink, drawing_columns(env))
+    return draw(topology, ink, drawing_columns(env), [*refused_lines(name, refused, ink)] if refused else ())
 
 
 def _name(args: argparse.Namespace) -> str:

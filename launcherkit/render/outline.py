@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from launcherkit.colour import PLAIN
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import visible
-from launcherkit.render.guest import guest_bridge_words, guest_function_words, window_words
+from launcherkit.render.guest import guest_bridge_words, guest_function_words, subject_of, window_words
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
@@ -64,6 +65,12 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
         label, *words = window_words(guest.window)
         items.append(Item("guest", label, tuple(words)))
     return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
+
+
+def refused_items(name: str, errors: Collection[LauncherkitError]) -> tuple[Item, ...]:
+    """A guest that can't have what it asks for, in the place of that of the topology; nothing without errors."""
+    told = tuple(Item("guest", visible(subject_of(each)), (), "", each.code, "bad") for each in errors)
+    return (Item("node", f"guest {visible(name)}", (), "", "can't start", "bad", told),) if told else ()
 
 
 def _node(node: TreeNode, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from launcherkit.render.outline import Item, outline
@@ -29,14 +29,16 @@ font:15px/1.6 system-ui,sans-serif}
 """
 
 
-def page(topology: HostTopology, title: str) -> str:
+def page(topology: HostTopology, title: str, more: Sequence[Item] = ()) -> str:
     """The page; it is well-formed XML too.
 
     Args:
         topology: the host's.
         title: the page's.
+        more: what to show below it.
     """
-    return sheet(title, PAPER + _STYLE + TREE_STYLE, f"<h1>{escape(title)}</h1>\n<main>\n{tree(topology)}\n</main>")
+    body = f"<h1>{escape(title)}</h1>\n<main>\n{tree(topology, more)}\n</main>"
+    return sheet(title, PAPER + _STYLE + TREE_STYLE, body)
 
 
 def sheet(title: str, style: str, body: str) -> str:
@@ -56,9 +58,9 @@ def sheet(title: str, style: str, body: str) -> str:
     )
 
 
-def tree(topology: HostTopology) -> str:
-    """A host, and a VM's guest, as nested HTML."""
-    return "\n".join(line for item in outline(topology) for line in _item(item))
+def tree(topology: HostTopology, more: Sequence[Item] = ()) -> str:
+    """A host, a VM's guest, and what else is to be shown, as nested HTML."""
+    return "\n".join(line for item in (*outline(topology), *more) for line in _item(item))
 
 
 def _item(item: Item) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -32,14 +32,15 @@ class _Row:
     """The number of rows in it."""
 
 
-def picture(topology: HostTopology, title: str) -> str:
+def picture(topology: HostTopology, title: str, more: Sequence[Item] = ()) -> str:
     """The picture; the keyboard reaches its rows, and screen readers get their text.
 
     Args:
         topology: the host's.
         title: the host's name.
+        more: what to draw below it.
     """
-    rows = [row for item in outline(topology) for row in _rows(item, 0)]
+    rows = [row for item in (*outline(topology), *more) for row in _rows(item, 0)]
     across = round(max(_right_of(row) for row in rows) + 2 * _MARGIN)
     high = len(rows) * _ROW + 2 * _MARGIN
     lines = "\n".join(line for at, row in enumerate(rows) for line in _drawn(at, row, across))

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from lxml.etree import fromstring
 
 from tests.support import forked
 from tests.support.imports import ROOT
@@ -108,6 +109,16 @@ def test_explain_tree_has_the_codes_of_what_is_in_the_way(blocked: Path) -> None
 
 def test_where_nothing_is_known_of_the_host_there_is_the_guest_alone() -> None:
     assert run(Path("none"), "--tree", command="explain").stdout.startswith("guest  ")
+
+
+@pytest.mark.parametrize("form", ["--svg", "--html"])
+def test_a_file_for_a_ticket_says_why_the_vm_could_not_start(blocked: Path, form: str) -> None:
+    done = run(blocked, form)
+    assert done.returncode == 65
+    assert "error[LK204]" in done.stderr
+    texts = fromstring(done.stdout.encode()).xpath("//*[local-name()='span' or local-name()='tspan']/text()")
+    why = "0000:e1:00.1, IOMMU group 44, bound to snd_hda_intel"
+    assert texts[-4:] == [f"guest {DEMO / 'domain.xml'}", "can't start", why, "LK204"]
 
 
 def test_as_json_there_is_nothing_where_the_vm_could_not_start(blocked: Path) -> None:
