@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from launcherkit.cli.pages import all_codes, all_topics, code_of, page_of, titles
+from launcherkit.cli.pages import all_codes, all_topics, code_of, read_page, titles
 from launcherkit.colour import Ink, ink_for
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
@@ -31,7 +31,6 @@ from launcherkit.render.host import topology_of
 from launcherkit.render.plan import explain_plan
 from launcherkit.render.topology import draw
 from launcherkit.sources.environment import Environment
-from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, find_names
 from launcherkit.topology.guest import guest_of
 from launcherkit.topology.tree import HostTopology
@@ -221,7 +220,7 @@ def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
             hint = f"Did you mean {' or '.join(near)}?" if near else f"They are such as {codes[0]} and {topics[0]}."
             tell("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
-    page = read_file(page_of(name)).decode("utf-8", "replace")
-    shown = "".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in page.splitlines())
+    lines = read_page(name).splitlines()
+    shown = "".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in lines)
     write_stdout(shown.encode("utf-8", "backslashreplace"))  # with commands to be copied: no line is broken
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 
 import launcherkit
@@ -12,6 +13,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
 PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAGE), "docs"))
 """Where pages may be: first as in a wheel, then as in a checkout."""
 _ERRORS, _REFERENCE = "errors", "reference"
+_CODE_OR_LINK = re.compile(
+    r"^```.*?^```$|\[(?P<text>(?:`[^`\n]*`|[^]`])*)\]\((?P<target>[^)\s]+)\)|`[^`\n]*`", re.DOTALL | re.MULTILINE
+)
 
 
 def all_codes() -> list[str]:
@@ -48,3 +52,37 @@ def page_of(name: str) -> str:
     folder = _ERRORS if name.startswith("LK") else _REFERENCE
     paths = [os.path.join(place, folder, f"{name}.md") for place in PLACES]
     return next((path for path in paths if os.path.isfile(path)), paths[0])
+
+
+def read_page(name: str) -> str:
+    """The page of a code or topic; its links are commands and addresses, because a package has no other files."""
+    folder = _ERRORS if name.startswith("LK") else _REFERENCE
+    known = {f"{_ERRORS}/{code}.md" for code in all_codes()} | {f"{_REFERENCE}/{topic}.md" for topic in all_topics()}
+
+    def followed(found: re.Match[str]) -> str:
+        text, target = found["text"], found["target"]
+        if target is None or "://" in target:
+            return found[0]
+        file, hash_sign, heading = target.partition("#")
+        path = os.path.normpath(f"{folder}/{file}") if file else page
+        if path == page:
+            return text
+        if path in known:
+            stem = os.path.basename(path).removesuffix(".md")
+            return text if stem in text else f"{text} (`launcherkit explain {stem}`)"
+        return f"{text} ({_published()}{os.path.normpath(f'docs/{path}')}{hash_sign}{heading})"
+
+    page = f"{folder}/{name}.md"
+    return _CODE_OR_LINK.sub(followed, read_file(page_of(name)).decode("utf-8", "replace"))
+
+
+def _published() -> str:
+    """Where the files of this version are; empty where no package tells."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    with suppress(PackageNotFoundError):
+        for line in metadata("launcherkit").get_all("Project-URL", []):
+            label, _, address = str(line).partition(", ")
+            if label == "Documentation":
+                return address.removesuffix("docs/README.md")
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcherkit.cli.pages import all_codes, all_topics, page_of
+from launcherkit.cli.pages import all_codes, all_topics, page_of, read_page
 from launcherkit.errors import LauncherkitError
 from tests.support import forked
 from tests.support.forked import LAUNCHERKIT
@@ -353,7 +354,7 @@ def test_a_terminal_that_wants_no_colour_gets_none(case: Case, refusal: dict[str
 def test_a_code_prints_its_page(code: str) -> None:
     result = run("explain", code)
     assert result.returncode == 0
-    assert result.stdout.decode() == (ROOT / "docs/errors/LK204.md").read_text()
+    assert result.stdout.decode() == read_page("LK204")
 
 
 def test_every_code_has_a_page_to_print() -> None:
@@ -370,7 +371,20 @@ def test_codes_of_the_device_plugin_have_pages_too() -> None:
 def test_a_topic_prints_its_page_of_the_reference(topic: str) -> None:
     result = run("explain", topic)
     assert (result.returncode, result.stderr) == (0, b"")
-    assert result.stdout == (ROOT / f"docs/reference/{topic.lower()}.md").read_bytes()
+    page = (ROOT / f"docs/reference/{topic.lower()}.md").read_text()
+    shown = result.stdout.decode()
+    assert shown.splitlines()[0] == page.splitlines()[0]
+    assert shown.count("\n") == page.count("\n")
+
+
+def test_the_links_of_a_page_are_commands_and_addresses_because_a_package_has_no_other_files() -> None:
+    for name in (*all_codes(), *all_topics()):
+        prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", read_page(name), flags=re.DOTALL | re.MULTILINE)
+        assert re.findall(r"\]\((?!https://)|\.\./", prose) == [], name
+    shown = read_page("LK851")
+    assert "Related: LK852, LK742." in shown
+    assert re.search(r"manifests \(https://.*/docs/how-to/device-plugin\.md#components\)", shown)
+    assert "template (`launcherkit explain templates`)" in read_page("cli")
 
 
 def test_a_misspelt_topic_gets_the_nearest() -> None:
