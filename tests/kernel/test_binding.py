@@ -148,9 +148,15 @@ def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin:
     sound = sysfs.DEVICES / card.audio / "sound"
     sysfs.until(lambda: list(sound.glob("card*/controlC*")), "the card's control")  # its codecs are looked for aside
     control = next(sound.glob("card*/controlC*"))
-    with open(Path("/dev/snd", control.name), "rb"):
+    node = Path("/dev/snd", control.name)
+    addresses = [PciAddress.parse(address) for address in card]
+    unseen = Binder(Sysfs("/", 2), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
+    with open(node, "rb"):
+        with pytest.raises(DeviceHeld, match=f"{node} is open in "):
+            plugin("bind", card.display)
+        assert (state(card), plugin.on_record()) == (before, {})
         with pytest.raises(StepHangs, match=card.audio):
-            plugin("bind", card.display, "--step-timeout", "2")
+            unseen.bind(addresses, addresses, "vfio-pci")
         assert sysfs.driver(card.display) == "bochs-drm"
         assert plugin.on_record() == {card.audio: before[card.audio]}
     sysfs.until(lambda: sysfs.driver(card.audio) is None, "the sound driver gone")

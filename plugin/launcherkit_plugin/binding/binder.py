@@ -20,16 +20,16 @@ from launcherkit_plugin.model.errors import StepFailed, StepHangs
 class CheckFree(Protocol):
     """Checks that functions aren't in use."""
 
-    def __call__(self, addresses: Sequence[PciAddress], *, sure: bool) -> None:
+    def __call__(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
         """Check that no pod and no process uses these functions.
 
         Args:
             addresses: functions.
-            sure: fail if it is unknown whether they are in use.
+            giving_back: they go from VFIO to their previous drivers; if false, from their drivers to VFIO.
 
         Raises:
             DeviceHeld: a pod or a process has one of them.
-            HoldersUnknown: this can't be determined, and ``sure`` is true.
+            HoldersUnknown: this can't be determined, and must be.
         """
         ...
 
@@ -98,7 +98,7 @@ class Binder:
             todo = [address for address, present in before.items() if present != driver]
             if not todo and not pending:
                 return []
-            self.check_free(todo, sure=False)
+            self.check_free(todo, giving_back=False)
             touched = [self._entry(address, known.get(address)) for address in sorted({*todo, *pending})]
             merged = known | {entry.address: entry for entry in touched}
             record = record._replace(
@@ -145,7 +145,7 @@ class Binder:
             if present is None:
                 return []  # another process has just done it
             addresses = [entry.address for entry in present.entries]
-            self.check_free(addresses, sure=True)
+            self.check_free(addresses, giving_back=True)
             before = {address: self.sysfs.driver(address) for address in addresses}
             _, error = self._undo(present, set(addresses))
             if error is not None:
@@ -187,7 +187,7 @@ class Binder:
         """Complete a change, with its locks held: bind the rest if all are bound by now, else undo it."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
-            self.check_free(sorted(pending), sure=True)
+            self.check_free(sorted(pending), giving_back=True)
         except LauncherkitError as error:
             if any(self.sysfs.driver(address) != record.driver for address in pending):
                 return Settled(record, "restoring", error)

@@ -11,9 +11,8 @@ from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
 from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
-from launcherkit_plugin.binding.in_use import Holders, by_address, holders_of, read_uses
+from launcherkit_plugin.binding.in_use import Holders, read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
-from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Usage
@@ -82,13 +81,21 @@ class GroupWork:
 
     def bind(self, asked: tuple[PciAddress, ...]) -> Done:
         """Bind the groups of some functions, as the configuration says."""
-        return self._bind(asked, self._holders())
+        return self._bind(asked, self._holders(lambda: self.usage))
 
     def bind_for(self, asked: tuple[PciAddress, ...], resource: str, ids: Collection[str]) -> Done:
         """Bind the groups of some functions for a pod to which devices of a resource are being allocated."""
+        holders = self._holders(lambda: _of_others(self.usage, resource, ids))
 
-        def check(addresses: Sequence[PciAddress], *, sure: bool) -> None:  # noqa: ARG001  # unknown is always an error
-            self._check_unused(addresses, _of_others(self.usage, resource, ids))
+        def check(addresses: Sequence[PciAddress], *, giving_back: bool) -> None:  # noqa: ARG001  # it never is
+            nodes = holders.users(addresses)
+            if not nodes.complete:  # unknown counts as in use (T2)
+                who = ", ".join(map(str, addresses))
+                raise HoldersUnknown(
+                    f"it is unknown whether a process has {who} open: {nodes.unseen}",
+                    "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
+                    device=who,
+                )
 
         return self._bind(asked, check)
 
@@ -110,13 +117,11 @@ class GroupWork:
 
     def restore(self, record: Record) -> Done:
         """Give back the functions of a record; an interrupted change is completed instead."""
-        return self._restore(record, self._holders())
+        return self._restore(record, self._holders(lambda: self.usage))
 
     def restore_for(self, record: Record, resource: str, ids: Collection[str]) -> Done:
         """The same for a container to which devices of a resource are being allocated."""
-        return self._restore(
-            record, Holders(self._host, lambda: _of_others(self.usage, resource, ids), self._open_nodes)
-        )
+        return self._restore(record, self._holders(lambda: _of_others(self.usage, resource, ids)))
 
     def _restore(self, record: Record, check: CheckFree) -> Done:
         functions = tuple(entry.address for entry in record.entries)
@@ -130,33 +135,8 @@ class GroupWork:
             return Done("unbind", functions, error=error)
         return Done("unbind", functions, error=None if settled is None else settled.error)
 
-    def _holders(self) -> Holders:
-        return Holders(self._host, lambda: self.usage, self._open_nodes)
-
-    def _check_unused(self, addresses: Sequence[PciAddress], others: Usage) -> None:
-        """Check that functions can be taken from their host drivers for a pod; unknown counts as in use (T2).
-
-        Raises:
-            DeviceHeld, HoldersUnknown: see `launcherkit_plugin.binding.binder.CheckFree`.
-        """
-        devices = driver_nodes(self._sysfs().root, self._proc, addresses)
-        nodes = self._open_nodes(devices)
-        others = by_address(others, nvidia_uuids(self._proc))
-        of_driver = (f"{node} is open in {each}" for node in devices for each in nodes.holders.get(node, ()))
-        holder = next(holders_of(addresses, self._host.facts(addresses), others, nodes), None) or next(of_driver, None)
-        if holder is not None:
-            raise DeviceHeld(
-                holder,
-                "End that process or pod first: a device in use is never taken away.",
-                device=", ".join(map(str, addresses)),
-            )
-        if not nodes.complete:
-            who = ", ".join(map(str, addresses))
-            raise HoldersUnknown(
-                f"it is unknown whether a process has {who} open: {nodes.unseen}",
-                "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
-                device=who,
-            )
+    def _holders(self, usage: Callable[[], Usage]) -> Holders:
+        return Holders(self._host, usage, self._open_nodes, root=self._sysfs().root, proc=self._proc)
 
 
 def _of_others(usage: Usage, resource: str, ids: Collection[str]) -> Usage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.errors import UnreadableFile
@@ -12,6 +12,7 @@ from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity import hexadecimal
 from launcherkit.sources.tree import DiskTree
+from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
@@ -26,7 +27,9 @@ class Holders:
     Args:
         host: facts are read from here at each check.
         usage: returns which pod holds which device.
-        open_nodes: returns which process has which device node open.
+        open_nodes: returns which process has which device node open, of VFIO's and of those that it is given.
+        root: where the host's ``sys/`` is.
+        proc: where its proc file system is mounted.
         unknown_is_free: never raise HoldersUnknown.
     """
 
@@ -34,26 +37,27 @@ class Holders:
         self,
         host: Host,
         usage: Callable[[], Usage],
-        open_nodes: Callable[[], OpenNodes],
+        open_nodes: Callable[[Mapping[str, tuple[int, int]]], OpenNodes],
         *,
+        root: str,
+        proc: str,
         unknown_is_free: bool = False,
     ) -> None:
         self._host = host
         self._usage = usage
         self._open_nodes = open_nodes
+        self._root = root
+        self._proc = proc
         self._unknown_is_free = unknown_is_free
 
-    def __call__(self, addresses: Sequence[PciAddress], *, sure: bool) -> None:
+    def __call__(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
         """See `launcherkit_plugin.binding.binder.CheckFree`."""
-        facts, usage, nodes = self._host.facts(addresses), self._usage(), self._open_nodes()
-        holder = next(holders_of(addresses, facts, usage, nodes), None)
-        if holder is not None:
-            raise DeviceHeld(
-                holder,
-                "End the pod or the VM first: a device in use is never taken away.",
-                device=", ".join(map(str, addresses)),
-            )
-        if not sure or self._unknown_is_free:
+        if not giving_back:
+            self.users(addresses)
+            return
+        facts, usage, nodes = self._host.facts(addresses), self._usage(), self._open_nodes({})
+        _refuse_held(addresses, holders_of(addresses, facts, usage, nodes))
+        if self._unknown_is_free:
             return
         who = ", ".join(map(str, addresses))
         for address in _near(addresses, facts) & facts.unknown.keys():
@@ -77,8 +81,32 @@ class Holders:
                 device=who,
             )
 
+    def users(self, addresses: Sequence[PciAddress]) -> OpenNodes:
+        """Check that no pod and no process uses functions by their present drivers; returns what processes have open.
 
-def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, nodes: OpenNodes) -> Iterator[str]:
+        Raises:
+            DeviceHeld: a pod or a process has one of them.
+            UnreadableFile: their device nodes can't be determined.
+        """
+        devices = driver_nodes(self._root, self._proc, addresses)
+        nodes, usage = self._open_nodes(devices), by_address(self._usage(), nvidia_uuids(self._proc))
+        _refuse_held(addresses, holders_of(addresses, self._host.facts(addresses), usage, nodes, devices))
+        return nodes
+
+
+def _refuse_held(addresses: Sequence[PciAddress], holders: Iterator[str]) -> None:
+    holder = next(holders, None)
+    if holder is not None:
+        raise DeviceHeld(
+            holder,
+            "End that pod or process first: a device in use is never taken away.",
+            device=", ".join(map(str, addresses)),
+        )
+
+
+def holders_of(
+    addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, nodes: OpenNodes, own: Collection[str] = ()
+) -> Iterator[str]:
     """Sentences that say who uses some functions.
 
     Args:
@@ -86,6 +114,7 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
         host: facts about them, their groups and slots.
         usage: which pod holds which device.
         nodes: which process has which node open.
+        own: the functions' nodes by the drivers that they have.
     """
     near = _near(addresses, host)
     for devices in usage.kept.values():
@@ -93,7 +122,7 @@ def holders_of(addresses: Sequence[PciAddress], host: HostFacts, usage: Usage, n
             address = _address(device)
             if address in near:
                 yield f"{address} is held by {holder}"
-    for node in sorted({node for address in addresses for node in vfio_nodes(address, host)}):
+    for node in sorted({*own, *(node for address in addresses for node in vfio_nodes(address, host))}):
         for process in nodes.holders.get(node, ()):
             yield f"{node} is open in {process}"
 

@@ -128,7 +128,9 @@ def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Bin
     """
     wiring = wiring_of(args)
     usage = partial(usage_of, args, env, wiring.reporter)
-    holders = Holders(wiring.host, usage, wiring.open_nodes, unknown_is_free=args.force)
+    holders = Holders(
+        wiring.host, usage, wiring.open_nodes, root=wiring.root, proc=wiring.proc, unknown_is_free=args.force
+    )
     binder = Binder(Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders)
     addresses = read_addresses(args.addresses)
     if not args.dry_run:

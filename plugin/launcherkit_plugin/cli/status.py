@@ -18,12 +18,12 @@ from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.group import not_on_host
-from launcherkit_plugin.binding.in_use import holders_of
+from launcherkit_plugin.binding.in_use import by_address, holders_of
 from launcherkit_plugin.binding.ledger import By, Entry
 from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
 from launcherkit_plugin.daemon.wiring import Wiring
-from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.model.device import Usage
 
 DESCRIPTION = """\
@@ -78,7 +78,7 @@ def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[
     records = wiring.open_ledger().records()
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
     wanted = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
-    facts, usage, nodes = wiring.host.facts(wanted), usage_now(), wiring.open_nodes()
+    facts = wiring.host.facts(wanted)
     errors = Collector()
     for address in addresses:
         if address not in facts.functions and address not in recorded:
@@ -89,9 +89,23 @@ def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[
         function = facts.functions.get(address)
         if function is not None and function.iommu_group is not None:
             shown.update(facts.groups[function.iommu_group])
-    lines = [_line(address, facts, recorded.get(address), usage, nodes) for address in sorted(shown)]
+    endpoints = [
+        address
+        for address in sorted(shown)
+        if (function := facts.functions.get(address)) is None or not is_bridge(function, facts.details.get(address))
+    ]
+    devices = {address: driver_nodes(wiring.root, wiring.proc, [address]) for address in endpoints}
+    nodes = wiring.open_nodes({node: number for of_one in devices.values() for node, number in of_one.items()})
+    usage = by_address(usage_now(), nvidia_uuids(wiring.proc))
     return [
-        line for line in lines if line.function is None or not is_bridge(line.function, facts.details.get(line.address))
+        _line(
+            address,
+            facts,
+            recorded.get(address),
+            tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
+            known=usage.known and nodes.complete,
+        )
+        for address in endpoints
     ]
 
 
@@ -102,7 +116,12 @@ def _with_vfio(host: HostFacts) -> Iterable[PciAddress]:
 
 
 def _line(
-    address: PciAddress, facts: HostFacts, recorded: tuple[Entry, By] | None, usage: Usage, nodes: OpenNodes
+    address: PciAddress,
+    facts: HostFacts,
+    recorded: tuple[Entry, By] | None,
+    holders: tuple[str, ...],
+    *,
+    known: bool,
 ) -> _Line:
     function = facts.functions.get(address)
     entry, by = recorded or (None, None)
@@ -112,8 +131,8 @@ def _line(
         function is not None and bound_to_vfio(function, facts.details.get(address)),
         entry,
         by,
-        tuple(dict.fromkeys(holders_of([address], facts, usage, nodes))),
-        usage.known and nodes.complete,
+        holders,
+        known,
     )
 
 

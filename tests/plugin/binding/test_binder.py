@@ -83,7 +83,7 @@ class Machine:
     def binder(self) -> Binder:
         """That of a new process."""
 
-        def check_free(addresses: Sequence[PciAddress], *, sure: bool) -> None:
+        def check_free(addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
             if self.held:
                 raise DeviceHeld("held", "wait")
 

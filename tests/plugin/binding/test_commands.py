@@ -373,6 +373,34 @@ def test_what_a_pod_holds_in_another_way_is_not_bound(node: Node) -> None:
         node.run("bind", DISK)
 
 
+UUID = "GPU-5a0c2b7e-0000-4000-8000-00000000beef"
+
+
+def test_a_card_that_a_container_has_by_its_uuid_is_not_bound(node: Node) -> None:
+    information = node.root / f"proc/driver/nvidia/gpus/{GPU}/information"
+    information.parent.mkdir(parents=True)
+    information.write_text(f"GPU UUID: \t {UUID}\n")
+    node.hold({"nvidia.com/gpu.shared": [f"{UUID}::1"]})
+    with pytest.raises(DeviceHeld, match=f"{GPU} is held by pod uid:u-1"):
+        node.run("bind", "--force", GPU)
+    assert node.run("status", GPU).splitlines()[1].endswith(f"{GPU} is held by pod uid:u-1")
+
+
+def test_what_a_process_uses_by_the_drivers_node_is_never_bound(node: Node) -> None:
+    card = node.tree.path(GPU) / "drm/card1"  # whose node is one that any machine has
+    card.mkdir(parents=True)
+    (card / "dev").write_text("1:3\n")
+    (card / "uevent").write_text("DEVNAME=null\n")
+    node.open("/dev/null")
+    for arguments in (["--dry-run"], ["--force"], []):
+        with pytest.raises(DeviceHeld, match=r"/dev/null is open in qemu-system-x86 \(PID 812\)"):
+            node.run("bind", *arguments, AUDIO)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+    gpu, audio = node.run("status", GPU).splitlines()[1:]
+    assert gpu.endswith("  /dev/null is open in qemu-system-x86 (PID 812)")
+    assert audio.endswith("no")
+
+
 def test_what_a_process_has_open_is_never_given_back(node: Node) -> None:
     node.run("bind", GPU)
     node.open("/dev/vfio/44")

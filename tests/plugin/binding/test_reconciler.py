@@ -74,7 +74,7 @@ class Node:
             self.host,
             self.ledger,
             sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
-            open_nodes=lambda: self.open,
+            open_nodes=lambda _: self.open,
             proc=f"{root}/proc",
         )
         reporter = Reporter(self._tell, self.metrics, self)
@@ -173,6 +173,20 @@ def test_what_somebody_has_is_given_back_when_he_has_it_no_more(node: Node) -> N
     node.open = OpenNodes({})
     node.turn(1000)
     assert node.drivers() == FREE
+
+
+def test_what_a_process_uses_by_the_drivers_node_is_bound_when_it_is_closed(node: Node) -> None:
+    card = node.tree.path(GPU) / "drm/card1"
+    card.mkdir(parents=True)
+    (card / "dev").write_text("226:1\n")
+    (card / "uevent").write_text("DEVNAME=dri/card1\n")
+    node.open = OpenNodes({"/dev/dri/card1": (HolderProcess(812, "Xorg"),)})
+    assert not node.turn()
+    assert node.drivers() == FREE
+    assert node.problem(GPU) == "it can't be bound to vfio-pci: /dev/dri/card1 is open in Xorg (PID 812)"
+    node.open = OpenNodes({})
+    assert node.turn(FIRST_PAUSE_SECONDS)
+    assert node.drivers() == BOUND
 
 
 def test_what_fails_is_reported_once_and_tried_again_after_growing_pauses(node: Node) -> None:
