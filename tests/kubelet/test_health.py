@@ -95,4 +95,5 @@ def test_a_device_that_vanishes_before_it_is_asked_for_is_refused_in_words_that_
         assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
         assert "there is no device '0000:99:00.0'" in refusal.value.details()
     finally:
+        rebind(host, stale.gpu, "vfio-pci")
         assert plugin.end() == 0
