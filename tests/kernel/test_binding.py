@@ -34,7 +34,7 @@ from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
-from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.telemetry.reporter import Log, Reporter, silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
@@ -213,18 +213,24 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
         between += {driver for driver, _ in now.values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
     print(f"{kills} kills, {between} of them with the card between two drivers; {changes.stat().st_size} changes")  # noqa: T201
     assert changes.stat().st_size > kills / 10, "the daemon was killed before it could do anything"
-    asyncio.run(change_hands(ledger, card.display, times=1))
-    assert state(card) == before, f"seed {seed}"
+    said: list[str] = []
+    asyncio.run(
+        change_hands(ledger, card.display, times=1, log=lambda level, text, **__: said.append(f"{level}: {text}"))
+    )
+    assert state(card) == before, f"seed {seed}: {said}"
     assert plugin.on_record() == {}
 
 
-async def change_hands(ledger: str, address: str, times: int, changed: Callable[[], object] = lambda: None) -> None:
+async def change_hands(
+    ledger: str, address: str, times: int, changed: Callable[[], object] = lambda: None, log: Log = silent
+) -> None:
     """Be a daemon whose pods end as soon as they have their card: a VM's, a container's, a VM's (K8, K10).
 
     Args:
         ledger, address: the daemon's, and the card's.
         times: how often.
         changed: called after each change of drivers.
+        log: gets what the daemon says.
     """
     rule = PciRule(
         (Selector(addresses=(address,)),),
@@ -233,7 +239,7 @@ async def change_hands(ledger: str, address: str, times: int, changed: Callable[
         uses=("vm", "container"),
     )
     host = node_host("/")
-    reporter, standby = Reporter(lambda *_, **__: None), Standby()
+    reporter, standby = Reporter(log), Standby()
     wiring = Wiring(host, "/", reporter, Guarded(), Stopped(), ledger=ledger, make_worker=standby.worker)
     setup = assemble(Config(pci=(rule,)), wiring)
     nobody = Usage("pod-resources", {})

@@ -124,10 +124,12 @@ class BindingReconciler:
     ) -> list[asyncio.Task[bool]]:
         what = f"{verb} {', '.join(map(str, functions))}"
         begun = self._guarded.begin(work_key(leader, host), what, work, LATE_SECONDS)
-        return [] if begun is None else [asyncio.create_task(self._end(begun))]
+        return [] if begun is None else [asyncio.create_task(self._end(leader, begun))]
 
-    async def _end(self, begun: asyncio.Future[Done]) -> bool:
+    async def _end(self, leader: PciAddress, begun: asyncio.Future[Done]) -> bool:
         done = await begun
+        if done.action == "unbind" and done.error is None:
+            self._attempts.succeeded(leader)  # it may be bound on demand, and not be needed again, before the next turn
         self._conclude(done)
         return bool(done.changed)
 

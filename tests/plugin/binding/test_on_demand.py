@@ -97,16 +97,20 @@ class Node:
         self.now += seconds
         asyncio.run(self._turn())
 
+    async def give_back(self, usage: Usage = NOBODY) -> None:
+        """What a turn does first; waits until all is done that it has begun."""
+        await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
+
     async def _turn(self) -> None:
         usage = self.allocator.saw(self.usage, self.now)
-        await asyncio.gather(*self.reconciler.reconcile(self._look(), usage, self.now))
-        self.provider.reconcile(self._look(), usage, self.now)
-        facts = self._look()
+        await self.give_back(usage)
+        self.provider.reconcile(self.look(), usage, self.now)
+        facts = self.look()
         found = self.provider.resources(facts, self.allocator.usage(), self.now)
         self.allocator.advertise({each.name: Offer(each, self.provider) for each in found}, facts)
         self.seen = {key: device for each in found for key, device in each.devices.items()}
 
-    def _look(self) -> HostFacts:
+    def look(self) -> HostFacts:
         return read_node(self.host, self.provider.wants, vgpu=False)
 
     def allocate(self) -> Grant:
@@ -165,6 +169,17 @@ def test_it_goes_back_when_nobody_has_had_it_for_the_grace_time(node: Node) -> N
     assert node.problem is None
     node.allocate()
     assert node.drivers() == BOUND
+
+
+def test_what_was_given_back_a_moment_ago_is_given_back_again(tmp_path: Path) -> None:
+    node = Node(tmp_path, rule=OnDemand(30, 0))
+    node.turn()
+    for _ in range(2):
+        (resource,) = node.provider.resources(node.look(), NOBODY, node.now)
+        asyncio.run(node.provider.allocate(resource, [GPU]))
+        assert node.drivers() == BOUND
+        asyncio.run(node.give_back())
+        assert node.drivers() == FREE
 
 
 def test_it_stays_where_nobody_knows_what_pods_have(node: Node) -> None:
