@@ -36,6 +36,8 @@ _KERNEL_LINE = " ".join(
         "pci=noari",
         # The kernel counts ticks for a moment, and panics where a busy host has given it too few.
         "no_timer_check",
+        # Emulated processors have one counter among them. Without it each look at the clock leaves the processor.
+        "tsc=reliable",
     )
 )
 

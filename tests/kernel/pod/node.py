@@ -21,7 +21,7 @@ from tests.kernel.sysfs import modprobe
 _STATE = Path("/run/cluster")
 _PLUGIN = ("daemonset/launcherkit-plugin", "--namespace", NAMESPACE)
 _CGROUPS = Path("/sys/fs/cgroup")
-SECONDS = 300
+SECONDS = 600
 """The longest that anything here is waited for."""
 
 
@@ -124,7 +124,7 @@ class Node:
 
         Standalone is a kubelet by itself, which runs the pods that it finds in `manifests`.
         """
-        for _ in range(2):
+        for _ in range(4):
             with suppress(Failed):
                 do(*self._cluster, "up", what)
                 break

@@ -26,7 +26,7 @@ from tests.libvirt.pod import build_kernel
 from tests.support.images import archived, built, configuration
 from tests.tiers import CLUSTER, IMAGES
 
-_SECONDS = 1200
+_SECONDS = 2400
 """Several times what it takes on two processors that emulate."""
 _IMAGES = ("plugin", "launcher")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.images import Container, built
 from tests.tiers import find_program
 
-_SECONDS = 60
+_SECONDS = 180
 _DISK = "4G"
 """Of which only what is written takes space."""
 # Its own plugin for Kubernetes is of no use here, and would look for a network; the other makes /opt/containerd.
