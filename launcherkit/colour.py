@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ink:
+class Colours:
     """Marks text with ANSI colours, or leaves it as it is."""
 
     coloured: bool
@@ -35,12 +35,12 @@ class Ink:
         return f"\x1b[{code}m{text}\x1b[0m" if self.coloured and text else text
 
 
-PLAIN = Ink(False)
+PLAIN = Colours(False)
 
 
-def ink_for(terminal: bool, env: Mapping[str, str]) -> Ink:
+def colours_for(terminal: bool, env: Mapping[str, str]) -> Colours:
     """Coloured on a terminal that can show it, unless ``NO_COLOR`` is set to anything (no-color.org)."""
-    return Ink(terminal and not env.get("NO_COLOR") and env.get("TERM", "dumb") not in ("", "dumb"))
+    return Colours(terminal and not env.get("NO_COLOR") and env.get("TERM", "dumb") not in ("", "dumb"))
 
 
 def unmarked(text: str) -> str:
@@ -49,18 +49,18 @@ def unmarked(text: str) -> str:
     return head + "".join(part.partition("m")[2] for part in parts)
 
 
-def paint_diff(diff: str, ink: Ink) -> str:
+def paint_diff(diff: str, colours: Colours) -> str:
     """A unified diff with added and removed lines marked."""
-    return "".join(_paint_line(line, ink) for line in diff.splitlines(keepends=True))
+    return "".join(_paint_line(line, colours) for line in diff.splitlines(keepends=True))
 
 
-def _paint_line(line: str, ink: Ink) -> str:
+def _paint_line(line: str, colours: Colours) -> str:
     text = line.rstrip("\n")
     end = line[len(text) :]
     if line.startswith(("+++", "---")):
-        return ink.head(text) + end
+        return colours.head(text) + end
     if line.startswith("@@"):
-        return ink.faint(text) + end
+        return colours.faint(text) + end
     if line.startswith("+"):
-        return ink.good(text) + end
-    return (ink.bad(text) if line.startswith("-") else text) + end
+        return colours.good(text) + end
+    return (colours.bad(text) if line.startswith("-") else text) + end

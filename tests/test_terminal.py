@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from launcherkit.colour import Ink, unmarked
+from launcherkit.colour import Colours, unmarked
 from launcherkit.process.terminal import fitted
 from tests.support import forked
 from tests.support.forked import LAUNCHERKIT, PLUGIN
@@ -41,7 +41,7 @@ def test_a_word_that_is_too_wide_is_not_broken_and_the_lines_of_a_tree_are_left_
 
 
 def test_colours_take_no_room() -> None:
-    line = f"a  {Ink(True).bad('one two')} three"
+    line = f"a  {Colours(True).bad('one two')} three"
     assert fitted(line, len(unmarked(line))) == line
     assert unmarked(fitted(line, 12)) == "a  one two\n   three"
 

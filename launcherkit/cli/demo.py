@@ -11,7 +11,7 @@ from dataclasses import replace
 import launcherkit
 from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
-from launcherkit.colour import Ink, ink_for, paint_diff
+from launcherkit.colour import Colours, colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
 from launcherkit.inputs.arguments import Inputs
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the example, or write its files."""
-    ink = ink_for(sys.stdout.isatty(), env)
-    text = _next_steps(_write_files(args.dir), ink) if args.dir else _show(ink)
+    colours = colours_for(sys.stdout.isatty(), env)
+    text = _next_steps(_write_files(args.dir), colours) if args.dir else _show(colours)
     write_stdout(text.encode("utf-8", "surrogateescape"))
     return 0
 
@@ -73,7 +73,7 @@ def _example() -> Inputs:
     )
 
 
-def _show(ink: Ink) -> str:
+def _show(colours: Colours) -> str:
     inputs = _example()
     host = RememberingHost(inputs.host)
     translation = replace(inputs, host=host).translate()
@@ -82,27 +82,27 @@ def _show(ink: Ink) -> str:
     endpoints = [function for function in facts.functions.values() if not function.is_bridge_by_class]
     names = find_names(endpoints, (_path("pci.ids"),))
     rows = [
-        (str(function.address), binding(function.address, facts, ink), what_function(function, names))
+        (str(function.address), binding(function.address, facts, colours), what_function(function, names))
         for function in endpoints
     ]
     parts = (
-        _section("On the host (host.json, made by `launcherkit snapshot`):", ink),
+        _section("On the host (host.json, made by `launcherkit snapshot`):", colours),
         *(line + "\n" for line in columns(rows)),
-        _section("In the VM's container (env.txt, set by the device plugin):", ink),
+        _section("In the VM's container (env.txt, set by the device plugin):", colours),
         *(f"  {name}=\n    {value}\n" for name, value in inputs.env.items()),
-        _section("What launcherkit does with it (`launcherkit explain`):", ink),
-        explain_plan(translation, evidence, ink, groups=False),
-        _section("What changes in the domain (`launcherkit translate --diff`):", ink),
-        paint_diff(unified_diff(inputs.domain_xml, translation.domain_xml, inputs.domain_name).decode(), ink),
-        _section("Next:", ink),
+        _section("What launcherkit does with it (`launcherkit explain`):", colours),
+        explain_plan(translation, evidence, colours, groups=False),
+        _section("What changes in the domain (`launcherkit translate --diff`):", colours),
+        paint_diff(unified_diff(inputs.domain_xml, translation.domain_xml, inputs.domain_name).decode(), colours),
+        _section("Next:", colours),
         "  launcherkit demo --dir launcherkit-demo   writes these files, and says what to run on them\n",
         "  launcherkit snapshot -o host.json         what this machine has\n",
     )
     return "".join(parts).lstrip("\n")
 
 
-def _section(title: str, ink: Ink) -> str:
-    return f"\n{ink.head('== ' + title)}\n"
+def _section(title: str, colours: Colours) -> str:
+    return f"\n{colours.head('== ' + title)}\n"
 
 
 def _write_files(directory: str) -> str:
@@ -130,12 +130,12 @@ def _write_files(directory: str) -> str:
     return directory
 
 
-def _next_steps(directory: str, ink: Ink) -> str:
+def _next_steps(directory: str, colours: Colours) -> str:
     import shlex
 
     inputs = "--domain domain.xml --vmi vmi.json --env-file env.txt --host host.json"
     return (
-        f"Wrote {', '.join(_FILES)}. {ink.head('Try:')}\n"
+        f"Wrote {', '.join(_FILES)}. {colours.head('Try:')}\n"
         f"  cd {shlex.quote(directory)}\n"
         f"  launcherkit explain {inputs}\n"
         f"  launcherkit translate {inputs} --diff\n"

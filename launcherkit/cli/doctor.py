@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from launcherkit.colour import ink_for
+from launcherkit.colour import colours_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Patient, Subject
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.json:
         text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
     else:
-        text = report_text(about.name, findings, ink_for(sys.stdout.isatty(), env), terminal_columns(env))
+        text = report_text(about.name, findings, colours_for(sys.stdout.isatty(), env), terminal_columns(env))
     write_stdout(text.encode("utf-8", "backslashreplace"))
     return 1 if bad else 0
 

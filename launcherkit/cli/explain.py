@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcherkit.cli.pages import all_codes, all_topics, code_of, read_page, titles
-from launcherkit.colour import Ink, ink_for
+from launcherkit.colour import Colours, colours_for
 from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.tree import read_tree
@@ -72,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print an explanation or a page; if the translation fails, what is known, and then its errors as usual."""
-    ink = ink_for(sys.stdout.isatty(), env)
+    colours = colours_for(sys.stdout.isatty(), env)
     if args.list:
         write_text("".join(f"{code}\t{title}\n" for code, title in titles().items()), env)
         return 0
     if args.page:
-        return _print_page(args.page, env, ink)
+        return _print_page(args.page, env, colours)
     if not args.domain:
         tell("error", "launcherkit explain: nothing to explain", env)
         tell(
@@ -93,29 +93,31 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     except LauncherkitError as error:
         if not args.json:
             evidence = gather(inputs, host, PATHS)
-            write_text(_refused(error, evidence, ink, env) if args.tree else explain_failure(evidence, ink), env)
+            write_text(
+                _refused(error, evidence, colours, env) if args.tree else explain_failure(evidence, colours), env
+            )
         raise
     if args.json:
         write_stdout(json.dumps(plan_document(translation), indent=2).encode() + b"\n")
         return 0
     evidence = gather(inputs, host, PATHS)
-    picture = _picture(translation, evidence, ink, env)
-    write_text(picture if args.tree else explain_plan(translation, evidence, ink, picture=picture), env)
+    picture = _picture(translation, evidence, colours, env)
+    write_text(picture if args.tree else explain_plan(translation, evidence, colours, picture=picture), env)
     return 0
 
 
-def _picture(translation: Translation, evidence: Evidence, ink: Ink, env: Mapping[str, str]) -> str:
+def _picture(translation: Translation, evidence: Evidence, colours: Colours, env: Mapping[str, str]) -> str:
     """The part of the host that the VM touches, and the guest; nothing if it gets nothing."""
     tree = read_tree(read_document(translation.domain_xml).root)
     guest = guest_of(evidence.name, translation.plan, tree)
     if not any(guest.functions()):
         return ""
-    return draw(replace(_host(evidence), guest=guest), ink, drawing_columns(env))
+    return draw(replace(_host(evidence), guest=guest), colours, drawing_columns(env))
 
 
-def _refused(error: LauncherkitError, evidence: Evidence, ink: Ink, env: Mapping[str, str]) -> str:
-    refused = [*refused_lines(evidence.name, error.leaves(), ink)]
-    return draw(_host(evidence), ink, drawing_columns(env), refused)
+def _refused(error: LauncherkitError, evidence: Evidence, colours: Colours, env: Mapping[str, str]) -> str:
+    refused = [*refused_lines(evidence.name, error.leaves(), colours)]
+    return draw(_host(evidence), colours, drawing_columns(env), refused)
 
 
 def _host(evidence: Evidence) -> HostTopology:
@@ -205,7 +207,7 @@ def _touched(
     return [address for address in facts.functions if address.slot in slots]
 
 
-def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
+def _print_page(asked: str, env: Mapping[str, str], colours: Colours) -> int:
     topics, codes = all_topics(), all_codes()
     name = asked.strip().lower()
     if name not in topics:
@@ -221,6 +223,6 @@ def _print_page(asked: str, env: Mapping[str, str], ink: Ink) -> int:
             tell("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
     lines = read_page(name).splitlines()
-    shown = "".join((ink.head(line) if line.startswith("#") else line) + "\n" for line in lines)
+    shown = "".join((colours.head(line) if line.startswith("#") else line) + "\n" for line in lines)
     write_stdout(shown.encode("utf-8", "backslashreplace"))  # with commands to be copied: no line is broken
     return 0

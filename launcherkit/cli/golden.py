@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from launcherkit.atomic import write_atomically
-from launcherkit.colour import PLAIN, Ink, ink_for, paint_diff
+from launcherkit.colour import PLAIN, Colours, colours_for, paint_diff
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.golden.case import case_named, find_cases, read_case
 from launcherkit.golden.new import AtHand, new_case
@@ -114,22 +114,22 @@ def _check(directories: list[str], args: argparse.Namespace, env: Mapping[str, s
     code = _OK if all(result.ok for result in results) else _DIFFERS
     if args.json:
         return json.dumps(json_report(results), indent=2) + "\n", code
-    return _in_words(results, ink_for(sys.stdout.isatty(), env)), code
+    return _in_words(results, colours_for(sys.stdout.isatty(), env)), code
 
 
-def _in_words(results: Sequence[CaseResult], ink: Ink) -> str:
-    lines = [f"{ink.good('ok')}       {one.name}\n" if one.ok else _differing(one, ink) for one in results]
+def _in_words(results: Sequence[CaseResult], colours: Colours) -> str:
+    lines = [f"{colours.good('ok')}       {one.name}\n" if one.ok else _differing(one, colours) for one in results]
     bad = sum(not result.ok for result in results)
     lines.append(f"{counted(len(results), 'case')}: {len(results) - bad} as expected, {bad} not\n")
     return "".join(lines)
 
 
-def _differing(result: CaseResult, ink: Ink = PLAIN) -> str:
+def _differing(result: CaseResult, colours: Colours = PLAIN) -> str:
     parts = []
     for difference in result.differences:
-        parts.append(f"{ink.bad('DIFFERS')}  {result.name}: {difference.what}\n")
+        parts.append(f"{colours.bad('DIFFERS')}  {result.name}: {difference.what}\n")
         if difference.diff:
-            parts.append(paint_diff(difference.diff.rstrip("\n") + "\n", ink))
+            parts.append(paint_diff(difference.diff.rstrip("\n") + "\n", colours))
     return "".join(parts)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from launcherkit.colour import ink_for
+from launcherkit.colour import colours_for
 from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
@@ -122,8 +122,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         else:
             write_stdout(outcome.translation.domain_xml)
     else:
-        ink, across = ink_for(sys.stdout.isatty(), env), drawing_columns(env)
-        write_text(draw_rehearsal(vm.name, outcomes, ink, across, whole=len(outcomes) == 1, tables=PATHS), env)
+        colours, across = colours_for(sys.stdout.isatty(), env), drawing_columns(env)
+        write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=PATHS), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
 
 

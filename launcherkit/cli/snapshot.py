@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         LauncherkitError: as `open_host` and `write_atomically` do.
     """
     from launcherkit.atomic import write_atomically
-    from launcherkit.colour import ink_for
+    from launcherkit.colour import colours_for
     from launcherkit.process.terminal import drawing_columns, write_text
     from launcherkit.render.changes import draw_changes
     from launcherkit.sources.host import open_host, open_tree
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.diff:
         old, new = (open_host(each).scan() for each in args.diff)
         found = changes(old, new)
-        ink = ink_for(sys.stdout.isatty() and not args.output, env)
-        text = draw_changes(found, old, new, PATHS, ink, drawing_columns(env))
+        colours = colours_for(sys.stdout.isatty() and not args.output, env)
+        text = draw_changes(found, old, new, PATHS, colours, drawing_columns(env))
         if args.output:
             write_atomically(args.output, text.encode("utf-8", "backslashreplace"))
         else:

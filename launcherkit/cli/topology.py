@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
-from launcherkit.colour import ink_for
+from launcherkit.colour import colours_for
 from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
@@ -159,13 +159,13 @@ def _text(
         from launcherkit.render.page import page
 
         return page(topology, title, refused_items(name, refused))
-    ink = ink_for(sys.stdout.isatty(), env)
+    colours = colours_for(sys.stdout.isatty(), env)
     if args.matrix:
         from launcherkit.render.matrix import draw_matrix
         from launcherkit.topology.matrix import matrix_of
 
-        return fitted(draw_matrix(matrix_of(topology), ink), terminal_columns(env))
-    return draw(topology, ink, drawing_columns(env), [*refused_lines(name, refused, ink)] if refused else ())
+        return fitted(draw_matrix(matrix_of(topology), colours), terminal_columns(env))
+    return draw(topology, colours, drawing_columns(env), [*refused_lines(name, refused, colours)] if refused else ())
 
 
 def _name(args: argparse.Namespace) -> str:

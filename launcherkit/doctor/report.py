@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.doctor.finding import CHECKS, Finding, Status
 from launcherkit.process.terminal import fitted
 from launcherkit.render.columns import columns, counted, visible
@@ -16,27 +16,27 @@ from launcherkit.render.columns import columns, counted, visible
 FORMAT = "launcherkit.io/doctor/v1"
 
 
-def report_text(looked_at: str, findings: Sequence[Finding], ink: Ink, across: int | None = None) -> str:
+def report_text(looked_at: str, findings: Sequence[Finding], colours: Colours, across: int | None = None) -> str:
     """One line for each finding, with its remedy below, and a count.
 
     Args:
         looked_at: what was checked, for the first line.
         findings: in the order in which they are reported.
-        ink: colours or none.
+        colours: ANSI colours or none.
         across: columns of the terminal, None for no terminal; commands are not wrapped, because they are copied.
     """
     told = list(_together(findings))
-    rows = [(_mark(each.status, ink), each.check, visible(each.subject), visible(each.seen)) for each in told]
-    lines = [fitted(ink.head(visible(looked_at)), across), ""]
+    rows = [(_mark(each.status, colours), each.check, visible(each.subject), visible(each.seen)) for each in told]
+    lines = [fitted(colours.head(visible(looked_at)), across), ""]
     for line, finding in zip(columns(rows), told, strict=True):
         lines.append(fitted(line, across))
         if finding.remedy:
             first, *commands = map(visible, finding.remedy.split("\n"))
             lines += [
-                fitted(f"{' ' * 11}{ink.head('help')}: {first}", across),
+                fitted(f"{' ' * 11}{colours.head('help')}: {first}", across),
                 *(f"{' ' * 17}{command}" for command in commands),
             ]
-    return "\n".join([*lines, "", fitted(_summary(findings, ink), across)]) + "\n"
+    return "\n".join([*lines, "", fitted(_summary(findings, colours), across)]) + "\n"
 
 
 def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -49,16 +49,16 @@ def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield from alike
 
 
-def _mark(status: Status, ink: Ink) -> str:
-    paint = {"ok": ink.good, "warn": ink.odd, "fail": ink.bad, "skipped": ink.faint}[status]
+def _mark(status: Status, colours: Colours) -> str:
+    paint = {"ok": colours.good, "warn": colours.odd, "fail": colours.bad, "skipped": colours.faint}[status]
     return paint(status)
 
 
-def _summary(findings: Sequence[Finding], ink: Ink) -> str:
+def _summary(findings: Sequence[Finding], colours: Colours) -> str:
     count = Counter(finding.status for finding in findings)
     failed = f"{count['fail']} failed" if count["fail"] else "nothing failed"
     return (
-        f"{ink.bad(failed) if count['fail'] else ink.good(failed)}, {counted(count['warn'], 'warning')}, "
+        f"{colours.bad(failed) if count['fail'] else colours.good(failed)}, {counted(count['warn'], 'warning')}, "
         f"{count['ok']} ok, {count['skipped']} skipped"
     )
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from launcherkit.atomic import write_all_atomically
-from launcherkit.colour import ink_for, paint_diff
+from launcherkit.colour import colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.inputs.arguments import add_input_arguments, read_inputs
 from launcherkit.plan_json import plan_document
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 def _coloured(diff: bytes, env: Mapping[str, str]) -> bytes:
     text = diff.decode("utf-8", "surrogateescape")
-    return paint_diff(text, ink_for(True, env)).encode("utf-8", "surrogateescape")
+    return paint_diff(text, colours_for(True, env)).encode("utf-8", "surrogateescape")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -98,9 +98,9 @@ def _marked(text: str, env: Mapping[str, str]) -> str:
     """Red on a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return text
-    from launcherkit.colour import ink_for  # a hook has no terminal
+    from launcherkit.colour import colours_for  # a hook has no terminal
 
-    return ink_for(True, env).bad(text)
+    return colours_for(True, env).bad(text)
 
 
 def _one_line(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.render.columns import columns, visible
@@ -14,7 +14,7 @@ from launcherkit.topology.changes import HostChange
 
 
 def draw_changes(
-    found: Sequence[HostChange], old: HostFacts, now: HostFacts, tables: Iterable[str], ink: Ink, across: int
+    found: Sequence[HostChange], old: HostFacts, now: HostFacts, tables: Iterable[str], colours: Colours, across: int
 ) -> str:
     """A line for each change, with the address and both values; below that, the tree of the slots with changes.
 
@@ -22,13 +22,13 @@ def draw_changes(
         found: the changes; if there are none, the text is empty.
         old, now: the host's earlier state, and its present one.
         tables: where ``pci.ids`` may be.
-        ink: colours or none.
+        colours: ANSI colours or none.
         across: columns for the picture.
     """
     if not found:
         return ""
     ordered = sorted(found, key=lambda each: each.subject)
-    lines = [*columns([(visible(each.subject), ink.head(each.what), _how(each, ink)) for each in ordered], "")]
+    lines = [*columns([(visible(each.subject), colours.head(each.what), _how(each, colours)) for each in ordered], "")]
     lost = {each.subject for each in found if each.what == "gone"}
     gone = {address for address in old.functions if str(address) in lost and address not in now.functions}
     both = _with_gone(now, old, gone)
@@ -38,8 +38,8 @@ def draw_changes(
     if slots:
         only = {address for address in both.functions if address.slot in slots}
         marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
-        told = {each: ink.odd(mark) for each, mark in marks.items()}
-        picture = "\n" + draw(topology_of(both, tables, every=True, only=only), ink, across, told=told, gone=gone)
+        told = {each: colours.odd(mark) for each, mark in marks.items()}
+        picture = "\n" + draw(topology_of(both, tables, every=True, only=only), colours, across, told=told, gone=gone)
     return "".join(f"{line}\n" for line in lines) + picture
 
 
@@ -50,8 +50,8 @@ def _with_gone(now: HostFacts, old: HostFacts, gone: Iterable[PciAddress]) -> Ho
     return now._replace(functions={**now.functions, **functions}, details={**now.details, **details})
 
 
-def _how(change: HostChange, ink: Ink) -> str:
-    return " -> ".join(filter(None, (ink.bad(visible(change.before)), ink.good(visible(change.after)))))
+def _how(change: HostChange, colours: Colours) -> str:
+    return " -> ".join(filter(None, (colours.bad(visible(change.before)), colours.good(visible(change.after)))))
 
 
 def _marks(found: Iterable[HostChange], subject: str) -> Iterable[str]:

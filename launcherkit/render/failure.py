@@ -4,71 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.render.columns import columns, visible, wrapped
 from launcherkit.render.evidence import Asked, Evidence
 from launcherkit.render.functions import binding, driver_of, part_in_group, what
 
 
-def explain_failure(evidence: Evidence, ink: Ink) -> str:
+def explain_failure(evidence: Evidence, colours: Colours) -> str:
     """The facts behind an error; the process edge reports the error itself after this.
 
     Args:
         evidence: as far as it is available.
-        ink: colours or none.
+        colours: ANSI colours or none.
     """
     lines = [
-        f"{visible(evidence.name)}: {ink.bad('this fails')}, for the reasons on standard error; what is known:",
+        f"{visible(evidence.name)}: {colours.bad('this fails')}, for the reasons on standard error; what is known:",
         "",
     ]
-    lines += [*_requests(evidence, ink), ""]
-    lines += [*_variables(evidence, ink), ""]
+    lines += [*_requests(evidence, colours), ""]
+    lines += [*_variables(evidence, colours), ""]
     if evidence.hostdevs:
-        lines += [ink.head("hostdevs of the domain"), *_addresses(evidence.hostdevs, evidence, ink), ""]
+        lines += [colours.head("hostdevs of the domain"), *_addresses(evidence.hostdevs, evidence, colours), ""]
     for number in _groups(evidence):
-        lines += [*_group(number, evidence, ink), ""]
+        lines += [*_group(number, evidence, colours), ""]
     if evidence.facts.nodes is not None:
         nodes = sorted(node for node in evidence.facts.nodes if node in _nodes(evidence))
-        lines += [ink.head("VFIO nodes that are here"), *wrapped(", ".join(nodes) or "none", "  ")]
+        lines += [colours.head("VFIO nodes that are here"), *wrapped(", ".join(nodes) or "none", "  ")]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _requests(evidence: Evidence, ink: Ink) -> Iterator[str]:
-    yield ink.head("requests")
+def _requests(evidence: Evidence, colours: Colours) -> Iterator[str]:
+    yield colours.head("requests")
     if evidence.asked is None:
         yield "  no VMI was given: every device in the variables is asked for"
     elif not evidence.asked:
         yield "  none"
     else:
-        yield from columns([_request(asked, ink) for asked in evidence.asked])
+        yield from columns([_request(asked, colours) for asked in evidence.asked])
 
 
-def _request(asked: Asked, ink: Ink) -> tuple[str, str, str]:
+def _request(asked: Asked, colours: Colours) -> tuple[str, str, str]:
     request = asked.request
     if asked.variable is not None:
         answer = f"from {visible(asked.variable)}"
     else:
-        answer = ink.bad(f"no {'variable' if request.claim is None else 'metadata'} answers it")
+        answer = colours.bad(f"no {'variable' if request.claim is None else 'metadata'} answers it")
     return f"{request.section} {request.name!r}", visible(request.resource or f"DRA {request.claim}"), answer
 
 
-def _variables(evidence: Evidence, ink: Ink) -> Iterator[str]:
+def _variables(evidence: Evidence, colours: Colours) -> Iterator[str]:
     by_claim = any(asked.request.claim for asked in evidence.asked or ())
-    yield ink.head("variables, and metadata of claims" if by_claim else "variables")
+    yield colours.head("variables, and metadata of claims" if by_claim else "variables")
     if not evidence.allocations:
         yield "  no *_RESOURCE_* variable is set here"
     for variable, allocation in evidence.allocations.items():
         yield f"  {visible(variable)}"
         if allocation.entries:
-            yield from _addresses(allocation.entries, evidence, ink, "    ")
+            yield from _addresses(allocation.entries, evidence, colours, "    ")
         else:
             yield "    holds no address"
 
 
-def _addresses(addresses: tuple[HostAddress, ...], evidence: Evidence, ink: Ink, indent: str = "  ") -> Iterator[str]:
+def _addresses(
+    addresses: tuple[HostAddress, ...], evidence: Evidence, colours: Colours, indent: str = "  "
+) -> Iterator[str]:
     facts, names = evidence.facts, evidence.names
-    rows = [(str(address), binding(address, facts, ink), what(address, facts, names)) for address in addresses]
+    rows = [(str(address), binding(address, facts, colours), what(address, facts, names)) for address in addresses]
     yield from columns(rows, indent)
 
 
@@ -85,18 +87,18 @@ def _groups(evidence: Evidence) -> list[int]:
     return sorted(numbers)
 
 
-def _group(number: int, evidence: Evidence, ink: Ink) -> Iterator[str]:
+def _group(number: int, evidence: Evidence, colours: Colours) -> Iterator[str]:
     facts = evidence.facts
     members = [facts.functions[member] for member in facts.groups.get(number, ()) if member in facts.functions]
     if members:
         listed = {entry for allocation in evidence.allocations.values() for entry in allocation.entries}
         listed.update(evidence.hostdevs)
-        yield ink.head(f"IOMMU group {number}")
+        yield colours.head(f"IOMMU group {number}")
         rows = []
         for function in members:
             part = "allocated" if function.address in listed else "not allocated"
             part += f", {part_in_group(function, facts)}"
-            rows.append((str(function.address), driver_of(function, facts, ink), part))
+            rows.append((str(function.address), driver_of(function, facts, colours), part))
         yield from columns(rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
@@ -39,7 +39,7 @@ def what_function(function: PciFunction, names: PciNames) -> str:
     return text + (f", VF of {function.physfn}" if function.physfn else "")
 
 
-def binding(address: HostAddress, facts: HostFacts, ink: Ink) -> str:
+def binding(address: HostAddress, facts: HostFacts, colours: Colours) -> str:
     """The driver and the group: ``vfio-pci, group 44``; empty if the device is unknown."""
     if isinstance(address, MdevAddress):
         mdev = facts.mdevs.get(address.uuid)
@@ -48,17 +48,17 @@ def binding(address: HostAddress, facts: HostFacts, ink: Ink) -> str:
     if function is None:
         return ""
     group = "no IOMMU group" if function.iommu_group is None else f"group {function.iommu_group}"
-    return f"{driver_of(function, facts, ink)}, {group}"
+    return f"{driver_of(function, facts, colours)}, {group}"
 
 
-def driver_of(function: PciFunction, facts: HostFacts, ink: Ink) -> str:
+def driver_of(function: PciFunction, facts: HostFacts, colours: Colours) -> str:
     """The driver's name, coloured by what it means for VFIO."""
     if function.driver is None:
         return "no driver"
     driver = visible(function.driver)
     if bound_to_vfio(function, facts.details.get(function.address)):
-        return ink.good(driver)
-    return driver if stands_aside(function, facts) else ink.bad(driver)
+        return colours.good(driver)
+    return driver if stands_aside(function, facts) else colours.bad(driver)
 
 
 def stands_aside(function: PciFunction, facts: HostFacts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.plan import Window
 from launcherkit.render.columns import visible
@@ -21,22 +21,22 @@ _SHORT = {
 }
 
 
-def guest_lines(guest: TreeGuest, ink: Ink) -> Iterator[Line]:
+def guest_lines(guest: TreeGuest, colours: Colours) -> Iterator[Line]:
     """The guest's tree, below its name."""
-    yield Line((ink.head("guest"), visible(guest.name)))
-    children = [[*_bridge(each, ink)] for each in guest.bridges]
+    yield Line((colours.head("guest"), visible(guest.name)))
+    children = [[*_bridge(each, colours)] for each in guest.bridges]
     if guest.unplaced:
-        rows = [[Line(guest_function_words(each, ink))] for each in guest.unplaced]
+        rows = [[Line(guest_function_words(each, colours))] for each in guest.unplaced]
         children.append([Line(("where libvirt puts it",)), *branched(rows)])
     if guest.window is not None:
         children.append([Line(window_words(guest.window))])
     yield from branched(children or [[Line(("nothing of this host",))]])
 
 
-def refused_lines(name: str, errors: Iterable[LauncherkitError], ink: Ink) -> Iterator[Line]:
+def refused_lines(name: str, errors: Iterable[LauncherkitError], colours: Colours) -> Iterator[Line]:
     """A guest that can't have its devices: the code and subject of each error."""
-    yield Line((ink.head("guest"), visible(name), ink.bad("can't start")))
-    yield from branched([[Line((ink.bad(each.code), visible(subject_of(each))))] for each in errors])
+    yield Line((colours.head("guest"), visible(name), colours.bad("can't start")))
+    yield from branched([[Line((colours.bad(each.code), visible(subject_of(each))))] for each in errors])
 
 
 def subject_of(error: LauncherkitError) -> str:
@@ -53,10 +53,10 @@ def guest_bridge_words(bridge: GuestBridge) -> str:
     return f"{visible(_SHORT.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
 
 
-def guest_function_words(function: GuestFunction, ink: Ink) -> tuple[str, str, str]:
+def guest_function_words(function: GuestFunction, colours: Colours) -> tuple[str, str, str]:
     """Its address in the guest, its address on the host, and its request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
-    return guest, f"\u2190 {function.source}", ink.good(f"{visible(function.request)}{comes_along(function)}")
+    return guest, f"\u2190 {function.source}", colours.good(f"{visible(function.request)}{comes_along(function)}")
 
 
 def window_words(window: Window) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def window_words(window: Window) -> tuple[str, str]:
     return f"64-bit window: the BARs need {size(window.need)}", f"written for it: {written}"
 
 
-def _bridge(bridge: GuestBridge, ink: Ink) -> Iterator[Line]:
-    yield Line((ink.faint(guest_bridge_words(bridge)),))
-    rows = [[Line(guest_function_words(each, ink))] for each in bridge.functions]
-    yield from branched([*rows, *([*_bridge(each, ink)] for each in bridge.bridges)])
+def _bridge(bridge: GuestBridge, colours: Colours) -> Iterator[Line]:
+    yield Line((colours.faint(guest_bridge_words(bridge)),))
+    rows = [[Line(guest_function_words(each, colours))] for each in bridge.functions]
+    yield from branched([*rows, *([*_bridge(each, colours)] for each in bridge.bridges)])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.render.columns import visible
 from launcherkit.topology.tree import GuestFunction, HeldDevice, HostTopology
 
 
-def marks_of(topology: HostTopology, ink: Ink) -> Mapping[str, str]:
+def marks_of(topology: HostTopology, colours: Colours) -> Mapping[str, str]:
     """By address or UUID: who holds it, for which request it is, or why it stays."""
     marks: dict[str, list[str]] = {}
-    for device, words in (*_holders(topology, ink), *_goals(topology, ink)):
+    for device, words in (*_holders(topology, colours), *_goals(topology, colours)):
         marks.setdefault(device, []).append(words)
     return {device: "  ".join(words) for device, words in marks.items()}
 
@@ -28,14 +28,14 @@ def comes_along(function: GuestFunction) -> str:
     return "" if function.role == "primary" else ", sibling"
 
 
-def _holders(topology: HostTopology, ink: Ink) -> Iterator[tuple[str, str]]:
+def _holders(topology: HostTopology, colours: Colours) -> Iterator[tuple[str, str]]:
     for held in topology.held or ():
-        yield held.device, ink.odd(holder_words(held))
+        yield held.device, colours.odd(holder_words(held))
 
 
-def _goals(topology: HostTopology, ink: Ink) -> Iterator[tuple[str, str]]:
+def _goals(topology: HostTopology, colours: Colours) -> Iterator[tuple[str, str]]:
     if topology.guest is not None:
         for each in topology.guest.functions():
-            yield each.source, ink.good(f"\u2192 {visible(each.request)}{comes_along(each)}")
+            yield each.source, colours.good(f"\u2192 {visible(each.request)}{comes_along(each)}")
         for stayed in topology.guest.stayed:
-            yield str(stayed.address), ink.odd(f"stays: {visible(stayed.why)}")
+            yield str(stayed.address), colours.odd(f"stays: {visible(stayed.why)}")

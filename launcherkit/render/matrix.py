@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.render.columns import columns, visible
 from launcherkit.topology.matrix import LEGEND, DevicePair, Matrix
 
 
-def draw_matrix(matrix: Matrix, ink: Ink) -> str:
+def draw_matrix(matrix: Matrix, colours: Colours) -> str:
     """One line for each device, then a legend of the words that are used."""
     if not matrix.devices:
         return "no GPU, no accelerator, and nothing that has a VFIO driver\n"
@@ -18,7 +18,7 @@ def draw_matrix(matrix: Matrix, ink: Ink) -> str:
             (
                 f"[{number}]",
                 str(function.address),
-                *(_cell(pair, ink) for pair in row),
+                *(_cell(pair, colours) for pair in row),
                 "-" if device.place.node is None else str(device.place.node),
                 "-" if function.group is None else str(function.group),
                 visible(function.name or f"{function.kind} [{function.ids}]"),
@@ -32,10 +32,10 @@ def draw_matrix(matrix: Matrix, ink: Ink) -> str:
     return "".join(f"{line}\n" for line in (*columns(rows, ""), "", *columns(legend)))
 
 
-def _cell(pair: DevicePair, ink: Ink) -> str:
+def _cell(pair: DevicePair, colours: Colours) -> str:
     word = pair.closeness
     if word == "X":
         return word
     marks = ("+" if pair.same_slot else "") + ("*" if pair.same_group else "")
     text = word + marks
-    return ink.good(text) if word in ("PIX", "PXB") else ink.odd(text) if word == "SYS" else text
+    return colours.good(text) if word in ("PIX", "PXB") else colours.odd(text) if word == "SYS" else text

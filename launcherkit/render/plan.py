@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
@@ -17,14 +17,14 @@ _TOLD_ABOVE = ("stayed", "left-alone")
 
 
 def explain_plan(
-    translation: Translation, evidence: Evidence, ink: Ink, *, groups: bool = True, picture: str = ""
+    translation: Translation, evidence: Evidence, colours: Colours, *, groups: bool = True, picture: str = ""
 ) -> str:
     """Each request with its devices and their places; the groups, the nodes, what stays, and the notes.
 
     Args:
         translation: from the pipeline.
         evidence: the facts behind it.
-        ink: colours or none.
+        colours: ANSI colours or none.
         groups: whether the members of IOMMU groups are listed.
         picture: a drawing of host and guest; empty leaves it out.
     """
@@ -32,13 +32,15 @@ def explain_plan(
     lines = [_summary(translation, evidence), ""]
     told: set[str] = set()
     for device in plan.devices:
-        lines += [*_device(device, evidence, told, ink), ""]
+        lines += [*_device(device, evidence, told, colours), ""]
     for group in plan.groups if groups else ():
-        lines += [*_group(group, translation, evidence, ink), ""]
+        lines += [*_group(group, translation, evidence, colours), ""]
     if picture:
-        lines += [ink.head("PCI tree"), *picture.splitlines(), ""]
-    lines += [*_needs(translation, evidence, ink), *_left(translation, evidence, ink)]
-    lines += [f"{ink.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE]
+        lines += [colours.head("PCI tree"), *picture.splitlines(), ""]
+    lines += [*_needs(translation, evidence, colours), *_left(translation, evidence, colours)]
+    lines += [
+        f"{colours.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE
+    ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -60,17 +62,17 @@ def _functions(translation: Translation) -> list[PlannedFunction]:
     return [function for device in translation.plan.devices for function in device.functions]
 
 
-def _device(device: PlannedDevice, evidence: Evidence, told: set[str], ink: Ink) -> Iterator[str]:
+def _device(device: PlannedDevice, evidence: Evidence, told: set[str], colours: Colours) -> Iterator[str]:
     claim = device.primary.attachment.claim
-    yield ink.head(_title(claim))
+    yield colours.head(_title(claim))
     if claim is not None and claim.variable is not None:
         yield from _answer(claim.variable, evidence, told)
     addresses = (*(function.source for function in device.functions), *(stayed.address for stayed in device.stayed))
     width = max(len(str(address)) for address in addresses)
     for function in device.functions:
-        yield from _function(function, evidence, width, ink)
+        yield from _function(function, evidence, width, colours)
     for stayed in device.stayed:
-        role = ink.odd(f"{'stays':7}")
+        role = colours.odd(f"{'stays':7}")
         yield f"  {stayed.address!s:{width}}  {role}  {what(stayed.address, evidence.facts, evidence.names)}"
         yield f"{_blank(width)}it is {stayed.why}"
 
@@ -97,9 +99,9 @@ def _answer(variable: str, evidence: Evidence, told: set[str]) -> Iterator[str]:
     yield from wrapped(", ".join(map(str, entries)), "    ")
 
 
-def _function(function: PlannedFunction, evidence: Evidence, width: int, ink: Ink) -> Iterator[str]:
+def _function(function: PlannedFunction, evidence: Evidence, width: int, colours: Colours) -> Iterator[str]:
     attachment = function.attachment
-    role = ink.good(f"{attachment.role:8}")
+    role = colours.good(f"{attachment.role:8}")
     yield f"  {function.source!s:{width}}  {role} {what(function.source, evidence.facts, evidence.names)}"
     blank = _blank(width)
     claim = attachment.claim
@@ -123,14 +125,14 @@ def _blank(width: int) -> str:
     return " " * (width + 13)
 
 
-def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[str]:
-    yield ink.head(f"IOMMU group {group.number}")
+def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
+    yield colours.head(f"IOMMU group {group.number}")
     rows = []
     for member in group.members:
         known = evidence.facts.functions.get(member.address)
         if known is not None:
             part = "goes to the guest" if member.attached else f"stays, {part_in_group(known, evidence.facts)}"
-            rows.append((str(member.address), driver_of(known, evidence.facts, ink), part))
+            rows.append((str(member.address), driver_of(known, evidence.facts, colours), part))
     for function in _functions(translation):
         mdev = evidence.facts.mdevs.get(str(function.source))
         if mdev is not None and mdev.iommu_group == group.number:
@@ -138,19 +140,19 @@ def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, in
     yield from columns(rows)
 
 
-def _needs(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[str]:
+def _needs(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
     """What the domain and the container need for the devices (P2, V2)."""
     plan, there = translation.plan, evidence.facts.nodes
     if plan.root_ports:
-        yield f"{ink.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
+        yield f"{colours.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
     if plan.nodes:
         vfio = (node for node in plan.nodes if not node.startswith("/dev/bus/usb/"))
         missing = [node for node in vfio if there is not None and node not in there]
         lack = f"; not here: {', '.join(missing)}" if missing else ""
-        yield f"{ink.head('QEMU opens')} {', '.join(plan.nodes)}{lack}"
+        yield f"{colours.head('QEMU opens')} {', '.join(plan.nodes)}{lack}"
 
 
-def _left(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[str]:
+def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
     """Devices in the used variables that don't go to the guest (C4)."""
     attached: set[HostAddress] = set()
     variables: dict[str, None] = {}
@@ -164,7 +166,7 @@ def _left(translation: Translation, evidence: Evidence, ink: Ink) -> Iterator[st
                 variables[claim.variable] = None
     left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in stayed]
     if left:
-        yield f"{ink.head('left alone')}: allocated, but neither asked for nor a sibling"
+        yield f"{colours.head('left alone')}: allocated, but neither asked for nor a sibling"
         yield from columns([(str(entry), what(entry, evidence.facts, evidence.names)) for entry in left])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.errors import on_one_line
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
@@ -21,25 +21,28 @@ _CHOICE = {"all": "no other is free", "preferred": "preferred among those that a
 
 
 def draw_rehearsal(
-    name: str, outcomes: Sequence[NodeOutcome], ink: Ink, across: int, *, whole: bool, tables: Iterable[str]
+    name: str, outcomes: Sequence[NodeOutcome], colours: Colours, across: int, *, whole: bool, tables: Iterable[str]
 ) -> str:
     """Each node with the VM's devices there, or why it would not start; one line for each error, remedy and note.
 
     Args:
         name: the VM's.
         outcomes: one for each node.
-        ink: colours or none.
+        colours: ANSI colours or none.
         across: columns at which the lines of devices and of the guest's tree are broken.
         whole: whether to show what the guest finds and what to do about errors, too.
         tables: where ``pci.ids`` may be.
     """
     started = sum(outcome.starts for outcome in outcomes)
-    lines = [ink.head(f"{visible(name)} starts on {started} of {counted(len(outcomes), 'node')}")]
+    lines = [colours.head(f"{visible(name)} starts on {started} of {counted(len(outcomes), 'node')}")]
     for outcome in outcomes:
-        lines += ["", f"{ink.head(visible(outcome.node))}  " + (ink.good("yes") if outcome.starts else ink.bad("no"))]
-        lines += _node(outcome, ink, across, whole=whole)
+        lines += [
+            "",
+            f"{colours.head(visible(outcome.node))}  " + (colours.good("yes") if outcome.starts else colours.bad("no")),
+        ]
+        lines += _node(outcome, colours, across, whole=whole)
         if whole and outcome.guest is not None:
-            lines += ["", *_guest(outcome, ink, across, tuple(tables))]
+            lines += ["", *_guest(outcome, colours, across, tuple(tables))]
     codes = dict.fromkeys(error.code for outcome in outcomes for error in outcome.errors)
     if codes:
         lines += ["", *([] if whole else ["--node NAME says what to do."])]
@@ -47,15 +50,15 @@ def draw_rehearsal(
     return "\n".join(lines) + "\n"
 
 
-def _node(outcome: NodeOutcome, ink: Ink, across: int, *, whole: bool) -> Iterator[str]:
+def _node(outcome: NodeOutcome, colours: Colours, across: int, *, whole: bool) -> Iterator[str]:
     for device in outcome.given.devices if outcome.given else ():
         yield from broken(_device(device), across)
     for error in outcome.errors:
-        yield f"  {ink.bad(error.code)}  {visible(error.message)}"
+        yield f"  {colours.bad(error.code)}  {visible(error.message)}"
         if whole:
             yield f"  help   {visible(on_one_line(error.remedy))}"
     for note in outcome.translation.notes if outcome.translation else ():
-        yield f"  {ink.odd('note')}  {visible(note.text)}"
+        yield f"  {colours.odd('note')}  {visible(note.text)}"
 
 
 def _device(device: PromisedDevice) -> Line:
@@ -68,19 +71,19 @@ def _device(device: PromisedDevice) -> Line:
     return Line((*map(visible, parts), _CHOICE[device.choice]), "  ", "  ")
 
 
-def _guest(outcome: NodeOutcome, ink: Ink, across: int, tables: tuple[str, ...]) -> Iterator[str]:
+def _guest(outcome: NodeOutcome, colours: Colours, across: int, tables: tuple[str, ...]) -> Iterator[str]:
     assert outcome.guest is not None
     assert outcome.translation is not None
     plan = outcome.translation.plan
-    for line in guest_lines(outcome.guest, ink):
+    for line in guest_lines(outcome.guest, colours):
         yield from broken(line.within("  ", "  "), across)
     shown = [each for device in plan.devices for each in device.functions if each.attachment.role != "reserved"]
     if shown:
-        yield f"  {ink.head('lspci')}, with the buses as libvirt counts them"
+        yield f"  {colours.head('lspci')}, with the buses as libvirt counts them"
         for line in _lspci(shown, outcome, tables):
             yield from broken(line, across)
     if outcome.bars and plan.window is None:
-        yield f"  {ink.head('64-bit window')}: the BARs need {size(outcome.bars)}; the machine has room for that"
+        yield f"  {colours.head('64-bit window')}: the BARs need {size(outcome.bars)}; the machine has room for that"
 
 
 def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:

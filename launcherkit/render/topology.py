@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from types import MappingProxyType
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.address import PciAddress
 from launcherkit.render.columns import counted, padded, visible, width
 from launcherkit.render.guest import guest_lines
@@ -30,7 +30,7 @@ from launcherkit.topology.tree import (
 class _Pen:
     """What drawing every part of the tree takes."""
 
-    ink: Ink
+    colours: Colours
     groups: Mapping[int, TreeGroup]
     marks: Mapping[str, str]
     """Marks on functions and mediated devices, by address or UUID."""
@@ -46,7 +46,7 @@ _MOST_TOLD = 10
 
 def draw(
     topology: HostTopology,
-    ink: Ink,
+    colours: Colours,
     across: int,
     refused: Sequence[Line] = (),
     told: Mapping[str, str] = MappingProxyType({}),
@@ -56,15 +56,15 @@ def draw(
 
     Args:
         topology: the host's.
-        ink: colours or none.
+        colours: ANSI colours or none.
         across: columns of the terminal; longer lines are broken between their parts.
         refused: the lines for a guest that can't have its devices, in place of the topology's guest.
         told: further marks on functions and mediated devices, by address or UUID.
         gone: functions of the topology that the host no longer has.
     """
-    guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, ink)])
+    guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, colours)])
     groups = {group.number: group for group in topology.groups}
-    pen = _Pen(ink, groups, {**marks_of(topology, ink), **told}, gone)
+    pen = _Pen(colours, groups, {**marks_of(topology, colours), **told}, gone)
     host = _host(topology, pen, alone=not guest)
     right = [text for line in guest for text in broken(line, across)]
     room = across - _GAP - max(map(width, right), default=0)
@@ -83,27 +83,27 @@ def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
     lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines and alone:
         lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
-    lines += _in_the_way(topology, pen.ink)
+    lines += _in_the_way(topology, pen.colours)
     if topology.left_out:
         several = counted(topology.left_out, "other function")
         lines.append(
-            Line((pen.ink.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),))
+            Line((pen.colours.faint(f"{several} not shown; --all shows {'it' if several[:2] == '1 ' else 'them'}"),))
         )
     return lines
 
 
-def _in_the_way(topology: HostTopology, ink: Ink) -> Iterator[Line]:
+def _in_the_way(topology: HostTopology, colours: Colours) -> Iterator[Line]:
     """What is in the way; at the end, because that is what a terminal shows of a large host."""
     found = [in_the_way_words(*each) for each in topology.in_the_way()]
     for device, code, why in found[:_MOST_TOLD]:
-        yield Line(("in the way:", device, ink.bad(code), why))
+        yield Line(("in the way:", device, colours.bad(code), why))
     if found[_MOST_TOLD:]:
         yield Line((f"and {len(found) - _MOST_TOLD} more",))
 
 
 def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:
     cpus = (f"CPUs {node.cpus}",) if node.cpus else ()
-    yield Line((pen.ink.head("no NUMA node" if node.number is None else f"NUMA node {node.number}"), *cpus))
+    yield Line((pen.colours.head("no NUMA node" if node.number is None else f"NUMA node {node.number}"), *cpus))
     yield from branched([[*_complex(each, pen)] for each in node.complexes])
 
 
@@ -124,18 +124,18 @@ def _bridge(bridge: TreeBridge, pen: _Pen) -> Iterator[Line]:
     while len(bridge.bridges) == 1 and not bridge.slots:
         (bridge,) = bridge.bridges
         names.append(f"> {visible(bridge.address)} {bridge.kind}")
-    yield Line(tuple(pen.ink.faint(name) for name in names))
+    yield Line(tuple(pen.colours.faint(name) for name in names))
     yield from _behind(bridge, pen)
 
 
 def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
-    link = next((link_words(each.link, each.wider, pen.ink) for each in slot.functions if each.link), ())
+    link = next((link_words(each.link, each.wider, pen.colours) for each in slot.functions if each.link), ())
     yield Line((f"slot {slot.slot}", *link))
     heads = iter(_heads(slot.functions, pen))
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
         them = list(functions)
         if number in pen.groups:
-            yield Line(tuple(_group(pen.groups[number], them, pen.ink)), "┌ ", "│ ")
+            yield Line(tuple(_group(pen.groups[number], them, pen.colours)), "┌ ", "│ ")
         rows = [line for each in them for line in _function(next(heads), each, pen)]
         for position, row in enumerate(rows):
             rail, below = ("", "") if number is None else ("│ ", "│ ") if position < len(rows) - 1 else ("└ ", "  ")
@@ -143,13 +143,13 @@ def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
         yield from (line for each in them for line in _vfs(each, pen, inside=False))
 
 
-def _group(group: TreeGroup, here: Iterable[TreeFunction], ink: Ink) -> Iterator[str]:
+def _group(group: TreeGroup, here: Iterable[TreeFunction], colours: Colours) -> Iterator[str]:
     own = {each.address for each in here}
     elsewhere = [str(member) for member in group.members if member not in own]
-    yield ink.head(f"IOMMU group {group.number}")
+    yield colours.head(f"IOMMU group {group.number}")
     if elsewhere:
         yield f"with {', '.join(elsewhere[:3])}" + (f" and {len(elsewhere) - 3} more" if elsewhere[3:] else "")
-    yield from (ink.bad(f"{each.code} {each.device} is {visible(each.why)}") for each in group.blockers)
+    yield from (colours.bad(f"{each.code} {each.device} is {visible(each.why)}") for each in group.blockers)
 
 
 def _heads(functions: Iterable[TreeFunction], pen: _Pen) -> Iterator[list[str]]:
@@ -157,17 +157,17 @@ def _heads(functions: Iterable[TreeFunction], pen: _Pen) -> Iterator[list[str]]:
     rows = []
     for each in functions:
         gone = each.address in pen.gone
-        state = pen.ink.bad("gone") if gone else state_word(each.state, each.blockers, pen.ink)
+        state = pen.colours.bad("gone") if gone else state_word(each.state, each.blockers, pen.colours)
         driver = visible(each.driver or "")
         rows.append((str(each.address), state, driver or ("no driver" if each.blockers else "")))
     return ([cell for cell in cells if cell] for cells in padded(rows))
 
 
 def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterator[Line]:
-    parts = [*head, *(pen.ink.bad(visible(each.why)) for each in function.blockers if not each.whole)]
+    parts = [*head, *(pen.colours.bad(visible(each.why)) for each in function.blockers if not each.whole)]
     parts += [pen.marks[str(function.address)]] if str(function.address) in pen.marks else []
     parts += [
-        *([pen.ink.head(visible(function.name))] if function.name else []),
+        *([pen.colours.head(visible(function.name))] if function.name else []),
         visible(function.kind),
         f"[{function.ids}]",
     ]
@@ -184,7 +184,7 @@ def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
     margin = "  " if inside or function.group is None else "    "
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
-            words = vfs_words(vfs, function.possible_vfs, pen.ink)
+            words = vfs_words(vfs, function.possible_vfs, pen.colours)
             yield Line((*words, *_marked(map(str, vfs.addresses), pen)), margin, margin)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcherkit.colour import Ink
+from launcherkit.colour import Colours
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciLink
 from launcherkit.model.readiness import Blocker, ReadyState
@@ -15,13 +15,13 @@ _WORDS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "un
 """Words for states whose own name isn't used."""
 
 
-def state_word(state: ReadyState, blockers: Iterable[Blocker], ink: Ink) -> str:
+def state_word(state: ReadyState, blockers: Iterable[Blocker], colours: Colours) -> str:
     """One word: the code of what is in the way, else the state."""
     codes = dict.fromkeys(blocker.code for blocker in blockers)
     if codes:
-        return ink.bad(",".join(code or "no group" for code in codes))
+        return colours.bad(",".join(code or "no group" for code in codes))
     word = _WORDS.get(state, state)
-    return ink.good(word) if state in ("ready", "parent") else ink.odd(word) if state == "idle" else word
+    return colours.good(word) if state in ("ready", "parent") else colours.odd(word) if state == "idle" else word
 
 
 def in_the_way_words(blocker: Blocker, group: int | None) -> tuple[str, str, str]:
@@ -30,11 +30,11 @@ def in_the_way_words(blocker: Blocker, group: int | None) -> tuple[str, str, str
     return str(blocker.device), blocker.code or "no group", why
 
 
-def vfs_words(vfs: VirtualFunctions, possible: int | None, ink: Ink) -> Iterator[str]:
+def vfs_words(vfs: VirtualFunctions, possible: int | None, colours: Colours) -> Iterator[str]:
     """Their number, state, driver, IDs, vGPU type and IOMMU groups, and the first address."""
     number = len(vfs.addresses)
     yield counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs"
-    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_word(vfs.state, vfs.blockers, ink)
+    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_word(vfs.state, vfs.blockers, colours)
     yield visible(vfs.driver or "no driver")
     yield f"[{vfs.ids}]"
     if vfs.type:
@@ -50,7 +50,7 @@ def mdevs_words(slots: MdevSlots) -> str:
     return f"{visible(slots.type)}: {len(slots.uuids)} made{more}"
 
 
-def link_words(link: PciLink | None, wider: int | None, ink: Ink) -> tuple[str, ...]:
+def link_words(link: PciLink | None, wider: int | None, colours: Colours) -> tuple[str, ...]:
     """``16 GT/s x8``; idle devices usually run below their own speed, but not with fewer lanes."""
     if link is None or link.width is None:
         return ()
@@ -58,7 +58,7 @@ def link_words(link: PciLink | None, wider: int | None, ink: Ink) -> tuple[str, 
     if link.speed and link.max_speed and link.speed < link.max_speed:
         speed = f"{_gigatransfers(link.speed)} of {_gigatransfers(link.max_speed)} "
     text = f"PCIe {speed}x{link.width}"
-    return (text,) if wider is None else (text, ink.odd(f"could have x{wider}"))
+    return (text,) if wider is None else (text, colours.odd(f"could have x{wider}"))
 
 
 def _gigatransfers(speed: int) -> str:

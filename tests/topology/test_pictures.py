@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit.colour import PLAIN, Ink
+from launcherkit.colour import PLAIN, Colours
 from launcherkit.render.columns import width
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.topology import draw
@@ -61,7 +61,7 @@ def test_nothing_is_lost_on_a_narrow_terminal(name: str) -> None:
 
 @every_machine
 def test_colours_change_nothing_but_colours(name: str) -> None:
-    coloured = draw(topology(name), Ink(True), COLUMNS)
+    coloured = draw(topology(name), Colours(True), COLUMNS)
     assert [width(line) for line in coloured.splitlines()] == list(map(len, pictures()[f"{name}.txt"].splitlines()))
 
 
