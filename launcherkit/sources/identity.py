@@ -8,7 +8,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from launcherkit.sources.tree import Tree
 
@@ -26,10 +26,10 @@ class IdentityReader:
 
     __slots__ = ("_addresses", "_buses", "_ids", "_nodes", "_numa", "_places")
 
-    def __init__(self, known: Iterable[PciAddress] = (), *, numa: bool = True) -> None:
-        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known`` are returned as the same objects."""
+    def __init__(self, known: Mapping[str, PciAddress] = {}, *, numa: bool = True) -> None:
+        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known``, by name, are returned as the same objects."""
         self._numa = numa
-        self._addresses = {str(address): address for address in known}  # mappings find the same object at once
+        self._addresses = known  # mappings find the same object at once
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
         self._buses = {name[:-4]: address[:2] for name, address in self._addresses.items()}

@@ -14,7 +14,7 @@ from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.sources.tree import why_unread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from launcherkit.model.address import MdevAddress
     from launcherkit.sources.tree import Tree
@@ -33,7 +33,7 @@ def read_needed(
 ) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(DRIVERS) as drivers:
-        named = list(dict.fromkeys(addresses))
+        named = {str(address): address for address in dict.fromkeys(addresses)}
         identities = IdentityReader(named, numa=numa or topology)
         facts = _NeedReader(tree, devices, drivers, identities, small_bars=topology).facts(named, mdevs)
         if not topology:
@@ -66,19 +66,16 @@ class _NeedReader:
         self._details: dict[PciAddress, PciDetail] = {}
         self._groups: dict[int, tuple[PciAddress, ...]] = {}
         self._unknown: dict[PciAddress, str] = {}
-        self._there: set[str] | None = None
-        """The names of all functions; None if they were not listed."""
 
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress]) -> HostFacts:
-        names = [str(address) for address in addresses]
+    def facts(self, names: Iterable[str], mdevs: Iterable[MdevAddress]) -> HostFacts:
         named = {name: function for name in names if (function := self._take(name)) is not None}
         for name, function in named.items():
             self._take_group(name, function)
         # A VF is a device of its own (C2), and has no siblings.
-        slots = [name[:-1] for name, function in named.items() if function.physfn is None]
-        self._there = set(self._devices.names("")) if len(slots) >= _MANY_SLOTS else None
-        for slot in dict.fromkeys(slots):
-            self._take_slot(slot)
+        for name in self._mates(dict.fromkeys([name[:-1] for name, each in named.items() if each.physfn is None])):
+            mate = self._take(name)
+            if mate is not None and mate.physfn is None:
+                self._take_group(name, mate)  # it may be a sibling (S2)
         for detail in tuple(self._details.values()):
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
                 self._take(str(detail.virtfns[0]))
@@ -120,16 +117,13 @@ class _NeedReader:
                 self._functions[address] = function
             return function
 
-    def _take_slot(self, beginning: str) -> None:
-        """Read the functions whose names begin so, and the groups of possible siblings (S2)."""
-        for number in "01234567":
-            name = beginning + number
-            if name in self._taken:
-                continue
-            if self._devices.exists(name) if self._there is None else name in self._there:
-                function = self._take(name)
-                if function is not None and function.physfn is None:
-                    self._take_group(name, function)
+    def _mates(self, slots: Collection[str]) -> Iterator[str]:
+        """The names of functions in ``slots`` that have not been read; a slot is a name without its last digit."""
+        if len(slots) >= _MANY_SLOTS:
+            yield from (name for name in self._devices.names("") if name[:-1] in slots and name not in self._taken)
+        else:
+            names = (slot + number for slot in slots for number in "01234567")
+            yield from (name for name in names if name not in self._taken and self._devices.exists(name))
 
     def _take_group(self, name: str, function: PciFunction) -> None:
         group = function.iommu_group
