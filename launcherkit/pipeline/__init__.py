@@ -129,6 +129,7 @@ def _device(
 ) -> PlannedDevice:
     claim = unit.attachments[0].claim
     by_claim = None if claim is None or unit.kind != "pci" else claim.rom
+    kept = unit.kept
     functions = [
         PlannedFunction(
             attachment,
@@ -137,11 +138,11 @@ def _device(
             decided.shown.get(source),
             source in decided.managed,
             checked.backends.said.get(source),
-            None if unit.kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
-            rare.chosen(policy.driver, source, facts) if policy.driver and not unit.kept else None,
+            None if kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
+            rare.chosen(policy.driver, source, facts) if policy.driver and not kept else None,
             placed.nodesets.get(source) if isinstance(source, PciAddress) else None,
         )
         for attachment in unit.attachments
         for source in (attachment.source,)
     ]
-    return PlannedDevice(unit.kind, tuple(functions), unit.stayed, unit.kept)
+    return PlannedDevice(unit.kind, tuple(functions), unit.stayed, kept)

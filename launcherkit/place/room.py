@@ -60,10 +60,9 @@ class Room:
 
     def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
         """A free slot for a card; None if there is no more room."""
-        sources = [each.source for each in card if isinstance(each.source, PciAddress)]
-        own = next((self._places[source] for source in sources if source in self._places), None)
-        if own is not None:
-            return own
+        for each in card:
+            if isinstance(each.source, PciAddress) and each.source in self._places:
+                return self._places[each.source]
         if self._domain.topology != "pcie":
             return self._slot_of_bus_0()
         foreseen = self._buses.hostdevs

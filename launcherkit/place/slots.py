@@ -191,7 +191,7 @@ def _joining(
 ) -> set[int]:
     """The document's hostdevs that don't need the slot that libvirt would give them, because they go elsewhere."""
     joining: set[int] = set()
-    for card in cards:
+    for card in cards if domain.hostdevs else ():
         there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
         free = [hostdev for hostdev in sorted(there) if not domain.hostdevs[hostdev].placed]
         stays = len(free) == len(there) and not (affinities and _has_affinity(card, affinities))

@@ -24,9 +24,10 @@ def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> b
     own: set[str | None] = {"/dev/vfio/vfio", "/dev/iommu"}
     slots: set[PciSlot] = set()
     for address in addresses:
-        own.add(group_node(group_of(address, host)))
         if isinstance(address, PciAddress):
             slots.add(address.slot)
+        else:
+            own.add(group_node(group_of(address, host)))
     for address, function in host.functions.items():
         if address.slot in slots:
             own.add(group_node(function.iommu_group))

@@ -78,10 +78,12 @@ def _by_group(
     errors: list[MixedBackends] = []
     for unit in units:
         for attachment in unit.attachments:
+            if attachment.hostdev is None or unit.kind != "pci":
+                continue
             says = _said(attachment, domain)
-            if says is None and attachment.hostdev is not None:
+            if says is None:
                 says = False if unit.kept and domain.iommufd is None else domain.iommufd
-            group = None if says is None or unit.kind != "pci" else group_of(attachment.source, host)
+            group = None if says is None else group_of(attachment.source, host)
             if says is None or group is None:
                 continue
             way, first = fixed.setdefault(group, (says, attachment.source))
@@ -151,8 +153,7 @@ _IOMMUFD_ONLY = (
 
 
 def _complete(sources: Sequence[HostAddress], iommufd: bool, host: HostFacts) -> bool:
-    nodes = list(_nodes(sources, host, iommufd))
-    return host.nodes is not None and all(node is not None and node in host.nodes for node in nodes)
+    return host.nodes is not None and host.nodes.issuperset(_nodes(sources, host, iommufd))
 
 
 def _nodes(sources: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> Iterator[str | None]:

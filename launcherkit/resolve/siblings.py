@@ -41,6 +41,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
     carried = situation.carried
     claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in carried}
+    by_group = situation.siblings == "group"  # else candidates are of the primary's slot
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
     for claim in _best_of_slot_first(claims, carried, situation.host):
@@ -51,9 +52,9 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         stayed: list[StayedBehind] = []
         if isinstance(claim.primary, PciAddress):
             for candidate in _candidates(claim.primary, situation, listed_by_slot):
-                if candidate in attached or carried.get(candidate, claim.primary) != claim.primary:
+                if candidate in attached or (candidate in carried and carried[candidate] != claim.primary):
                     continue
-                if candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
+                if by_group and candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
                 if other is not None and candidate not in carried and _same_model(claim.primary, candidate, situation):
@@ -130,7 +131,7 @@ def _candidates(
     else:
         others = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
     for other in others:
-        if other.address == primary or not may_come_along(other, host):
+        if other is own or not may_come_along(other, host):
             continue
         if policy != "group" and other.model == own.model:
             continue

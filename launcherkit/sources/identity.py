@@ -27,7 +27,7 @@ class IdentityReader:
     __slots__ = ("_addresses", "_buses", "_ids", "_nodes", "_numa", "_places")
 
     def __init__(self, known: Mapping[str, PciAddress] = {}, *, numa: bool = True) -> None:
-        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known``, by name, are returned as the same objects."""
+        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known`` are returned as the same objects."""
         self._numa = numa
         self._addresses = known  # mappings find the same object at once
         self._ids: dict[bytes, _Ids | None] = {}
