@@ -134,6 +134,7 @@ def test_the_policy_allows_the_page_itself_and_nothing_else() -> None:
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)| on\w+=| style=", text)
 
 
+@pytest.mark.slow
 def test_of_a_node_with_4096_devices_the_page_has_a_bound(tmp_path: Path) -> None:
     most = view(*(["failed"] * 2000), *(["mate-in-use"] * 2096), held=4096)  # type: ignore[arg-type]
     most = most._replace(changes=tuple(NodeChange(NOON, "Warning", "DeviceUnhealthy", "x" * 1024) for _ in range(30)))
