@@ -244,7 +244,7 @@ def test_that_of_a_living_one_is_waited_for_and_the_others_go_on(kubelet: Kubele
         until(lambda: any("LK716" in line for line in plugin.log.lines))
         wanted = provoked("LK716").replace("/var/lib/kubelet/device-plugins", str(kubelet.plugins))
         assert f"error: LK716: {wanted}. {plugin.help(716)}" in plugin.log.lines
-        assert plugin.unregistered() == [NAME]
+        until(lambda: plugin.unregistered() == [NAME])
     kubelet.wait_for(NAME, {"a": True})
 
 
