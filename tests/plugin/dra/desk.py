@@ -77,6 +77,8 @@ class ClaimDesk:
         self.step: Callable[[str], object] = str
         self.environment = True
         self.boot = "boot-1"
+        self.patience = 30.0
+        """After so many seconds a call is answered; another process, see `restart`, may have another."""
         self.places = ClaimPlaces(DRIVER, str(folder / "kubelet"), str(folder / "cdi"))
         self.restart()
 
@@ -85,7 +87,7 @@ class ClaimDesk:
         Path(self.places.data).mkdir(parents=True, exist_ok=True)
         self.allocator = Allocator(Reservations(), time.monotonic)
         self.lock = DriverLock(f"{self.places.data}/serialize.lock")
-        self.turns = Turns(self.lock, seconds=0.3)
+        self.turns = Turns(self.lock, seconds=self.patience)
         self.preparer = Preparer(
             self.places,
             self.allocator,
