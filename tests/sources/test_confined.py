@@ -64,7 +64,7 @@ def test_only_regular_files_are_read_and_nothing_else_is_opened(root: Path) -> N
 
 def test_no_handle_stays_open(root: Path) -> None:
     (root / "a" / "loop").symlink_to("loop")
-    before = os.listdir("/proc/self/fd")
+    before = {*os.listdir("/proc/self/fd")}
     for _ in range(3):
         with ConfinedTree(str(root)) as tree, tree.below("a/b") as below, tree.below("etc/own") as none:
             for each in tree, below, none:
@@ -73,7 +73,7 @@ def test_no_handle_stays_open(root: Path) -> None:
                 each.names("a")
                 each.link("a/loop")
                 each.exists("../../etc")
-    assert os.listdir("/proc/self/fd") == before
+    assert {*os.listdir("/proc/self/fd")} <= before  # others may be closed meanwhile, with what had them open
 
 
 def test_a_closed_tree_and_one_that_is_not_there_are_empty(root: Path) -> None:

@@ -58,11 +58,11 @@ def test_what_is_no_regular_file_is_an_error_that_says_what_it_is(
 ) -> None:
     path = tmp_path / "x"
     told = make(path)
-    before = os.listdir("/proc/self/fd")
+    before = {*os.listdir("/proc/self/fd")}
     with pytest.raises(UnreadableFile, match=told) as raised:
         read(str(path))
     assert raised.value.message.startswith(str(path))
-    assert os.listdir("/proc/self/fd") == before
+    assert {*os.listdir("/proc/self/fd")} <= before  # others may be closed meanwhile, with what had them open
 
 
 @every_kind

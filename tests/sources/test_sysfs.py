@@ -313,7 +313,7 @@ def test_reading_leaves_no_file_open(tree: HostTree) -> None:
     before = len(os.listdir("/proc/self/fd"))
     host.scan()
     host.facts([GPU, at("0000:09:00.0")])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_this_machine_can_be_read() -> None:
