@@ -75,7 +75,8 @@ class _Pods(threading.Thread):
 
 
 def kill_and_see(node: Node, kills: int, *classes: str) -> Seen:
-    """Start a driver, and kill it so many times: while it starts, or within as long a time after that.
+    """Start a driver, and kill it so many times: while it starts, or within as long a time after that; later if that
+    was too early for it to do anything.
 
     Args:
         classes: of the claims' requests.
@@ -92,9 +93,12 @@ def kill_and_see(node: Node, kills: int, *classes: str) -> Seen:
     pods.start()
     try:
         for _ in range(kills):
+            done = pods.started + pods.ended
             time.sleep(chance.uniform(0, seconds))
             node.kill()
             node.start(wait=False)
+            if pods.started + pods.ended == done:  # on a machine that is busier than it was at first
+                seconds *= 1.25
     finally:
         pods.stopping.set()
         pods.join()

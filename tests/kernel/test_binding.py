@@ -202,7 +202,7 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     kills, changes, between = int(os.environ.get(KILLS_VARIABLE, "20")), plugin.folder / "changes", 0
     changes.touch()
     for round_ in range(kills):
-        where = f"seed {seed}, round {round_}"
+        where, done = f"seed {seed}, round {round_}", changes.stat().st_size
         process = begun(change_hands_quietly, ledger, card.display, str(changes))
         time.sleep(chance.uniform(0, longest))
         kill(process, children_too=False)
@@ -210,6 +210,8 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
         record = plugin.on_record()
         lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
         assert not lost, f"{where}: {now}, on record {record}"
+        if changes.stat().st_size == done:  # killed too early: the machine is busier than it was at first
+            longest *= 1.25
         between += {driver for driver, _ in now.values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
     print(f"{kills} kills, {between} of them with the card between two drivers; {changes.stat().st_size} changes")  # noqa: T201
     assert changes.stat().st_size > kills / 10, "the daemon was killed before it could do anything"
