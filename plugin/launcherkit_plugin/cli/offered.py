@@ -152,7 +152,7 @@ def left_out(
         if address in given or match(function) is None:
             continue
         why = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
-        key = (f"{function.vendor:04x}:{function.device:04x}", class_name(function), is_gpu(function), function.driver)
+        key = (function.ids, class_name(function), is_gpu(function), function.driver)
         found.setdefault((*key, why), []).append(address)
     return tuple(LeftOut(*key, tuple(functions)) for key, functions in found.items())
 

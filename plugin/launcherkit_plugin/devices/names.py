@@ -128,7 +128,7 @@ class ModelName(NamedTuple):
 
 def model_name(function: PciFunction, config: Config, names: PciNames) -> ModelName:
     """The resource name of a function's model: from its alias, else from ``pci.ids``, else from its device ID (K6)."""
-    alias = config.aliases.get(f"{function.vendor:04x}:{function.device:04x}")
+    alias = config.aliases.get(function.ids)
     automatic = automatic_name(names.devices.get(function.model, ""), function.device)
     shared = alias is None and automatic != automatic_name("", function.device)
     return ModelName(f"{_domain(function.vendor, config)}/{alias or automatic}", shared)
@@ -207,7 +207,7 @@ class Namer:
                 self.learn([function])
                 name, shared = self._by_model[function.model]
                 whose = ("the table", which) if shared else (function.model, which)
-                given = name, whose, f"model {function.vendor:04x}:{function.device:04x} by {which}"
+                given = name, whose, f"model {function.ids} by {which}"
             self._given[function.model, id(rule)] = given
         name, owner, words = given
         self._owners.setdefault(name, {}).setdefault(owner, words)
