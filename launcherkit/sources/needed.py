@@ -72,10 +72,10 @@ class _NeedReader:
         for name, function in named.items():
             self._take_group(name, function)
         # A VF is a device of its own (C2), and has no siblings.
-        for name in self._mates(dict.fromkeys([name[:-1] for name, each in named.items() if each.physfn is None])):
-            mate = self._take(name)
-            if mate is not None and mate.physfn is None:
-                self._take_group(name, mate)  # it may be a sibling (S2)
+        for name in self._others_in(dict.fromkeys([name[:-1] for name, each in named.items() if each.physfn is None])):
+            other = self._take(name)
+            if other is not None and other.physfn is None:
+                self._take_group(name, other)  # it may be a sibling (S2)
         for detail in tuple(self._details.values()):
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
                 self._take(str(detail.virtfns[0]))
@@ -117,7 +117,7 @@ class _NeedReader:
                 self._functions[address] = function
             return function
 
-    def _mates(self, slots: Collection[str]) -> Iterator[str]:
+    def _others_in(self, slots: Collection[str]) -> Iterator[str]:
         """The names of functions in ``slots`` that have not been read; a slot is a name without its last digit."""
         if len(slots) >= _MANY_SLOTS:
             yield from (name for name in self._devices.names("") if name[:-1] in slots and name not in self._taken)
