@@ -101,6 +101,9 @@ SWITCHED, SWITCHED_GROUP, SWITCHED_MODEL = "0000:70:00.0", 112, (0x1002, 0x73BF)
 HOST_DRIVER = "amdgpu"
 """A card that has a driver of the host, and that driver."""
 
+VENDORS, VENDORS_UUID = "0000:71:00.0", "GPU-5a0c1e2d-0000-4000-8000-000000000071"
+"""A card with NVIDIA's driver, and what that driver says of it."""
+
 
 def build_host(root: Path) -> StandInHost:
     """A host with all of these cards."""
@@ -123,6 +126,11 @@ def build_host(root: Path) -> StandInHost:
     (screen / "dev").write_text("226:1\n")
     (screen / "uevent").write_text("DEVNAME=dri/card1\n")
     host.node("dri/card1")
+    host.function(VENDORS, driver="nvidia", group=113)
+    information = root / f"proc/driver/nvidia/gpus/{VENDORS}/information"
+    information.parent.mkdir(parents=True)
+    information.write_text(f"GPU UUID: {VENDORS_UUID}\nDevice Minor: 0\n")
+    host.node("nvidia0")
     return host
 
 

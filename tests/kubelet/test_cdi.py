@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.kubelet.conftest import BY_CDI, options
-from tests.kubelet.host import CARDS, DEVICES, StandInHost, configuration, nodes_of
+from tests.kubelet.host import CARDS, DEVICES, VENDORS, VENDORS_UUID, StandInHost, configuration, nodes_of
 from tests.kubelet.node import Node
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.pods import Pods, Seen, container
@@ -61,3 +62,46 @@ def test_a_container_gets_its_nodes_by_cdi_alone_and_can_open_them(
     (answer,) = allocate(node, BY_CDI, other).container_responses
     assert list(answer.devices) == []
     assert [device.name for device in answer.cdi_devices] == [f"launcherkit.io/vfio={other}"]
+
+
+NAME, KIND = "gpus.test/VENDORS", "gpus.test/vendor"
+
+
+def giving(host: StandInHost, node: Node, cdi_folder: Path, folder: Path, **container: str) -> Plugin:
+    """A plugin that gives the card with NVIDIA's driver to containers."""
+    rule = {"name": NAME, "select": [{"addresses": [VENDORS]}], "use": "container", "container": container}
+    cdi = {"folder": str(cdi_folder), "annotations": True}
+    folder.mkdir()
+    return Plugin({"rescanSeconds": 1, "resources": [rule], "cdi": cdi}, folder, *options(host, node.kubelet_dir))
+
+
+def test_a_container_keeps_the_card_of_the_vendors_cdi_file_when_cards_are_given_by_nodes(
+    host: StandInHost, node: Node, pods: Pods, cdi_folder: Path, tmp_path: Path
+) -> None:
+    """K10: the card's ID was its UUID, and is its address then."""
+    nodes = [{"path": "/dev/vendor0", "hostPath": str(host.root / "dev/nvidia0")}]
+    device = {"name": VENDORS_UUID, "containerEdits": {"deviceNodes": nodes, "env": ["VENDOR=here"]}}
+    spec = cdi_folder / "vendor.json"
+    spec.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": [device]}))
+    first = giving(host, node, cdi_folder, tmp_path / "first", by="cdi", cdiKind=KIND)
+    second = giving(host, node, cdi_folder, tmp_path / "second", by="nodes")
+    try:
+        first.start()
+        node.wait_healthy({NAME: {VENDORS_UUID}})
+        pods.run("vendors", container("compute", VENDORS=1), scheduled=False)
+        assert pods.shell("vendors", "compute", "ls /dev/vendor0; echo $VENDOR").split() == ["/dev/vendor0", "here"]
+
+        assert first.end() == 0
+        second.start()
+        node.wait_healthy({NAME: set()})
+        with pytest.raises(grpc.RpcError, match=f"{VENDORS} .*vendors has it as {NAME}"):
+            allocate(node, NAME, VENDORS)
+
+        pods.delete("vendors")
+        node.wait_healthy({NAME: {VENDORS}})
+        pods.run("by-nodes", container("compute", VENDORS=1), scheduled=False)
+        assert pods.shell("by-nodes", "compute", "ls /dev/nvidia0 /dev/vendor0").split()[0] == "/dev/nvidia0"
+    finally:
+        spec.unlink()
+        for plugin in (first, second):
+            assert not plugin.running or plugin.end() == 0

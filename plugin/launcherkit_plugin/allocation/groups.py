@@ -28,6 +28,8 @@ class _Held(NamedTuple):
     holder: Holder
     use: CardUse
     """A container's card keeps the host's driver, and other containers may have devices of its group."""
+    card: str
+    """See `_card_id`."""
 
 
 class Footprint(NamedTuple):
@@ -38,13 +40,16 @@ class Footprint(NamedTuple):
     cards: frozenset[str] = frozenset()
     """Of a vGPU, its card; of another device, those of its functions that have vGPUs."""
     is_vgpu: bool = False
+    primary: PciAddress | None = None
+    """The primary function, whose card it is; None for an mdev."""
 
 
 _NOTHING = Footprint(frozenset())
 
 
 def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -> dict[str, Footprint]:
-    """The footprint of each advertised device, by ID; that of a shared card also by the card's own ID.
+    """The footprint of each advertised device, by ID; that of a card for containers by each of its IDs
+    (`Device.card_ids`).
 
     Args:
         resources: all that are advertised.
@@ -58,9 +63,10 @@ def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -
             card = device.card or _card_of(key, host)  # empty for an mdev of a type that no rule permits any more
             cards = {card} if card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
             before = found.get(key, _NOTHING)
-            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "")
-            if resource.replicas:
-                found.setdefault(without_replica(key), found[key])
+            primary = device.functions[0] if device.functions else None
+            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "", primary)
+            for other in device.card_ids if resource.use == "container" else ():
+                found.setdefault(other, found[key])
     return found
 
 
@@ -93,13 +99,13 @@ class GroupMembers:
         self._on_card: dict[tuple[str, bool], list[_Held]] = {}
         """By card, and whether it is a vGPU of it."""
         self._in_containers: dict[str, list[_Held]] = {}
-        """By the card's ID."""
+        """By the card (`_card_id`)."""
         for name, holders in usage.held.items():
             for key, holder in holders.items():
                 footprint = footprints.get(key) or footprints.get(without_replica(key)) or _footprint_of(key, host)
-                held = _Held(name, key, holder, self._use(name, key))
+                held = _Held(name, key, holder, self._use(name, key), _card_id(key, footprint.primary))
                 if held.use == "container":
-                    self._in_containers.setdefault(without_replica(key), []).append(held)
+                    self._in_containers.setdefault(held.card, []).append(held)
                 for group in footprint.groups:
                     self._held.setdefault((group, held.use == "container"), []).append(held)
                 for card in footprint.cards:
@@ -129,7 +135,7 @@ class GroupMembers:
             if group is None:
                 what = f"its card, {device.card}," if device.card else "a vGPU of it"
                 return Problem("other-use", f"{held.holder} has {what} as {held.resource}")
-            if held.use != resource.use and self._is_same_card(device, held):
+            if held.use != resource.use and held.card in {_card_id(device.id), *map(str, device.functions)}:
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
             what = "it" if held.device == device.id else held.device
             return Problem("mate-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
@@ -166,7 +172,9 @@ class GroupMembers:
         for card in sorted(footprint.cards):
             for held in self._on_card.get((card, not footprint.is_vgpu), ()):
                 yield None, held
-        for held in self._in_containers.get(without_replica(device.id), ()) if resource.use == "container" else ():
+        if resource.use != "container":
+            return
+        for held in self._in_containers.get(_card_id(device.id, footprint.primary), ()):
             shared = resource.replicas > 0 and without_replica(held.device) != held.device
             if not shared and (held.resource, held.device) != (resource.name, device.id):
                 yield None, held
@@ -178,18 +186,16 @@ class GroupMembers:
             return known.use
         return "container" if device.startswith("GPU-") or without_replica(device) != device else "vm"
 
-    def _is_same_card(self, device: Device, held: _Held) -> bool:
-        resource = self._resources.get(held.resource)
-        other = None if resource is None else resource.devices.get(held.device)
-        if other is None or not other.functions:
-            return without_replica(held.device) == without_replica(device.id)
-        return other.functions[0] in device.functions
-
     def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
         """Whether both are functions of one card and the resource of one is a companion."""
         other = self._resources.get(held.resource)
         beside = other is not None and other.name != resource.name and (resource.companion or other.companion)
         return beside and _slot(device.id) == _slot(held.device)
+
+
+def _card_id(key: str, primary: PciAddress | None = None) -> str:
+    """One name for the card of a device with any ID: the BDF of its primary if that is known, else the ID."""
+    return without_replica(key) if primary is None else str(primary)
 
 
 def _slot(key: str) -> str:
@@ -202,10 +208,11 @@ def _footprint_of(key: str, host: HostFacts) -> Footprint:
     if key in host.mdevs:
         return Footprint(frozenset(), frozenset({_card_of(key, host)}), is_vgpu=True)
     try:
-        group = group_of(PciAddress.parse(key), host)
+        address = PciAddress.parse(key)
     except ValueError:
         return _NOTHING
-    return Footprint(frozenset() if group is None else frozenset({group}), frozenset({key}))
+    group = group_of(address, host)
+    return Footprint(frozenset() if group is None else frozenset({group}), frozenset({key}), primary=address)
 
 
 def _card_of(key: str, host: HostFacts) -> str:

@@ -148,17 +148,18 @@ class ContainerProvider:
     def _device(self, function: PciFunction, rule: PciRule, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
         read = self._read.get(function.address)
-        key = str(function.address)
-        if given_by(rule.container, function) != "nodes":  # NVIDIA's device plugin uses the UUID as the ID, too
-            key = (read and read.look.uuid) or self._uuids.get(key) or key
+        address = str(function.address)
+        uuid = (read and read.look.uuid) or self._uuids.get(address) or ""
+        by_uuid = given_by(rule.container, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
         return Device(
-            key,
+            uuid if uuid and by_uuid else address,
             function.numa_node,
             self._problem(function, rule, host, read and read.look),
             frozenset() if function.iommu_group is None else frozenset({function.iommu_group}),
             (function.address,),
             detail.parents if detail else (),
             describe(function),
+            uuid=uuid,
         )
 
     def _problem(self, function: PciFunction, rule: PciRule, host: HostFacts, look: CardLook | None) -> Problem | None:

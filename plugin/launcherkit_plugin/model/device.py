@@ -67,10 +67,18 @@ class Device(NamedTuple):
     """Of a vGPU, a VF that has room for only one: devices with the same place are alternatives."""
     model: str = ""
     """Its name in pci.ids; looked up only for DRA."""
+    uuid: str = ""
+    """Of a card for containers, NVIDIA's UUID, if known; the configuration decides whether it or the BDF is the ID."""
 
     @property
     def healthy(self) -> bool:
         return self.problem is None
+
+    @property
+    def card_ids(self) -> tuple[str, ...]:
+        """The IDs of the card itself, of whichever form; they may have been allocated under another configuration."""
+        primary = (str(self.functions[0]),) if self.functions else ()
+        return tuple(dict.fromkeys((without_replica(self.id), *primary, *((self.uuid,) if self.uuid else ()))))
 
 
 class Resource(NamedTuple):

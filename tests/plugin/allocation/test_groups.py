@@ -194,6 +194,21 @@ ELSEWHERE = resource(
 )
 
 
+@pytest.mark.parametrize(("had", "now"), [("GPU-1", CARD), (CARD, "GPU-1"), ("GPU-1::1", CARD)])
+@pytest.mark.parametrize("name", ["cuda", "old"])
+def test_a_card_in_a_container_is_the_same_card_when_its_id_has_another_form(name: str, had: str, now: str) -> None:
+    """K10: the configuration decides whether the ID is a UUID or a BDF, and may change while the pod runs."""
+    card = Device(now, groups=frozenset({1}), functions=(at(CARD),), uuid="GPU-1")
+    cuda = resource("cuda", card)._replace(use="container")
+    used = usage({name: {had: "default/old"}})
+    assert unhealthy([cuda, WHOLE, VGPUS], used).keys() == {now, CARD, *VGPUS.devices}
+    with pytest.raises(CardInOtherUse, match=f"cuda: {now} can't be allocated: pod default/old has it as {name}"):
+        refuse_split(members([cuda, WHOLE], used), cuda, [now])
+    shared = resource("cuda", *(card._replace(id=f"{now}::{number}") for number in range(2)))
+    shared = shared._replace(use="container", replicas=2)
+    assert (unhealthy([shared], used) == {}) == ("::" in had), "replicas of a card go to several containers"
+
+
 @pytest.mark.parametrize("asks", [CONTAINERS, WHOLE])
 def test_a_card_and_a_vgpu_of_it_never_go_to_two_pods(asks: Resource) -> None:
     """K10: the groups of mdevs are their own, so they say nothing of this."""

@@ -25,7 +25,7 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import CardUse, ContainerUse, OnDemand, PciRule, Selector, Sharing
+from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, OnDemand, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.model.errors import (
     CardInOtherUse,
@@ -242,6 +242,29 @@ def test_after_a_restart_the_card_has_the_id_that_the_kubelet_knows(node: Node) 
     node.turn()
     assert list(node.seen[NAME["container"]]) == [f"{UUID}1"]
     assert node.reasons()["container"] == "other-use"
+
+
+@pytest.mark.parametrize("ways", [("environment", "nodes"), ("nodes", "cdi")])
+def test_a_container_keeps_its_card_when_the_configuration_gives_cards_another_way(
+    tmp_path: Path, ways: tuple[ContainerBy, ContainerBy]
+) -> None:
+    """The card's ID is its UUID or its address, by the way in which containers get it."""
+    node = Node(tmp_path, RULE._replace(container=ContainerUse(by=ways[0])))
+    node.turn()
+    node.run("container")
+    (had,) = node.seen[NAME["container"]]
+    node.rule = RULE._replace(container=ContainerUse(by=ways[1]))
+    node.restart()
+    node.turn()
+    node.turn()
+    (now,) = node.seen[NAME["container"]]
+    assert {had, now} == {CARD, f"{UUID}1"}
+    assert node.reasons() == {"vm": "other-use", "kata": "other-use", "container": "other-use"}
+    for use in NAME:
+        with pytest.raises(CardInOtherUse, match=f"pod default/container has it as {NAME['container']}"):
+            node.allocate(use, now if use == "container" else CARD)
+    node.end("container")
+    assert node.reasons() == {"vm": None, "kata": None, "container": None}
 
 
 def test_a_card_that_another_plugin_gave_to_a_container_is_not_taken(tmp_path: Path) -> None:
