@@ -10,11 +10,12 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
+from time import monotonic
 from typing import NamedTuple
 
 from launcherkit_plugin.model.errors import BadCertificate, NoWebhookPort
@@ -26,6 +27,9 @@ _LARGEST = 8 << 20
 """The most bytes of a request: etcd accepts objects of 1.5 MiB, and a review has at most two of them."""
 _SECONDS = 10.0
 """How long a client may take to send the next bytes."""
+_REST_SECONDS = 1.0
+"""How long a client whose request is refused may go on sending it."""
+_REST_BYTES = 1 << 16
 
 
 class Certificate:
@@ -174,9 +178,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.OK, told, "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # the rest of the request isn't read
+        self.close_connection = True
         self.by.log("warning", f"refused: {why}", client=self.client_address[0])
         self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
+        self._discard_rest()
+
+    def _discard_rest(self) -> None:
+        """Read what the client still sends: if a socket with unread bytes is closed, its answer may be lost."""
+        self.request.settimeout(_REST_SECONDS)
+        until = monotonic() + _REST_SECONDS
+        with suppress(OSError):
+            while monotonic() < until and self.rfile.read1(_REST_BYTES):
+                pass
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse what isn't HTTP, and methods other than GET and POST."""
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).description)
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)

@@ -153,6 +153,20 @@ def test_what_is_no_review_of_a_pod_is_refused_and_the_server_goes_on(webhook: W
     connection.close()
 
 
+@pytest.mark.parametrize("chunked", [False, True], ids=["too long", "in chunks"])
+def test_who_is_refused_while_he_sends_still_gets_the_answer(webhook: Webhook, chunked: bool) -> None:
+    connection = webhook.connected()
+    body = [b"x" * (1 << 20)] * 9
+    connection.request("POST", PATH, iter(body), {} if chunked else {"Content-Length": str(9 << 20)})
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (413, b"a review has a length, of at most 8388608 bytes\n")
+    connection.close()
+
+
+def test_other_methods_are_refused_in_words(webhook: Webhook) -> None:
+    assert webhook.ask("PUT", PATH, b"x" * (1 << 20)) == (501, b"Unsupported method ('PUT')\n")
+
+
 def test_who_says_nothing_or_no_tls_keeps_nobody_out(webhook: Webhook) -> None:
     silent = [socket.create_connection(("localhost", webhook.port)) for _ in range(20)]
     silent[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
