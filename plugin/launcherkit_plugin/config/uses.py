@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -27,16 +28,17 @@ class WrittenContainer(Written):
     cdi_kind: str = Field(
         "nvidia.com/gpu",
         alias="cdiKind",
-        pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
+        pattern=r"^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
         description="By cdi: the kind of the vendor's CDI files.",
     )
     cdi_names: CdiNames = Field("uuid", alias="cdiNames", description="By cdi: what these files call the cards.")
 
     @model_validator(mode="after")
     def _names_of_files(self) -> WrittenContainer:
-        for field, key in {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}.items():
-            if self.by != "cdi" and field in self.model_fields_set:
-                raise ValueError(f"{key} is for `by: cdi`")
+        keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
+        written = [key for field, key in keys.items() if field in self.model_fields_set]
+        if self.by != "cdi" and written:
+            raise ValueError(f"{_are(written)} for `by: cdi`")
         if self.pass_nodes and self.by in ("cdi", "nodes"):
             raise ValueError("passDeviceSpecs is for `by: environment`")
         return self
@@ -87,7 +89,9 @@ class WrittenUse(Written):
         description="vm: launchers of VMs; kata: Kata Containers; container: containers, through the host's driver; "
         "any: whichever asks first, each under its own name.",
     )
-    names: WrittenNames | None = Field(None, description="With `use: any`: the names of the resources.")
+    names: WrittenNames | None = Field(
+        None, description="With `use: any`: the names of the resources, instead of `name`."
+    )
     container: WrittenContainer | None = Field(None, description="How containers get the cards.")
     sharing: WrittenSharing | None = Field(None, description="Containers share each card.")
 
@@ -123,9 +127,11 @@ class WrittenUse(Written):
             fields |= {"bind": "bind", "environment": "environment", "siblings": "siblings"}
         if self.use == "kata":
             fields |= {"environment": "environment"}
-        for field, key in fields.items():
-            if field in self.model_fields_set and getattr(self, field) is not False:
-                raise ValueError(f"{key} is not for `use: {self.use}`")
+        wrong = [
+            key for field, key in fields.items() if field in self.model_fields_set and getattr(self, field) is not False
+        ]
+        if wrong:
+            raise ValueError(f"{_are(wrong)} not for `use: {self.use}`")
         if self.use == "any" and getattr(self, "bind", False) is True:
             raise ValueError("with `bind: yes` no container could ever have them: say `bind: on-demand`")
         return self
@@ -145,3 +151,9 @@ class WrittenUse(Written):
                 f"dra is not for {', '.join(alone)}: leave out `dra`, and the device plugin gives the cards"
             )
         return self
+
+
+def _are(keys: Sequence[str]) -> str:
+    """``bind is``, ``bind and siblings are``, of one key or more."""
+    *others, last = keys
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"

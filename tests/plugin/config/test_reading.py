@@ -347,6 +347,18 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0: bind is not for `use: container`",
         ),
         (
+            "resources: [{use: container, siblings: none, bind: yes, select: [{vendors: [10de]}]}]",
+            "resources.0: bind and siblings are not for `use: container`",
+        ),
+        (
+            "resources: [{use: container, container: {cdiNames: index, cdiKind: a/b}, select: [{vendors: [10de]}]}]",
+            "resources.0.container: cdiKind and cdiNames are for `by: cdi`",
+        ),
+        (
+            "resources: [{use: container, container: {by: cdi, cdiKind: nvidia.com/gpu.}, select: [{virtual: no}]}]",
+            "resources.0.container.cdiKind: String should match pattern",
+        ),
+        (
             "resources: [{use: any, bind: yes, select: [{vendors: [10de]}]}]",
             "resources.0: with `bind: yes` no container could ever have them: say `bind: on-demand`",
         ),
