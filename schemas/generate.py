@@ -15,7 +15,7 @@ from launcherkit.golden.case import WrittenCase
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.sources.policy_file import WrittenPolicy
 from launcherkit.topology.document import FORMAT, key_of
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.config.device_config import WrittenDeviceConfig
 from launcherkit_plugin.config.schema import WrittenConfig, WrittenLayout
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from launcherkit.colour import colours_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.examine import examine
-from launcherkit.doctor.facts import Patient, Subject
+from launcherkit.doctor.facts import Facts, Subject
 from launcherkit.doctor.finding import Finding, is_bad
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import list_checks, report_document, report_text
@@ -76,7 +76,7 @@ class _About:
     """The subject of the checks, and what is known of it."""
 
     name: str
-    patient: Patient
+    facts: Facts
     findings: tuple[Finding, ...]
 
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         write_stdout(list_checks().encode())
         return 0
     about = _look(args, env)
-    findings = _told_once(about.findings, examine(about.patient))
+    findings = _told_once(about.findings, examine(about.facts))
     bad = is_bad(findings, strict=args.strict)
     if args.json:
         text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
@@ -114,24 +114,24 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     inputs = read_inputs(args, env, None if has_domain else (STUB_DOMAIN, "no domain"))
     document = read_document(inputs.domain_xml, inputs.domain_name)
     root = host_of(args.host, env, inputs.policy).text
-    facts, findings = _facts(root)
-    gathered = gather(root, facts, env) if os.path.isdir(root) else None
+    host, findings = _facts(root)
+    gathered = gather(root, host, env) if os.path.isdir(root) else None
     environment = Environment(inputs.env, inputs.policy.extra_prefixes)
     place = "this machine" if root == "/" else root
     if gathered is not None and gathered.machine.container:
         place += ", in a container"
     if not has_domain and inputs.vmi is None and not environment.variables:
-        return _About(place, Patient(facts, subject_of_host(facts), gathered), findings)
+        return _About(place, Facts(host, subject_of_host(host), gathered), findings)
 
-    name, subject, found, translation = _of_vm(inputs, facts, environment)
+    name, subject, found, translation = _of_vm(inputs, host, environment)
     guest = topology = space = None
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
         domain = read_facts(translated.root, inputs.domain_name)
         guest, topology, space = read_guest(translated.root), domain.topology, read_address_space(translated.root)
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
-    patient = Patient(facts, subject, gathered, guest, topology, kubevirt, space)
-    return _About(f"{place}; {name}", patient, (*findings, *found))
+    facts = Facts(host, subject, gathered, guest, topology, kubevirt, space)
+    return _About(f"{place}; {name}", facts, (*findings, *found))
 
 
 def _tagged(image: str) -> Version | None:

@@ -33,7 +33,7 @@ from launcherkit.render.topology import draw
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.pci_ids import PATHS, find_names
 from launcherkit.topology.guest import guest_of
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcherkit.errors import SidecarNotInstalled
 from launcherkit.topology.holders import vm_of
-from launcherkit.topology.tree import HeldDevice
+from launcherkit.topology.host_topology import HeldDevice
 
 if TYPE_CHECKING:
     from launcherkit.rpc.proto.podresources_v1_pb2 import ContainerResources, ListPodResourcesResponse

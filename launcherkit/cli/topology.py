@@ -25,7 +25,7 @@ from launcherkit.sources.host import open_host
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import host_of, resolve_policy
 from launcherkit.topology.holders import with_holders
-from launcherkit.topology.tree import HostTopology, TreeGuest
+from launcherkit.topology.host_topology import HostTopology, TreeGuest
 
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.doctor.facts import SNAPSHOT, Patient
+from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
 from launcherkit.model.address import PciAddress
@@ -17,9 +17,9 @@ from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_viability, vgpus_of
 
 
-def check_groups(patient: Patient) -> Iterator[Finding]:
+def check_groups(facts: Facts) -> Iterator[Finding]:
     """One finding for each touched group (V1), each function without a group, and each GPU that the host keeps."""
-    host, subject, name = patient.host, patient.subject, "group-viability"
+    host, subject, name = facts.host, facts.subject, "group-viability"
     touched = False
     for group in subject.groups:
         touched = True
@@ -28,7 +28,7 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
         ]
         for problem in problems:
             yield Finding(name, f"group {group.number}", "fail", problem.message, problem.remedy)
-        undriven = [member for member in group.members if member.attached and _undriven(member, patient)]
+        undriven = [member for member in group.members if member.attached and _undriven(member, facts)]
         for member in undriven:
             yield Finding(
                 name,
@@ -39,7 +39,7 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
             )
         if not problems and not undriven:
             yield Finding(name, f"group {group.number}", "ok", ", ".join(_member(member) for member in group.members))
-    for function in _attached(patient):
+    for function in _attached(facts):
         touched = True
         if function.iommu_group is None:
             seen = f"{describe(function)} is in no IOMMU group, so VFIO can't open it"
@@ -53,13 +53,13 @@ def check_groups(patient: Patient) -> Iterator[Finding]:
         advice = f"To give it to VMs: {_bind(address)}" if in_use is None else f"It {in_use}"
         yield Finding(name, str(address), "skipped", seen, advice)
     if not touched:
-        yield Finding(name, "", "skipped", _nothing(patient))
+        yield Finding(name, "", "skipped", _nothing(facts))
 
 
-def _nothing(patient: Patient) -> str:
-    if not patient.host.known:
+def _nothing(facts: Facts) -> str:
+    if not facts.host.known:
         return "nothing is known of the host"
-    if patient.subject.of_vm:
+    if facts.subject.of_vm:
         return "no PCI device is attached"
     return "nothing on this host is bound to VFIO"
 
@@ -68,8 +68,8 @@ _V3 = (VgpuPhysicalFunction, DeviceAsleep, DeviceGone)
 """Errors that `check_functions` reports."""
 
 
-def _undriven(member: GroupMember, patient: Patient) -> bool:
-    return member.driver is None and member.address not in patient.subject.managed
+def _undriven(member: GroupMember, facts: Facts) -> bool:
+    return member.driver is None and member.address not in facts.subject.managed
 
 
 def _bind(address: PciAddress) -> str:
@@ -83,35 +83,35 @@ def _member(member: GroupMember) -> str:
     return f"{member.address} {'a bridge' if member.bridge else visible(member.driver or 'no driver')}"
 
 
-def _attached(patient: Patient) -> list[PciFunction]:
-    functions = patient.host.functions
+def _attached(facts: Facts) -> list[PciFunction]:
+    functions = facts.host.functions
     return [
         functions[address]
-        for address in patient.subject.attached
+        for address in facts.subject.attached
         if isinstance(address, PciAddress) and address in functions
     ]
 
 
-def check_functions(patient: Patient) -> Iterator[Finding]:
+def check_functions(facts: Facts) -> Iterator[Finding]:
     """Whether each function answers, is awake, can be reset, and is one that a guest may have (V3)."""
-    attached = _attached(patient)
+    attached = _attached(facts)
     if not attached:
         for name in ("config-space", "power-state", "reset-method", "vgpu-physical-function"):
-            yield Finding(name, "", "skipped", _nothing(patient))
+            yield Finding(name, "", "skipped", _nothing(facts))
         return
     for name, kind in (("config-space", DeviceGone), ("power-state", DeviceAsleep)):
         for function in attached:
-            yield _third(patient, function, name, kind)
-    yield from _resets(patient, attached)
+            yield _third(facts, function, name, kind)
+    yield from _resets(facts, attached)
     for function in attached:
         if not function.is_vf:
-            yield _third(patient, function, "vgpu-physical-function", VgpuPhysicalFunction)
+            yield _third(facts, function, "vgpu-physical-function", VgpuPhysicalFunction)
 
 
-def _third(patient: Patient, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
-    host, address = patient.host, function.address
+def _third(facts: Facts, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
+    host, address = facts.host, function.address
     member = GroupMember(address, function.driver, attached=True, bridge=is_bridge(function, host.details.get(address)))
-    for problem in check_viability((TouchedGroup(-1, (member,)),), patient.subject.managed, host):
+    for problem in check_viability((TouchedGroup(-1, (member,)),), facts.subject.managed, host):
         if isinstance(problem, kind):
             return Finding(name, str(address), "fail", problem.message, problem.remedy)
     detail = host.details.get(address)
@@ -127,8 +127,8 @@ def _third(patient: Patient, function: PciFunction, name: str, kind: type[Launch
     return Finding(name, str(address), "ok", visible(seen or ""))
 
 
-def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
-    host, name = patient.host, "reset-method"
+def _resets(facts: Facts, attached: list[PciFunction]) -> Iterator[Finding]:
+    host, name = facts.host, "reset-method"
     if not any(detail.reset_methods for detail in host.details.values()):
         seen = "no function of this host lists its reset methods; kernels before 5.15 don't"
         yield Finding(name, "", "skipped", seen)
@@ -153,16 +153,16 @@ def _resets(patient: Patient, attached: list[PciFunction]) -> Iterator[Finding]:
             yield Finding(name, address, "ok", visible(", ".join(methods)))
 
 
-def check_resizable(patient: Patient) -> Iterator[Finding]:
+def check_resizable(facts: Facts) -> Iterator[Finding]:
     """How large the resizable BARs are, as far as sysfs shows them."""
-    if patient.gathered is None:
+    if facts.gathered is None:
         yield Finding("resizable-bar", "", "skipped", SNAPSHOT)
         return
     told = False
-    for function in _attached(patient):
-        detail = patient.host.details.get(function.address)
+    for function in _attached(facts):
+        detail = facts.host.details.get(function.address)
         now = {} if detail is None else {bar.line: bar.size for bar in detail.resources}
-        for bar in patient.gathered.resizable.get(function.address, ()):
+        for bar in facts.gathered.resizable.get(function.address, ()):
             told = True
             seen = f"BAR {bar.bar} has {size(now.get(bar.bar, 0))} of {size(bar.largest)} at most"
             yield Finding("resizable-bar", str(function.address), "ok", seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcherkit.compatibility import compatibility, dotted
-from launcherkit.doctor.facts import SNAPSHOT, KubeletNode, Patient
+from launcherkit.doctor.facts import SNAPSHOT, Facts, KubeletNode
 from launcherkit.doctor.finding import Finding
 
 DRIVER = "pci.launcherkit.io"
@@ -13,13 +13,13 @@ _CDI_BY_DEFAULT = (2, 0)
 _INSTALL = "Install the component `dra` of deploy/plugin."
 
 
-def check_dra_node(patient: Patient) -> Iterator[Finding]:
+def check_dra_node(facts: Facts) -> Iterator[Finding]:
     """Kubelet, CDI and driver of a node; a VM by itself needs none of them."""
-    if patient.subject.of_vm:
+    if facts.subject.of_vm:
         return
-    node = patient.gathered.node if patient.gathered is not None else None
+    node = facts.gathered.node if facts.gathered is not None else None
     if node is None:
-        why = SNAPSHOT if patient.gathered is None else "no kubelet has its folder here, /var/lib/kubelet"
+        why = SNAPSHOT if facts.gathered is None else "no kubelet has its folder here, /var/lib/kubelet"
         for check in ("dra-kubelet", "dra-cdi", "dra-driver"):
             yield Finding(check, "", "skipped", why)
         return

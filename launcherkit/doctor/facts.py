@@ -134,7 +134,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Facts:
     """All facts together."""
 
     host: HostFacts
@@ -162,8 +162,8 @@ SNAPSHOT = "only the machine itself can tell, not a snapshot"
 SIDECAR = "no /dev/vfio in this container, as in a hook sidecar; ask in the one where the VM runs"
 
 
-def not_here(patient: Patient) -> str | None:
+def not_here(facts: Facts) -> str | None:
     """Why checks of the place where the VM runs can't be made, if so."""
-    if patient.gathered is None:
+    if facts.gathered is None:
         return SNAPSHOT
-    return None if patient.runs_here else SIDECAR
+    return None if facts.runs_here else SIDECAR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.doctor.facts import SNAPSHOT, Machine, Patient
+from launcherkit.doctor.facts import SNAPSHOT, Facts, Machine
 from launcherkit.doctor.finding import Finding
 from launcherkit.render.columns import counted
 from launcherkit.resolve.vfio import bound_to_vfio
@@ -18,19 +18,19 @@ _BACKENDS = frozenset({"vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd"})
 _FIRMWARE = "Turn the IOMMU on in the firmware's setup: VT-d, AMD-Vi or SMMU. In a virtual machine: give it a vIOMMU."
 
 
-def check_iommu(patient: Patient) -> Iterator[Finding]:
+def check_iommu(facts: Facts) -> Iterator[Finding]:
     """Groups, firmware, command line."""
-    yield _groups(patient)
-    machine = None if patient.gathered is None else patient.gathered.machine
-    yield _firmware(machine, bool(patient.host.groups))
+    yield _groups(facts)
+    machine = None if facts.gathered is None else facts.gathered.machine
+    yield _firmware(machine, bool(facts.host.groups))
     yield _command_line(machine)
 
 
-def _groups(patient: Patient) -> Finding:
-    name, host = "iommu-groups", patient.host
+def _groups(facts: Facts) -> Finding:
+    name, host = "iommu-groups", facts.host
     if not host.known:
         return Finding(name, "", "skipped", "nothing is known of the host")
-    machine = None if patient.gathered is None else patient.gathered.machine
+    machine = None if facts.gathered is None else facts.gathered.machine
     if host.groups:
         seen = counted(len(host.groups), "group")
         if machine is not None and machine.unsafe_noiommu:
@@ -87,23 +87,23 @@ def _command_line(machine: Machine | None) -> Finding:
     return Finding(name, "", "ok", " ".join(about) or "nothing about the IOMMU")
 
 
-def check_modules(patient: Patient) -> Iterator[Finding]:
+def check_modules(facts: Facts) -> Iterator[Finding]:
     """vfio-pci, and type1 or iommufd behind it."""
-    name, host = "vfio-modules", patient.host
+    name, host = "vfio-modules", facts.host
     bound = {
         function.driver
         for function in host.functions.values()
         if function.driver and bound_to_vfio(function, host.details.get(function.address))
     }
     drivers = f"bound: {', '.join(sorted(bound))}" if bound else "nothing is bound to a VFIO driver"
-    if patient.gathered is None or patient.gathered.machine.modules is None:
+    if facts.gathered is None or facts.gathered.machine.modules is None:
         if bound:
             yield Finding(name, "", "ok", drivers)
         else:
-            why = SNAPSHOT if patient.gathered is None else "there is no /sys/module here"
+            why = SNAPSHOT if facts.gathered is None else "there is no /sys/module here"
             yield Finding(name, "", "skipped", f"{drivers}; {why}")
         return
-    modules = patient.gathered.machine.modules
+    modules = facts.gathered.machine.modules
     remedy = "On the node: modprobe -a vfio-pci vfio_iommu_type1; to keep it: a file in /etc/modules-load.d/."
     there = ", ".join(sorted(modules)) or "no VFIO module"
     if not bound and "vfio_pci" not in modules:

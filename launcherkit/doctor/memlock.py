@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcherkit.doctor.facts import Patient, Process, not_here
+from launcherkit.doctor.facts import Facts, Process, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import MdevAddress, PciAddress
@@ -59,12 +59,12 @@ def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
     return MemlockNeed(factor * guest.memory + RESERVE, f"{times}{size(guest.memory)} RAM + {size(RESERVE)}")
 
 
-def check_memlock(patient: Patient) -> Iterator[Finding]:
+def check_memlock(facts: Facts) -> Iterator[Finding]:
     """One finding, and one more if libvirt can't see the guest's IOMMU."""
-    name, guest = "memlock", patient.guest
-    why = not_here(patient)
-    process = None if patient.gathered is None else patient.gathered.process
-    devices = _vfio_devices(patient) if guest is None else max(guest.vfio_devices, _vfio_devices(patient))
+    name, guest = "memlock", facts.guest
+    why = not_here(facts)
+    process = None if facts.gathered is None else facts.gathered.process
+    devices = _vfio_devices(facts) if guest is None else max(guest.vfio_devices, _vfio_devices(facts))
     need = None if guest is None else libvirt_need(guest, devices=devices)
     if why is not None or process is None:
         why = why or "the limits of no process can be read here"
@@ -73,7 +73,7 @@ def check_memlock(patient: Patient) -> Iterator[Finding]:
         yield Finding(name, "", "skipped", why)
         return
     if guest is None:
-        yield _without_guest(patient, process)
+        yield _without_guest(facts, process)
         return
     if need is None:
         seen = "the domain has no <memory>" if guest.memory is None else "the VM has no VFIO device; nothing is locked"
@@ -95,8 +95,8 @@ def check_memlock(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _vfio_devices(patient: Patient) -> int:
-    return sum(isinstance(source, PciAddress | MdevAddress) for source in patient.subject.attached)
+def _vfio_devices(facts: Facts) -> int:
+    return sum(isinstance(source, PciAddress | MdevAddress) for source in facts.subject.attached)
 
 
 def _with_viommu(guest: GuestFacts, devices: int) -> str:
@@ -119,14 +119,14 @@ def _against(need: MemlockNeed, process: Process, more: str) -> Finding:
     return Finding("memlock", "", "ok", seen)
 
 
-def _without_guest(patient: Patient, process: Process) -> Finding:
+def _without_guest(facts: Facts, process: Process) -> Finding:
     seen = f"{_limits(process)}; libvirt asks for a guest's RAM + {size(RESERVE)}, with a vIOMMU for RAM per device"
     enough = process.may_raise or process.memlock_hard is None
     if enough:
         return Finding("memlock", "", "ok", seen)
     if process.memlock_hard is not None and process.memlock_hard > RESERVE:
         return Finding("memlock", "", "warn", f"{seen}; the guest is not known", f"Give --domain to be sure. {RAISE}")
-    for_sure = patient.subject.has_variables and patient.subject.attached
+    for_sure = facts.subject.has_variables and facts.subject.attached
     return Finding("memlock", "", "fail" if for_sure else "warn", seen, RAISE)
 
 

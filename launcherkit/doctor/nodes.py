@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcherkit.doctor.facts import SNAPSHOT, Node, Patient, not_here
+from launcherkit.doctor.facts import SNAPSHOT, Facts, Node, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
@@ -14,25 +14,25 @@ _SHOWN = 12
 _PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside of a pod: modprobe vfio-pci."
 
 
-def check_nodes(patient: Patient) -> Iterator[Finding]:
+def check_nodes(facts: Facts) -> Iterator[Finding]:
     """The nodes that QEMU opens, then who may use them."""
     name = "vfio-nodes"
-    nodes = patient.host.nodes
-    why = _why_not(patient)
+    nodes = facts.host.nodes
+    why = _why_not(facts)
     if why is not None or nodes is None:
         for check in (name, "node-permissions"):
             yield Finding(check, "", "skipped", why or "there is no /dev to look into")
         return
-    vfio = [source for source in patient.subject.attached if not isinstance(source, UsbAddress)]
+    vfio = [source for source in facts.subject.attached if not isinstance(source, UsbAddress)]
     wanted = [source for source in vfio if isinstance(source, PciAddress | MdevAddress)]
-    needed = needed_nodes(wanted, patient.host, patient.subject.wants_iommufd)
-    if patient.subject.nodes is not None:
-        needed = NeededNodes(patient.subject.nodes, patient.subject.wants_iommufd)
+    needed = needed_nodes(wanted, facts.host, facts.subject.wants_iommufd)
+    if facts.subject.nodes is not None:
+        needed = NeededNodes(facts.subject.nodes, facts.subject.wants_iommufd)
     if not wanted:
         yield _base(nodes)
-        yield from _permissions(patient, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))
+        yield from _permissions(facts, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))
         return
-    if patient.subject.wants_iommufd and not needed.iommufd:
+    if facts.subject.wants_iommufd and not needed.iommufd:
         yield Finding(
             name,
             "",
@@ -41,24 +41,24 @@ def check_nodes(patient: Patient) -> Iterator[Finding]:
             "Take iommufd out of the hostdevs; mediated devices and devices without a vfio-dev can't use it.",
         )
     missing = [node for node in needed.nodes if node not in nodes]
-    handed = patient.subject.of_vm or patient.subject.has_variables
-    if missing and not handed and patient.gathered is not None and patient.gathered.machine.container:
+    handed = facts.subject.of_vm or facts.subject.has_variables
+    if missing and not handed and facts.gathered is not None and facts.gathered.machine.container:
         seen = f"not in this container: {_some(missing)}; nothing says that they should be"
         yield Finding(name, "", "skipped", seen)
     else:
         for node in missing:
-            yield Finding(name, node, "fail", f"not here{_other_set(patient, needed.iommufd)}", _PLUGIN)
+            yield Finding(name, node, "fail", f"not here{_other_set(facts, needed.iommufd)}", _PLUGIN)
         if not missing:
             which = "iommufd's" if needed.iommufd else "the groups'"
             yield Finding(name, "", "ok", f"{which}: {_some(needed.nodes)}")
-    yield from _permissions(patient, tuple(node for node in needed.nodes if node in nodes))
+    yield from _permissions(facts, tuple(node for node in needed.nodes if node in nodes))
 
 
-def _why_not(patient: Patient) -> str | None:
+def _why_not(facts: Facts) -> str | None:
     """Why nodes aren't checked; a snapshot does say which exist."""
-    if not patient.subject.nodes_matter:
+    if not facts.subject.nodes_matter:
         return "the policy says that nodes need not be here"
-    return None if patient.gathered is None else not_here(patient)
+    return None if facts.gathered is None else not_here(facts)
 
 
 def _base(nodes: frozenset[str]) -> Finding:
@@ -69,16 +69,16 @@ def _base(nodes: frozenset[str]) -> Finding:
     return Finding("vfio-nodes", "", "warn", f"neither {CONTAINER_NODE} nor {IOMMUFD_NODE} is here", _PLUGIN)
 
 
-def _other_set(patient: Patient, iommufd: bool) -> str:
+def _other_set(facts: Facts, iommufd: bool) -> str:
     """Half of the other set: the result if a plugin and a VM disagree."""
-    nodes = patient.host.nodes or frozenset()
+    nodes = facts.host.nodes or frozenset()
     if iommufd:
         return "; the groups' nodes are there" if CONTAINER_NODE in nodes else ""
     cdevs = [
         node
-        for source in patient.subject.attached
+        for source in facts.subject.attached
         if isinstance(source, PciAddress)
-        for node in [cdev_node(patient.host.details.get(source))]
+        for node in [cdev_node(facts.host.details.get(source))]
         if node is not None and node in nodes
     ]
     if IOMMUFD_NODE in nodes and not cdevs:
@@ -88,12 +88,12 @@ def _other_set(patient: Patient, iommufd: bool) -> str:
     return ""
 
 
-def _permissions(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Finding]:
+def _permissions(facts: Facts, nodes: tuple[str, ...]) -> Iterator[Finding]:
     name = "node-permissions"
-    if patient.gathered is None:
+    if facts.gathered is None:
         yield Finding(name, "", "skipped", SNAPSHOT)
         return
-    known = patient.gathered.nodes
+    known = facts.gathered.nodes
     if not nodes:
         yield Finding(name, "", "skipped", "none of the nodes that are wanted is here")
     for node in nodes:
@@ -103,7 +103,7 @@ def _permissions(patient: Patient, nodes: tuple[str, ...]) -> Iterator[Finding]:
             yield Finding(name, node, "ok", _mode(known[node]))
         else:
             # On a host libvirt's daemon is root and gives the node to QEMU; in a pod nothing does.
-            pod = patient.gathered.machine.container
+            pod = facts.gathered.machine.container
             yield Finding(
                 name,
                 node,

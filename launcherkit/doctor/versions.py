@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcherkit.compatibility import Broken, Version, compatibility, dotted
-from launcherkit.doctor.facts import SIDECAR, Patient, not_here
+from launcherkit.doctor.facts import SIDECAR, Facts, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
 
 
-def check_versions(patient: Patient) -> Iterator[Finding]:
+def check_versions(facts: Facts) -> Iterator[Finding]:
     """One finding for libvirt, one for QEMU, then the known bugs."""
-    why = not_here(patient)
-    known, seen = compatibility(), _seen(patient)
-    libvirt = known.since("iommufd-domain" if patient.subject.domain_iommufd else "iommufd-hostdev")
+    why = not_here(facts)
+    known, seen = compatibility(), _seen(facts)
+    libvirt = known.since("iommufd-domain" if facts.subject.domain_iommufd else "iommufd-hostdev")
     for name, program, oldest in (
         ("libvirt-version", "libvirt", libvirt),
         ("qemu-version", "QEMU", known.since("iommufd")),
@@ -24,30 +24,30 @@ def check_versions(patient: Patient) -> Iterator[Finding]:
             yield Finding(name, "", "skipped", why)
         elif found is None:
             yield Finding(name, "", "skipped", f"no {program} that prints its version is installed here")
-        elif program == "libvirt" and patient.subject.wants_initiators and found < known.since("acpi-nodeset"):
+        elif program == "libvirt" and facts.subject.wants_initiators and found < known.since("acpi-nodeset"):
             needed = dotted(known.since("acpi-nodeset"))
             text = f"{program} {dotted(found)}; the cells of Grace's GPUs need {needed}"
             yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set genericInitiators: no.")
         else:
-            yield _judge(name, program, found, oldest, patient.subject.wants_iommufd)
-    yield from _known_problems(patient, seen)
+            yield _judge(name, program, found, oldest, facts.subject.wants_iommufd)
+    yield from _known_problems(facts, seen)
 
 
-def _seen(patient: Patient) -> dict[str, Version]:
+def _seen(facts: Facts) -> dict[str, Version]:
     """The versions that are known."""
-    gathered = patient.gathered
-    told = {"KubeVirt": patient.kubevirt}
+    gathered = facts.gathered
+    told = {"KubeVirt": facts.kubevirt}
     if gathered is not None:
         told |= {"libvirt": gathered.libvirt, "QEMU": gathered.qemu, "Linux": gathered.kernel}
     return {program: version for program, version in told.items() if version is not None}
 
 
-def _known_problems(patient: Patient, seen: dict[str, Version]) -> Iterator[Finding]:
+def _known_problems(facts: Facts, seen: dict[str, Version]) -> Iterator[Finding]:
     name = "known-problems"
     here = [each for each in compatibility().broken if each.program in seen and each.has(seen[each.program])]
     told = False
     for broken in here:
-        concerned = _concerns(broken, patient)
+        concerned = _concerns(broken, facts)
         if concerned is False:
             continue
         told = True
@@ -63,17 +63,17 @@ def _known_problems(patient: Patient, seen: dict[str, Version]) -> Iterator[Find
         yield Finding(name, "", "skipped", "no version is known here")
 
 
-def _concerns(broken: Broken, patient: Patient) -> bool | None:
+def _concerns(broken: Broken, facts: Facts) -> bool | None:
     """Whether a bug affects this VM; None if that is unknown."""
     if not broken.where:
         return True
-    if not patient.subject.of_vm:
+    if not facts.subject.of_vm:
         return None
-    if not any(isinstance(source, PciAddress) for source in patient.subject.attached):
+    if not any(isinstance(source, PciAddress) for source in facts.subject.attached):
         return False
     if broken.where == "pci":
         return True
-    return None if patient.guest is None else patient.guest.sev_snp
+    return None if facts.guest is None else facts.guest.sev_snp
 
 
 def _judge(name: str, program: str, found: Version, oldest: Version, wants_iommufd: bool) -> Finding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcherkit.doctor.facts import Patient
+from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar
@@ -33,10 +33,10 @@ def bytes_of_bars(bars: Iterable[Bar]) -> int:
     return sum(prefetchable(bars))
 
 
-def check_window(patient: Patient) -> Iterator[Finding]:
+def check_window(facts: Facts) -> Iterator[Finding]:
     """One finding: for the VM's devices together, or for the largest device if there is no VM."""
-    name, host = "guest-window", patient.host
-    addresses = [source for source in patient.subject.attached if isinstance(source, PciAddress)]
+    name, host = "guest-window", facts.host
+    addresses = [source for source in facts.subject.attached if isinstance(source, PciAddress)]
     resources = {
         address: host.details[address].resources
         for address in addresses
@@ -47,26 +47,26 @@ def check_window(patient: Patient) -> Iterator[Finding]:
         yield Finding(name, "", "skipped", why)
         return
     needs = {address: bytes_of_bars(bars) for address, bars in resources.items()}
-    if not patient.subject.of_vm:
+    if not facts.subject.of_vm:
         slots: dict[PciAddress, int] = {}
         for address, need in needs.items():
             first = address._replace(function=0)
             slots[first] = slots.get(first, 0) + need
         device, need = max(slots.items(), key=lambda item: (item[1], item[0]))
-        yield _judge(patient, need, f"the largest, {device.slot}, needs {size(need)}")
+        yield _judge(facts, need, f"the largest, {device.slot}, needs {size(need)}")
         return
     total = sum(needs.values())
-    yield _judge(patient, total, f"the devices need {size(total)}")
+    yield _judge(facts, total, f"the devices need {size(total)}")
 
 
-def _judge(patient: Patient, need: int, words: str) -> Finding:
-    name, guest = "guest-window", patient.guest
+def _judge(facts: Facts, need: int, words: str) -> Finding:
+    name, guest = "guest-window", facts.guest
     amount, unit = size(max(1 << need.bit_length(), GIB)).split()
     remedy = (
         f"Put <pcihole64 unit='{unit}'>{amount}</pcihole64> into the controller pcie-root, and give the guest a CPU of "
         "mode host-passthrough."
     )
-    default, machine = _default(patient)
+    default, machine = _default(facts)
     hole = None if guest is None else guest.window
     if hole is not None:
         words += f"; <pcihole64> of the domain has {size(hole)}"
@@ -78,19 +78,19 @@ def _judge(patient: Patient, need: int, words: str) -> Finding:
         words += f"; {machine} has {size(default)} by default"
         if need <= default:
             return Finding(name, "", "ok", words)
-    room, does = _by_firmware(patient)
+    room, does = _by_firmware(facts)
     if does:
         words += f"; {does}"
     fits = hole is not None and (room is None or need <= room)
     return Finding(name, "", "ok" if fits else "warn", words, "" if fits else remedy)
 
 
-def _by_firmware(patient: Patient) -> tuple[int | None, str]:
+def _by_firmware(facts: Facts) -> tuple[int | None, str]:
     """The size of the window that firmware makes on x86, None if unknown, and words for it."""
-    space, guest = patient.space, patient.guest
+    space, guest = facts.space, facts.guest
     if space is None or guest is None or guest.arch not in ("x86_64", "i686"):
         return None, ""
-    host_bits = None if patient.gathered is None else patient.gathered.machine.address_bits
+    host_bits = None if facts.gathered is None else facts.gathered.machine.address_bits
     bits = space.bits or host_bits
     if not space.uefi:
         seen = "SeaBIOS puts them above all memory, as far as the guest's CPU can address"
@@ -108,10 +108,10 @@ def _by_firmware(patient: Patient) -> tuple[int | None, str]:
     return 1 << (bits - 3), f"OVMF makes it {size(1 << (bits - 3))}, an eighth of {bits} bits of addresses"
 
 
-def _default(patient: Patient) -> tuple[int | None, str]:
-    if patient.topology is None:
+def _default(facts: Facts) -> tuple[int | None, str]:
+    if facts.topology is None:
         return DEFAULT_WINDOWS["pcie"], "q35"
-    if patient.topology != "other" and patient.guest is not None and patient.guest.arch == "aarch64":
+    if facts.topology != "other" and facts.guest is not None and facts.guest.arch == "aarch64":
         return VIRT_WINDOW, "virt"
-    machine = {"pcie": "q35", "pci": "pc"}.get(patient.topology, "this machine")
-    return DEFAULT_WINDOWS.get(patient.topology), machine
+    machine = {"pcie": "q35", "pci": "pc"}.get(facts.topology, "this machine")
+    return DEFAULT_WINDOWS.get(facts.topology), machine

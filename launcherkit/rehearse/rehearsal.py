@@ -16,7 +16,7 @@ from launcherkit.pipeline import Translation, translate
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.sources.vmi import Vmi
 from launcherkit.topology.guest import guest_of
-from launcherkit.topology.tree import TreeGuest
+from launcherkit.topology.host_topology import TreeGuest
 
 
 @dataclass(frozen=True, slots=True)

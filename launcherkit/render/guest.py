@@ -11,7 +11,7 @@ from launcherkit.render.columns import visible
 from launcherkit.render.lines import Line, branched
 from launcherkit.render.marks import comes_along
 from launcherkit.render.size import size
-from launcherkit.topology.tree import GuestBridge, GuestFunction, TreeGuest
+from launcherkit.topology.host_topology import GuestBridge, GuestFunction, TreeGuest
 
 _SHORT = {
     "pcie-expander-bus": "expander",

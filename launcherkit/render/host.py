@@ -10,7 +10,7 @@ from launcherkit.resolve.pci_class import class_name
 from launcherkit.resolve.readiness import readiness_of
 from launcherkit.sources.pci_ids import find_names
 from launcherkit.topology.build import build
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 
 
 def topology_of(

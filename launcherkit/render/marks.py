@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from launcherkit.colour import Colours
 from launcherkit.render.columns import visible
-from launcherkit.topology.tree import GuestFunction, HeldDevice, HostTopology
+from launcherkit.topology.host_topology import GuestFunction, HeldDevice, HostTopology
 
 
 def marks_of(topology: HostTopology, colours: Colours) -> Mapping[str, str]:

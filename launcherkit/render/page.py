@@ -7,7 +7,7 @@ from html import escape
 
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.paper import PAPER
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 
 TREE_STYLE = """
 details,p.function,p.guest{margin:0 0 0 1.4rem}main>details{margin:0 0 1rem}p.function,p.guest{padding-left:1rem}

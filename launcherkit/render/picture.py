@@ -9,7 +9,7 @@ from html import escape
 from launcherkit.render.columns import width
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.paper import FALLBACK, PAPER
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 
 _ROW, _STEP, _MARGIN, _LETTER = 22, 20, 16, 7.9
 """Pixels: height of a row, indentation of a level, margin, and the widest letter of usual monospace fonts."""

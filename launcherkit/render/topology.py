@@ -15,7 +15,7 @@ from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
 from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
-from launcherkit.topology.tree import (
+from launcherkit.topology.host_topology import (
     HostTopology,
     RootComplex,
     TreeBridge,

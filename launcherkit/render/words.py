@@ -9,7 +9,7 @@ from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciLink
 from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import counted, visible
-from launcherkit.topology.tree import MdevSlots, VirtualFunctions
+from launcherkit.topology.host_topology import MdevSlots, VirtualFunctions
 
 _WORDS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
 """Words for states whose own name isn't used."""

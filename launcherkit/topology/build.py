@@ -10,7 +10,7 @@ from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.readiness import Readiness
-from launcherkit.topology.tree import (
+from launcherkit.topology.host_topology import (
     HostTopology,
     MdevSlots,
     RootComplex,

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.topology.tree import HostTopology, TreeFunction
+from launcherkit.topology.host_topology import HostTopology, TreeFunction
 
 FORMAT = "launcherkit.io/topology/v1"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction
 from launcherkit.model.tree import Bridge, GuestTree
-from launcherkit.topology.tree import GuestBridge, GuestFunction, Stayed, TreeGuest
+from launcherkit.topology.host_topology import GuestBridge, GuestFunction, Stayed, TreeGuest
 
 
 def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.topology.tree import HeldDevice, HostTopology
+from launcherkit.topology.host_topology import HeldDevice, HostTopology
 
 _LAUNCHER = re.compile("virt-launcher-(.+)-[a-z0-9]{5}")
 _LONGEST_NAME = 63

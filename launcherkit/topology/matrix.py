@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from launcherkit.model.readiness import FOR_GUESTS
-from launcherkit.topology.tree import HostTopology, TreeFunction, TreePlace
+from launcherkit.topology.host_topology import HostTopology, TreeFunction, TreePlace
 
 Closeness: TypeAlias = Literal["X", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
 LEGEND: dict[Closeness, str] = {

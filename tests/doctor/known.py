@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from launcherkit.doctor.examine import examine
-from launcherkit.doctor.facts import Gathered, Machine, Node, Patient, Process, Subject
+from launcherkit.doctor.facts import Facts, Gathered, Machine, Node, Process, Subject
 from launcherkit.doctor.finding import Finding
 from launcherkit.doctor.subject import subject_of_addresses, subject_of_host
 from launcherkit.domain.guest import GuestFacts
@@ -65,7 +65,7 @@ def of_vm(host: HostFacts, *addresses: str, **changes: Any) -> Subject:
     return replace(subject, **changes)
 
 
-def patient(host: HostFacts | None = None, **changes: Any) -> Patient:
+def vm_facts(host: HostFacts | None = None, **changes: Any) -> Facts:
     """A healthy VM on a healthy machine, but for what is given."""
     host = healthy_host() if host is None else host
     known: dict[str, Any] = {
@@ -74,20 +74,20 @@ def patient(host: HostFacts | None = None, **changes: Any) -> Patient:
         "guest": GUEST,
         "topology": "pcie",
     } | changes
-    return Patient(host, **known)
+    return Facts(host, **known)
 
 
-def host_patient(host: HostFacts, **changes: Any) -> Patient:
+def host_facts(host: HostFacts, **changes: Any) -> Facts:
     """A host with no VM in view."""
-    return Patient(host, subject_of_host(host), gathered(**changes))
+    return Facts(host, subject_of_host(host), gathered(**changes))
 
 
-def findings(of: Patient, check: str) -> list[Finding]:
+def findings(of: Facts, check: str) -> list[Finding]:
     """What one check says."""
     return [finding for finding in examine(of) if finding.check == check]
 
 
-def finding(of: Patient, check: str) -> Finding:
+def finding(of: Facts, check: str) -> Finding:
     """The one thing that a check says."""
     (found,) = findings(of, check)
     return found

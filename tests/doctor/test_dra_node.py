@@ -14,18 +14,18 @@ from launcherkit.doctor.finding import CHECKS
 from launcherkit.doctor.gather import ask_version, read_node
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import DRA_DRIVER
-from tests.doctor.patients import finding, findings, gathered, healthy_host, host_patient, patient
+from tests.doctor.known import finding, findings, gathered, healthy_host, host_facts, vm_facts
 from tests.test_deploy_plugin import COMPONENTS, pod
 
 NODE = KubeletNode((1, 36, 2), (2, 1, 0), None, True, frozenset({DRIVER}), 1, True)
 
 
 def status(check: str, **changes: Any) -> str:
-    return finding(host_patient(healthy_host(), node=replace(NODE, **changes)), check).status
+    return finding(host_facts(healthy_host(), node=replace(NODE, **changes)), check).status
 
 
 def test_a_node_that_has_all_is_well() -> None:
-    of = host_patient(healthy_host(), node=NODE)
+    of = host_facts(healthy_host(), node=NODE)
     assert [finding(of, check).status for check in CHECKS if check.startswith("dra-")] == ["ok", "ok", "ok"]
 
 
@@ -66,8 +66,8 @@ def test_a_driver_that_nobody_speaks_to_the_cluster_for_is_warned_of() -> None:
 
 
 def test_without_a_kubelet_and_for_a_vm_there_is_nothing_to_say() -> None:
-    assert finding(host_patient(healthy_host()), "dra-driver").status == "skipped"
-    assert findings(patient(gathered=gathered(node=NODE)), "dra-driver") == []
+    assert finding(host_facts(healthy_host()), "dra-driver").status == "skipped"
+    assert findings(vm_facts(gathered=gathered(node=NODE)), "dra-driver") == []
 
 
 def test_the_driver_is_the_one_that_the_configuration_has_by_default() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.doctor.examine import examine
-from launcherkit.doctor.facts import Patient
+from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.gather import ask_version, gather, read_machine, read_process
 from launcherkit.doctor.subject import subject_of_host
 from launcherkit.sources.host import Host
@@ -186,7 +186,7 @@ def test_no_file_of_a_host_can_hold_anything_that_ends_in_a_traceback(tmp_path: 
         for garbage in GARBAGE:
             file.write_bytes(garbage)
             host = Host.from_sysfs(tmp_path).scan()
-            assert examine(Patient(host, subject_of_host(host), gather(str(tmp_path), host, {})))
+            assert examine(Facts(host, subject_of_host(host), gather(str(tmp_path), host, {})))
         file.write_bytes(whole)
 
 
@@ -197,5 +197,5 @@ def test_no_directory_of_a_host_is_missed_with_a_traceback(tmp_path: Path) -> No
     for place in ("proc", "dev", "sys/kernel", "sys/module", "sys/bus/pci/drivers", "sys/devices"):
         (tmp_path / place).rename(tmp_path / "aside")
         host = Host.from_sysfs(tmp_path).scan()
-        assert examine(Patient(host, subject_of_host(host), gather(str(tmp_path), host, {}))), place
+        assert examine(Facts(host, subject_of_host(host), gather(str(tmp_path), host, {}))), place
         (tmp_path / "aside").rename(tmp_path / place)

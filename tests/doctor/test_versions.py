@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcherkit.compatibility import Version
-from tests.doctor.patients import GUEST, finding, findings, gathered, healthy_host, host_patient, of_vm, patient
+from tests.doctor.known import GUEST, finding, findings, gathered, healthy_host, host_facts, of_vm, vm_facts
 
 
 @pytest.mark.parametrize(
@@ -28,23 +28,23 @@ def test_iommufd_wants_libvirt_12_1_for_a_hostdev_12_2_for_the_domain_and_qemu_9
 ) -> None:
     host = healthy_host()
     subject = replace(of_vm(host, wants_iommufd=wants), domain_iommufd=domain)
-    of = patient(host, subject=subject, gathered=gathered(libvirt=libvirt, qemu=qemu))
+    of = vm_facts(host, subject=subject, gathered=gathered(libvirt=libvirt, qemu=qemu))
     assert (finding(of, "libvirt-version").status, finding(of, "qemu-version").status) == statuses
 
 
 @pytest.mark.parametrize(("libvirt", "status"), [((11, 7, 0), "fail"), ((11, 8, 0), "ok"), (None, "skipped")])
 def test_generic_initiators_want_libvirt_11_8(libvirt: Version | None, status: str) -> None:
     subject = replace(of_vm(healthy_host()), wants_initiators=True)
-    assert finding(patient(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
+    assert finding(vm_facts(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
 
 
 def test_the_version_is_told() -> None:
-    assert finding(patient(), "libvirt-version").seen.startswith("libvirt 9.0.0; ")
-    assert finding(patient(gathered=gathered(libvirt=(12, 3, 0))), "libvirt-version").seen == "libvirt 12.3.0"
+    assert finding(vm_facts(), "libvirt-version").seen.startswith("libvirt 9.0.0; ")
+    assert finding(vm_facts(gathered=gathered(libvirt=(12, 3, 0))), "libvirt-version").seen == "libvirt 12.3.0"
 
 
 def test_a_snapshot_tells_no_versions() -> None:
-    assert finding(patient(gathered=None), "qemu-version").status == "skipped"
+    assert finding(vm_facts(gathered=None), "qemu-version").status == "skipped"
 
 
 # What is known to be broken
@@ -53,8 +53,8 @@ SNP = GUEST._replace(sev_snp=True)
 
 
 def problems(**changes: Any) -> dict[str, str]:
-    """Those that a patient is told of, with their status."""
-    return {each.subject: each.status for each in findings(patient(**changes), "known-problems")}
+    """Those that a vm_facts is told of, with their status."""
+    return {each.subject: each.status for each in findings(vm_facts(**changes), "known-problems")}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_qemu_9_1_is_warned_of_where_the_guest_has_sev_snp_and_a_device(
 
 
 def test_the_warning_names_version_source_and_remedy() -> None:
-    found = finding(patient(gathered=gathered(qemu=(9, 1, 0)), guest=SNP), "known-problems")
+    found = finding(vm_facts(gathered=gathered(qemu=(9, 1, 0)), guest=SNP), "known-problems")
     assert found.seen.startswith("QEMU 9.1.0: ")
     assert "KubeVirt#16407" in found.seen
     assert found.remedy == "Use QEMU 9.2 or later."
@@ -94,11 +94,11 @@ def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
 
 
 def test_where_no_vm_is_known_it_is_told_of_and_does_not_count() -> None:
-    (found,) = findings(host_patient(healthy_host(), qemu=(9, 1, 0)), "known-problems")
+    (found,) = findings(host_facts(healthy_host(), qemu=(9, 1, 0)), "known-problems")
     assert (found.status, found.subject) == ("skipped", "qemu-sev-snp")
 
 
 def test_what_was_seen_is_named_where_nothing_is_known_against_it() -> None:
-    found = finding(patient(gathered=gathered(kernel=(6, 1, 0))), "known-problems")
+    found = finding(vm_facts(gathered=gathered(kernel=(6, 1, 0))), "known-problems")
     assert found.seen == "no known problems of libvirt 9.0.0, QEMU 7.2.22, Linux 6.1.0"
-    assert finding(patient(gathered=None), "known-problems").status == "skipped"
+    assert finding(vm_facts(gathered=None), "known-problems").status == "skipped"

@@ -10,7 +10,7 @@ from launcherkit.doctor.window import bytes_of_bars
 from launcherkit.model.function import Bar
 from launcherkit.model.host import HostFacts
 from launcherkit.model.window import AddressSpace
-from tests.doctor.patients import GIB, GPU, GUEST, MIB, finding, gathered, healthy_host, host_patient, patient
+from tests.doctor.known import GIB, GPU, GUEST, MIB, finding, gathered, healthy_host, host_facts, vm_facts
 from tests.support.facts import at, detail, facts, function
 
 PREFETCHABLE_64 = 0x14220C
@@ -52,12 +52,12 @@ def test_each_is_rounded_up_to_a_power_of_two() -> None:
     ],
 )
 def test_the_default_window_of_the_machine_decides(topology: str, size: int, status: str) -> None:
-    found = finding(patient(host_with(bar(size)), topology=topology), "guest-window")
+    found = finding(vm_facts(host_with(bar(size)), topology=topology), "guest-window")
     assert found.status == status
 
 
 def test_too_large_bars_get_the_element_to_write() -> None:
-    found = finding(patient(host_with(bar(64 * GIB))), "guest-window")
+    found = finding(vm_facts(host_with(bar(64 * GIB))), "guest-window")
     assert "<pcihole64 unit='GiB'>128</pcihole64>" in found.remedy
 
 
@@ -75,7 +75,7 @@ def test_too_large_bars_get_the_element_to_write() -> None:
 def test_what_firmware_will_do_is_said_before_the_start(space: dict[str, Any], status: str, firmware: str) -> None:
     said = AddressSpace(256 * GIB, None, can_pass_bits=False, memory=16 * GIB, huge_pages=True, uefi=False)
     guest = GUEST._replace(window=256 * GIB)
-    of = patient(host_with(bar(256 * GIB)), guest=guest, space=said._replace(**space))
+    of = vm_facts(host_with(bar(256 * GIB)), guest=guest, space=said._replace(**space))
     found = finding(of, "guest-window")
     assert found.status == status
     assert firmware in found.seen
@@ -83,8 +83,8 @@ def test_what_firmware_will_do_is_said_before_the_start(space: dict[str, Any], s
 
 def test_an_explicit_window_decides_whatever_the_default() -> None:
     host = host_with(bar(64 * GIB))
-    small = finding(patient(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")
-    large = finding(patient(host, guest=GUEST._replace(window=64 * GIB)), "guest-window")
+    small = finding(vm_facts(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")
+    large = finding(vm_facts(host, guest=GUEST._replace(window=64 * GIB)), "guest-window")
     assert (small.status, large.status) == ("fail", "ok")
 
 
@@ -94,21 +94,21 @@ def test_the_bars_of_all_devices_are_added_up() -> None:
         function("0000:01:00.0", group=12),
         details={GPU: detail(resources=(bar(32 * GIB),)), "0000:01:00.0": detail(resources=(bar(32 * GIB),))},
     )
-    from tests.doctor.patients import of_vm
+    from tests.doctor.known import of_vm
 
     subject = of_vm(host, GPU, "0000:01:00.0")
-    assert "64 GiB" in finding(patient(host, subject=subject), "guest-window").seen
-    alone = finding(host_patient(host), "guest-window")
+    assert "64 GiB" in finding(vm_facts(host, subject=subject), "guest-window").seen
+    alone = finding(host_facts(host), "guest-window")
     assert alone.status == "ok"
     assert "the largest, 0000:e1:00, needs 32 GiB" in alone.seen
 
 
 def test_arms_virt_has_half_a_terabyte() -> None:
     guest = GUEST._replace(arch="aarch64")
-    found = finding(patient(host_with(bar(256 * GIB)), guest=guest), "guest-window")
+    found = finding(vm_facts(host_with(bar(256 * GIB)), guest=guest), "guest-window")
     assert (found.status, "512 GiB" in found.seen) == ("ok", True)
 
 
 def test_a_host_of_which_no_bars_are_known_is_skipped() -> None:
-    found = finding(patient(host_with(), gathered=gathered()), "guest-window")
+    found = finding(vm_facts(host_with(), gathered=gathered()), "guest-window")
     assert found.status == "skipped"

@@ -10,7 +10,7 @@ import pytest
 from launcherkit.doctor.facts import Process
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
-from tests.doctor.patients import finding, gathered, patient
+from tests.doctor.known import finding, gathered, vm_facts
 from tests.libvirt.daemon import DAEMON, Libvirt, Refused
 
 pytestmark = pytest.mark.libvirt
@@ -31,7 +31,7 @@ def test_a_domain_that_the_doctor_fails_for_its_limit_is_refused_and_no_other(li
     )
     daemon = Process(DAEMON, soft, hard, may_raise=False, may_lock=False)  # an unprivileged child of this process
     guest = read_guest(read_document(LOCKED).root)
-    said = finding(patient(gathered=gathered(process=daemon), guest=guest), "memlock")
+    said = finding(vm_facts(gathered=gathered(process=daemon), guest=guest), "memlock")
     file = tmp_path / "locked.xml"
     file.write_text(LOCKED)
     if said.status == "ok":

@@ -7,7 +7,7 @@ from launcherkit.render.host import topology_of
 from launcherkit.render.picture import picture
 from launcherkit.render.topology import draw
 from launcherkit.sources.host import open_host
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 from tests.support.imports import ROOT
 
 DATA = ROOT / "tests" / "data"

@@ -13,7 +13,7 @@ from grpclib.server import Stream
 
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit.topology.holders import vm_of, with_holders
-from launcherkit.topology.tree import HeldDevice
+from launcherkit.topology.host_topology import HeldDevice
 from tests.support import forked
 from tests.support.imports import ROOT
 from tests.support.pod_resources import PodResourcesLister, PodResourcesService, serving_pod_resources

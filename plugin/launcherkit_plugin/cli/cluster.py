@@ -60,17 +60,19 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit_plugin.cluster.events import EventPoster
     from launcherkit_plugin.cluster.node_records import NodeRecordWriter
     from launcherkit_plugin.cluster.questions import Questions
-    from launcherkit_plugin.cluster.serve import Board, ClusterProcess, serve
+    from launcherkit_plugin.cluster.serve import ClusterProcess, DaemonConnection, serve
     from launcherkit_plugin.cluster.token_reviews import TOKENS_AT_ONCE
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
     reporter = Reporter(Lines(env, time.time))
     api = Api(configured(env))
     events = EventPoster(api, args.node, f"{time.time_ns():x}", time.time, reporter)
-    board = Board()
-    claims = Questions(CLAIMS_AT_ONCE, partial(board.happened, "claim"), reporter)
-    tokens = Questions(TOKENS_AT_ONCE, partial(board.happened, "token"), reporter)
+    daemon = DaemonConnection()
+    claims = Questions(CLAIMS_AT_ONCE, partial(daemon.send, "claim"), reporter)
+    tokens = Questions(TOKENS_AT_ONCE, partial(daemon.send, "token"), reporter)
     statuses = ClaimStatusWriter(api, reporter)
     records = NodeRecordWriter(api, args.node, env.get(NAMESPACE) or "default", reporter)
-    process = ClusterProcess(api, args.node, board, events, claims, tokens, statuses, {}, records, reporter, env, set())
+    process = ClusterProcess(
+        api, args.node, daemon, events, claims, tokens, statuses, {}, records, reporter, env, set()
+    )
     serve(process, args.cluster_socket, pods=args.watch_pods)

@@ -47,7 +47,7 @@ class ClusterProcess(NamedTuple):
     api: Api
     node: str
     """The node's name."""
-    board: Board
+    daemon: DaemonConnection
     events: EventPoster
     claims: Questions
     tokens: Questions
@@ -70,7 +70,7 @@ def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
         pods: watch the node's pods, which needs the right to list pods.
     """
     if pods:
-        _watch("pods", lambda: watch_pods(process.api, process.node, process.board), process)
+        _watch("pods", lambda: watch_pods(process.api, process.node, process.daemon), process)
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_DIAL_PAUSE)
     while True:
         try:
@@ -93,12 +93,12 @@ def _attend(process: ClusterProcess, path: str) -> str:
         with daemon.makefile("rb") as lines:
             check_hello(parse(lines.readline(LINE_BYTES + 1)))
             process.reporter.log("info", f"connected to the daemon at {path}")
-            process.board.connect(daemon)
+            process.daemon.connect(daemon)
             try:
                 while line := lines.readline(POOL_BYTES + 1):
                     _hear(parse(line, POOL_BYTES), process)
             finally:
-                process.board.disconnect()
+                process.daemon.disconnect()
                 for publisher in process.slices.values():
                     publisher.want(None)
     return "it has disconnected"
@@ -108,9 +108,9 @@ def _hear(message: Message, process: ClusterProcess) -> None:
     if message.name == "event":
         process.events.post(event_of(message.value))
     elif message.name == "want" and "kubevirt" in message.value:
-        api, board = process.api, process.board
-        _watch("kubevirt", lambda: watch_configuration(api, board), process)
-        _watch("labels", lambda: watch_labels(api, process.node, board), process)
+        api, daemon = process.api, process.daemon
+        _watch("kubevirt", lambda: watch_configuration(api, daemon), process)
+        _watch("labels", lambda: watch_labels(api, process.node, daemon), process)
     elif message.name == "slices":
         _publish(*wanted_slices(message.value), process)
     elif message.name == "node-record":
@@ -192,34 +192,34 @@ def persist(
         wait(backoff.failed(work, clock()))
 
 
-def watch_configuration(api: Api, board: Board) -> None:
+def watch_configuration(api: Api, daemon: DaemonConnection) -> None:
     """Watch KubeVirt's configuration. A cluster without KubeVirt may get it later."""
     try:
         for objects in follow(api, KUBEVIRT_PATH, "", time.sleep):
-            board.value("kubevirt", kubevirt_configuration(objects.values()))
+            daemon.set("kubevirt", kubevirt_configuration(objects.values()))
     except ApiProblem as problem:
         if problem.status != _NOT_FOUND:
             raise
-        board.value("kubevirt", None)
+        daemon.set("kubevirt", None)
 
 
-def watch_labels(api: Api, node: str, board: Board) -> None:
+def watch_labels(api: Api, node: str, daemon: DaemonConnection) -> None:
     """Watch the labels of the node, by which KubeVirt's configuration selects nodes."""
     for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
-        board.value("labels", node_labels(objects.values()))
+        daemon.set("labels", node_labels(objects.values()))
 
 
-def watch_pods(api: Api, node: str, board: Board) -> None:
+def watch_pods(api: Api, node: str, daemon: DaemonConnection) -> None:
     """Watch the node's pods: when one ends, the daemon's next turn comes sooner (G3)."""
     before: dict[str, str] = {}
     for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", time.sleep):
         now = living_pods(objects)
         for uid in before.keys() - now.keys():
-            board.happened("pod", before[uid])
+            daemon.send("pod", before[uid])
         before = now
 
 
-class Board:
+class DaemonConnection:
     """Sends values to the daemon: each when it changes, and all of them when the daemon connects. Thread-safe."""
 
     def __init__(self) -> None:
@@ -242,14 +242,14 @@ class Board:
         with self._lock:
             self._daemon = None
 
-    def value(self, name: str, value: object) -> None:
+    def set(self, name: str, value: object) -> None:
         """Set a value, and send it if it has changed."""
         with self._lock:
             if name not in self._values or self._values[name] != value:
                 self._values[name] = value
                 self._tell(name, value)
 
-    def happened(self, name: str, value: object) -> None:
+    def send(self, name: str, value: object) -> None:
         """Send a message once; it isn't kept for a daemon that connects later."""
         with self._lock:
             self._tell(name, value)

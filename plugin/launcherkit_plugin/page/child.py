@@ -7,7 +7,7 @@ from time import process_time
 from launcherkit.errors import LauncherkitError
 from launcherkit.render.host import topology_of
 from launcherkit.sources.pci_ids import PATHS
-from launcherkit.topology.tree import HostTopology
+from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.host.answering import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.page.drawing import draw_page

@@ -20,7 +20,7 @@ from launcherkit.render.columns import counted, visible
 from launcherkit.render.page import sheet, tree
 from launcherkit.render.paper import PAPER
 from launcherkit.topology.holders import vm_of
-from launcherkit.topology.tree import HeldDevice, HostTopology
+from launcherkit.topology.host_topology import HeldDevice, HostTopology
 from launcherkit_plugin.model.device import Reason
 from launcherkit_plugin.page.assets import SCRIPT, STYLE
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice
