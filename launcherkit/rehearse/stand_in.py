@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+from launcherkit.model.note import Note
 from launcherkit.model.quantity import amount_of
 from launcherkit.model.window import MIB
 
@@ -16,10 +18,12 @@ class StandIn:
 
     template: str
     values: Mapping[str, str]
+    notes: tuple[Note, ...] = ()
+    """What of the VMI's CPUs and memory isn't understood."""
 
 
 def stand_in(document: Mapping[str, Any]) -> StandIn:
-    """A stand-in for a VMI's domain; whatever the VMI doesn't say, or isn't understood, is as in the template.
+    """A stand-in for a VMI's domain; whatever the VMI doesn't say, or isn't understood, is as in the template or 1.
 
     Args:
         document: a parsed VMI or VirtualMachine that `read_vmi` accepts.
@@ -29,21 +33,32 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     name = _part(document, "metadata").get("name") or _part(vmi, "metadata").get("name")
     domain = _part(vmi, "spec", "domain")
     values = {"name": str(name) if isinstance(name, str) and name else "vm"}
-    said = (_part(domain, "memory").get("guest"), _part(domain, "resources", "requests").get("memory"))
-    memory = next(filter(None, map(amount_of, said)), 0)
+    notes: list[Note] = []
+    said = {
+        "memory.guest": _part(domain, "memory").get("guest"),
+        "resources.requests.memory": _part(domain, "resources", "requests").get("memory"),
+    }
+    amounts = {key: amount_of(quantity) for key, quantity in said.items() if quantity is not None}
+    memory = next(filter(None, amounts.values()), 0)
     if memory >= MIB:
         values["memory_mib"] = str(int(memory // MIB))
+    elif amounts:
+        notes.append(_not_understood(next(iter(amounts)), said, "the template's memory"))
     cpu = _part(domain, "cpu")
-    vcpus = 1
-    for key in ("sockets", "cores", "threads"):
-        vcpus *= number if isinstance(number := cpu.get(key), int) and number > 0 else 1
+    counts = {key: cpu[key] for key in ("sockets", "cores", "threads") if cpu.get(key) is not None}
+    wrong = [key for key, count in counts.items() if not isinstance(count, int) or count < 1]
+    notes += [_not_understood(f"cpu.{key}", {f"cpu.{key}": counts[key]}, "1") for key in wrong]
     if cpu:
-        values["vcpus"] = str(vcpus)
+        values["vcpus"] = str(prod(count for key, count in counts.items() if key not in wrong))
     if _part(vmi, "spec").get("architecture") == "arm64":
-        return StandIn("virt-aarch64", values)
+        return StandIn("virt-aarch64", values, tuple(notes))
     if isinstance(_part(domain, "firmware").get("bootloader"), Mapping):
         values["firmware"] = "efi" if "efi" in _part(domain, "firmware", "bootloader") else "bios"
-    return StandIn("q35", values)
+    return StandIn("q35", values, tuple(notes))
+
+
+def _not_understood(key: str, said: Mapping[str, object], instead: str) -> Note:
+    return Note("domain", f"spec.domain.{key}: {said[key]!r} isn't understood, and counts as {instead}")
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:

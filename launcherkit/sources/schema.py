@@ -34,6 +34,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_ONE_DOCUMENT = "expected a single document in the stream"
+"""What PyYAML says of a second document."""
+
 _NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
 
 
@@ -81,7 +84,10 @@ def parse_document(
         LookupError,
         OverflowError,
     ) as problem:
-        raise error(f"{name}: not YAML: {' '.join(str(problem).split())}", remedy, file=name) from problem
+        why = f"not YAML: {' '.join(str(problem).split())}"
+        if isinstance(problem, yaml.MarkedYAMLError) and problem.context == _ONE_DOCUMENT:
+            why = "more than one YAML document: give one of them"
+        raise error(f"{name}: {why}", remedy, file=name) from problem
     return {} if loaded is None else loaded
 
 

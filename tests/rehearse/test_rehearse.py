@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import on_one_line
-from launcherkit.rehearse.stand_in import StandIn, stand_in
+from launcherkit.rehearse.stand_in import stand_in
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from tests.plugin.resources import rebind
@@ -366,7 +366,21 @@ def test_without_the_plugin_it_says_what_to_install(desk: Desk) -> None:
 )
 def test_the_domain_has_what_the_vmi_says(domain: dict[str, Any], expected: dict[str, str]) -> None:
     vmi = {"metadata": {"name": "vm1"}, "spec": {"domain": domain}}
-    assert stand_in(vmi) == StandIn("q35", {"name": "vm1", **expected})
+    found = stand_in(vmi)
+    assert (found.template, found.values) == ("q35", {"name": "vm1", **expected})
+
+
+@pytest.mark.parametrize(
+    ("domain", "said"),
+    [
+        ({"memory": {"guest": "much"}}, "memory.guest: 'much' isn't understood, and counts as the template's memory"),
+        ({"resources": {"requests": {"memory": "64 Gi"}}}, "resources.requests.memory: '64 Gi' isn't understood"),
+        ({"cpu": {"sockets": 2, "cores": "four"}}, "cpu.cores: 'four' isn't understood, and counts as 1"),
+    ],
+)
+def test_what_of_the_size_of_a_vm_is_not_understood_is_told(domain: dict[str, Any], said: str) -> None:
+    (note,) = stand_in({"spec": {"domain": domain}}).notes
+    assert str(note).startswith(f"spec.domain.{said}")
 
 
 def test_a_vm_of_arm_stands_on_virt() -> None:

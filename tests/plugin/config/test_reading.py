@@ -421,6 +421,7 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ("kubevirt: {cluster: true, permittedHostDevices: {}}", "kubevirt: give only one of file"),
         ("a: [", "not YAML: "),
         ("auto: gpu\nauto: all", "not YAML: the key 'auto' appears twice"),
+        ("auto: gpu\n---\nauto: all", "more than one YAML document"),
     ],
 )
 def test_what_is_wrong_is_named_by_file_path_and_value(path: Path, text: str, message: str) -> None:
