@@ -139,7 +139,9 @@ class Reference:
                 file.unlink(missing_ok=True)
                 continue
             results = results_of(self._api.claim(claim.namespace, claim.name))
-            file.write_text(json.dumps(self._cdi_file(claim.uid, results)))
+            beside = self._cdi / f".{threading.get_ident()}"  # a call may come while an earlier one goes on
+            beside.write_text(json.dumps(self._cdi_file(claim.uid, results)))
+            beside.replace(file)
             for number, result in enumerate(results):
                 entry.value.devices.add(
                     request_names=[result["request"].partition("/")[0] + self.request_suffix],
