@@ -20,12 +20,12 @@ NAMES = {"vm": "gpus.test/SWITCHED", "container": "gpus.test/SWITCHED-container"
 
 
 @pytest.fixture
-def plugin(cluster: Cluster, host: StandInHost, node: Node, tmp_path: Path) -> Iterator[Plugin]:
+def plugin(cluster: Cluster, host: StandInHost, node: Node, pods: Pods, tmp_path: Path) -> Iterator[Plugin]:
     rule = {"select": [{"addresses": [SWITCHED]}], "use": "any", "names": NAMES, "bind": "on-demand"}
     cdi = {"folder": cluster.environment().get("CLUSTER_CDI_DIR") or str(tmp_path)}
     known = {"rescanSeconds": 1, "resources": [rule], "cdi": cdi}
     plugin = Plugin(known, tmp_path, *options(host, node.kubelet_dir), module="tests.kubelet.emulated")
-    plugin.start()
+    plugin.start(env=pods.own_pod())
     try:
         yield plugin
     finally:
