@@ -134,6 +134,7 @@ def test_while_the_server_is_away_it_is_tried_again(server: ApiServer, kubeconfi
     assert server.writes == ["POST"]
 
 
+@pytest.mark.slow
 def test_a_pool_of_4096_functions_is_one_line_that_the_other_side_takes(
     server: ApiServer, kubeconfig: Path, path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_of_a_node_with_4096_devices_the_page_has_a_bound(tmp_path: Path) -> Non
     assert "It has too much to be drawn here" in text
 
 
+@pytest.mark.slow
 def test_256_cards_are_drawn_whole_in_less_than_300_kb(tmp_path: Path) -> None:
     topology = host(tmp_path, 256)
     text = draw_page(view(*[None] * 256, held=256), topology)[1]

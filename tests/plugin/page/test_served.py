@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.plugin.daemon.test_serve import GPU, RULES, Node
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind
@@ -54,6 +56,7 @@ def version(text: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_on_loopback_the_page_tells_what_there_is_and_its_stream_of_changes(node: Node, kubelet: Kubelet) -> None:
     with node.serving("--config", node.config, *LOOPBACK, env={"NODE_NAME": "node-7"}) as process:
         site = Site(process)
@@ -120,6 +123,7 @@ def test_the_page_goes_and_comes_with_the_configuration(node: Node, kubelet: Kub
         until(lambda: site.get().status == 200)
 
 
+@pytest.mark.slow
 def test_outside_of_loopback_there_is_a_page_for_tokens_that_the_cluster_finds_good_alone(
     node: Node, kubelet: Kubelet, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_pod_gets_a_vf_with_the_type_that_it_asked_for(node: Node, kubelet: Ku
             kubelet.admit("vm-2", [("compute", ONE, 2)])
 
 
+@pytest.mark.slow
 def test_a_card_goes_from_a_container_to_a_vgpu_and_back(node: Node, kubelet: Kubelet) -> None:
     """The card keeps its driver; never do both have it (K10)."""
     card, cuda, vgpus = "0000:51:00.0", "example.com/CUDA", "example.com/VGPU"
