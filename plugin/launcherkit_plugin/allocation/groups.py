@@ -28,7 +28,7 @@ class _Held(NamedTuple):
     holder: Holder
     use: CardUse
     """A container's card keeps the host's driver, and other containers may have devices of its group."""
-    card: str
+    card: PciAddress | str
     """See `_card_id`."""
 
 
@@ -98,7 +98,7 @@ class GroupMembers:
         """By group, and whether a container has it."""
         self._on_card: dict[tuple[str, bool], list[_Held]] = {}
         """By card, and whether it is a vGPU of it."""
-        self._in_containers: dict[str, list[_Held]] = {}
+        self._in_containers: dict[PciAddress | str, list[_Held]] = {}
         """By the card (`_card_id`)."""
         for name, holders in usage.held.items():
             for key, holder in holders.items():
@@ -135,7 +135,7 @@ class GroupMembers:
             if group is None:
                 what = f"its card, {device.card}," if device.card else "a vGPU of it"
                 return Problem("other-use", f"{held.holder} has {what} as {held.resource}")
-            if held.use != resource.use and held.card in {_card_id(device.id), *map(str, device.functions)}:
+            if held.use != resource.use and held.card in (without_replica(device.id), *device.functions):
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
             what = "it" if held.device == device.id else held.device
             return Problem("mate-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
@@ -193,9 +193,9 @@ class GroupMembers:
         return beside and _slot(device.id) == _slot(held.device)
 
 
-def _card_id(key: str, primary: PciAddress | None = None) -> str:
-    """One name for the card of a device with any ID: the BDF of its primary if that is known, else the ID."""
-    return without_replica(key) if primary is None else str(primary)
+def _card_id(key: str, primary: PciAddress | None) -> PciAddress | str:
+    """What identifies the card of a device, whatever the form of its ID: its primary if that is known, else the ID."""
+    return without_replica(key) if primary is None else primary
 
 
 def _slot(key: str) -> str:
