@@ -132,12 +132,15 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
     vmi = read_vmi(document, args.vm)
     policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
     values = stand_in(cast("Mapping[str, Any]", parse_json(document) if isinstance(document, bytes) else document))
+    notes = vmi.notes
     if args.domain:
-        return RehearsedVm(values.values["name"], read_file(args.domain, MAX_BYTES + 1), vmi, policy), vmi.notes
-    from launcherkit.sources.template import find_template
+        domain = read_file(args.domain, MAX_BYTES + 1)
+    else:
+        from launcherkit.sources.template import find_template
 
-    domain = find_template(values.template).render(values.values)
-    return RehearsedVm(values.values["name"], domain, vmi, policy), (*vmi.notes, *values.notes)
+        domain = find_template(values.template).render(values.values)
+        notes = (*notes, *values.notes)
+    return RehearsedVm(values.values["name"], domain, vmi, policy), notes
 
 
 def _source() -> NodeSource:

@@ -43,11 +43,12 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     if memory >= MIB:
         values["memory_mib"] = str(int(memory // MIB))
     elif amounts:
-        notes.append(_not_understood(next(iter(amounts)), said, "the template's memory"))
+        key = next(iter(amounts))
+        notes.append(_not_understood(key, said[key], "the template's memory"))
     cpu = _part(domain, "cpu")
     counts = {key: cpu[key] for key in ("sockets", "cores", "threads") if cpu.get(key) is not None}
     wrong = [key for key, count in counts.items() if not isinstance(count, int) or count < 1]
-    notes += [_not_understood(f"cpu.{key}", {f"cpu.{key}": counts[key]}, "1") for key in wrong]
+    notes += [_not_understood(f"cpu.{key}", counts[key], "1") for key in wrong]
     if cpu:
         values["vcpus"] = str(prod(count for key, count in counts.items() if key not in wrong))
     if _part(vmi, "spec").get("architecture") == "arm64":
@@ -57,8 +58,8 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     return StandIn("q35", values, tuple(notes))
 
 
-def _not_understood(key: str, said: Mapping[str, object], instead: str) -> Note:
-    return Note("domain", f"spec.domain.{key}: {said[key]!r} isn't understood, and counts as {instead}")
+def _not_understood(key: str, said: object, instead: str) -> Note:
+    return Note("domain", f"spec.domain.{key}: {said!r} isn't understood, and counts as {instead}")
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:

@@ -85,8 +85,8 @@ def test_a_container_keeps_the_card_of_the_vendors_cdi_file_when_cards_are_given
     spec.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": KIND, "devices": [device]}))
     first = giving(host, node, cdi_folder, tmp_path / "first", by="cdi", cdiKind=KIND)
     second = giving(host, node, cdi_folder, tmp_path / "second", by="nodes")
-    own_pod = pods.own_pod()
     try:
+        own_pod = pods.own_pod()
         first.start(env=own_pod)
         node.wait_healthy({NAME: {VENDORS_UUID}})
         pods.run("vendors", container("compute", VENDORS=1), scheduled=False)

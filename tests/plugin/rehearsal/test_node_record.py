@@ -92,7 +92,7 @@ def test_what_is_no_record_is_an_error_that_names_the_node(packed: str) -> None:
 
 @pytest.mark.slow
 def test_what_unpacks_to_more_than_a_record_may_have_is_refused() -> None:
-    with pytest.raises(BadNodeRecord, match="it has more than 64 MiB"):
+    with pytest.raises(BadNodeRecord, match="node-1: the record can't be unpacked: it has more than 64 MiB"):
         unpack(pack("x" * (65 << 20)), "node-1")
 
 
