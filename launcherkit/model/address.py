@@ -172,9 +172,12 @@ class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
 
-def card_of(address: HostAddress) -> HostAddress | PciSlot:
-    """The card of a device: the slot for a PCI function, the address itself for any other device."""
-    return address.slot if isinstance(address, PciAddress) else address
+def card_of(address: HostAddress) -> tuple[object, ...]:
+    """The card of a device: the slot for a PCI function, the address itself for any other device.
+
+    The slot is a plain tuple, which is equal to a `PciSlot` and quicker to make.
+    """
+    return address[:3] if isinstance(address, PciAddress) else address
 
 
 @documented(

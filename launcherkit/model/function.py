@@ -150,4 +150,4 @@ class PciDetail(NamedTuple):
 
 def is_vfio_name(name: str | None) -> bool:
     """Whether a driver is vfio-pci or a variant; the kernel names these ``<vendor>_vfio_pci`` or with dashes."""
-    return name is not None and name.replace("-", "_").endswith("vfio_pci")
+    return name is not None and name.endswith(("vfio-pci", "vfio_pci"))

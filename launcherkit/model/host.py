@@ -110,10 +110,9 @@ class HostFacts(NamedTuple):
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of an address's slot, by function number."""
-        get, slot = self.functions.get, address[:3]
-        return [
-            function for number in range(8) if (function := get(tuple.__new__(PciAddress, (*slot, number)))) is not None
-        ]
+        domain, bus, device, _ = address
+        possible = [tuple.__new__(PciAddress, (domain, bus, device, number)) for number in range(8)]
+        return [function for function in map(self.functions.get, possible) if function is not None]
 
 
 NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)

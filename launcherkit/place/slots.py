@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, PciSlot, card_of
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
@@ -20,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.place.affinity import Affinity, Card
     from launcherkit.place.initiators import Gpu
+
+
+_ON_PCI = (PciAddress, MdevAddress)
 
 
 class Placement(NamedTuple):
@@ -172,10 +175,11 @@ def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Af
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
     """The functions of a unit by physical card, several with ``siblings: group``. An mdev counts as a card."""
-    cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
+    cards: dict[tuple[object, ...], list[Attachment]] = {}
     for attachment in attachments:
-        if isinstance(attachment.source, PciAddress | MdevAddress) and attachment.role != "reserved":
-            cards.setdefault(card_of(attachment.source), []).append(attachment)
+        source = attachment.source
+        if isinstance(source, _ON_PCI) and attachment.role != "reserved":
+            cards.setdefault(card_of(source), []).append(attachment)
     return cards.values()
 
 

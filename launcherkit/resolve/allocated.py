@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcherkit.model.address import HostAddress, PciAddress, PciSlot
+from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.vfio import cdev_node, group_node, group_of
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
 
 def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
@@ -21,15 +21,14 @@ def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> b
     """
     if not host.container_dev or host.nodes is None:
         return False
-    own: set[str | None] = {"/dev/vfio/vfio", "/dev/iommu"}
-    slots: set[PciSlot] = set()
+    slots: set[tuple[int, ...]] = set()
+    groups: set[int | None] = set()
     for address in addresses:
         if isinstance(address, PciAddress):
-            slots.add(address.slot)
+            slots.add(address[:3])
         else:
-            own.add(group_node(group_of(address, host)))
-    for address, function in host.functions.items():
-        if address.slot in slots:
-            own.add(group_node(function.iommu_group))
-            own.add(cdev_node(host.details.get(address)))
-    return host.nodes <= own
+            groups.add(group_of(address, host))
+    own = [function for address, function in host.functions.items() if address[:3] in slots]
+    groups.update([function.iommu_group for function in own])
+    others = host.nodes.difference((CONTAINER_NODE, IOMMUFD_NODE), map(group_node, groups))
+    return not others or others.issubset([cdev_node(host.details.get(function.address)) for function in own])

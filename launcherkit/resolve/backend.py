@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from launcherkit.errors import MixedBackends
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
@@ -13,6 +13,9 @@ from launcherkit.model.plan import Attachment, Unit
 from launcherkit.model.policy import Iommufd
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+
+
+_BY_VFIO = (PciAddress, MdevAddress)
 
 
 class Backends(NamedTuple):
@@ -28,7 +31,18 @@ class Backends(NamedTuple):
     """If the document itself opens a group both ways."""
 
 
-def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto") -> Backends:
+def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> dict[HostAddress, str | None]:
+    """The node of each device's group; None for a device without one. USB devices are not among them."""
+    return {source: group_node(group_of(source, host)) for source in attached if isinstance(source, _BY_VFIO)}
+
+
+def decide_backends(
+    units: Sequence[Unit],
+    domain: DomainFacts,
+    host: HostFacts,
+    by_group: Mapping[HostAddress, str | None],
+    policy: Iommufd = "auto",
+) -> Backends:
     """Choose the backend of all PCI functions that are attached.
 
     A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
@@ -39,11 +53,12 @@ def decide_backends(units: Sequence[Unit], domain: DomainFacts, host: HostFacts,
         units: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
+        by_group: from `group_nodes`.
         policy: the operator's.
     """
     default = domain.iommufd or False
     fixed, errors = _by_group(units, domain, host)
-    chooser = _Chooser(units, domain, host, fixed, policy)
+    chooser = _Chooser(units, domain, host, by_group, fixed, policy)
     reasons: dict[str, list[str]] = {}
     said: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
@@ -109,12 +124,14 @@ class _Chooser:
         units: Sequence[Unit],
         domain: DomainFacts,
         host: HostFacts,
+        by_group: Mapping[HostAddress, str | None],
         fixed: Mapping[int, tuple[bool, HostAddress]],
         policy: Iommufd,
     ) -> None:
         self._policy = policy
         self._domain = domain
         self._host = host
+        self._by_group = by_group
         self._fixed = fixed
         self._has_mdev = any(unit.kind == "mdev" for unit in units)
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
@@ -134,15 +151,19 @@ class _Chooser:
 
     def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""
-        said, host = self._domain.iommufd, self._host
+        said = self._domain.iommufd
         if said is None and self._has_mdev:
             return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
         if said is None and self._policy != "auto":
             return self._policy == "yes", None
         preferred = self._elsewhere if said is None else said
-        if host.nodes is None or _complete(sources, preferred, host) or not _complete(sources, not preferred, host):
+        if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
+
+    def _complete(self, sources: Sequence[HostAddress], iommufd: bool) -> bool:
+        nodes = self._host.nodes
+        return nodes is not None and nodes.issuperset(_nodes(sources, iommufd, self._by_group, self._host))
 
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"
@@ -152,31 +173,26 @@ _IOMMUFD_ONLY = (
 )
 
 
-def _complete(sources: Sequence[HostAddress], iommufd: bool, host: HostFacts) -> bool:
-    return host.nodes is not None and host.nodes.issuperset(_nodes(sources, host, iommufd))
-
-
-def _nodes(sources: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> Iterator[str | None]:
+def _nodes(
+    sources: Iterable[HostAddress], iommufd: bool, by_group: Mapping[HostAddress, str | None], host: HostFacts
+) -> list[str | None]:
     """The node that all need, and each function's own; None for a missing one."""
-    yield IOMMUFD_NODE if iommufd else CONTAINER_NODE
-    for source in sources:
-        if iommufd:
-            yield cdev_node(host.details.get(source)) if isinstance(source, PciAddress) else None
-        else:
-            yield group_node(group_of(source, host))
+    if not iommufd:
+        return [CONTAINER_NODE, *map(by_group.get, sources)]
+    details = [host.details.get(source) if isinstance(source, PciAddress) else None for source in sources]
+    return [IOMMUFD_NODE, *map(cdev_node, details)]
 
 
-def nodes_of(attached: Iterable[HostAddress], backends: Backends, host: HostFacts) -> tuple[str, ...]:
+def nodes_of(
+    attached: Sequence[HostAddress], backends: Backends, by_group: Mapping[HostAddress, str | None], host: HostFacts
+) -> tuple[str, ...]:
     """The device nodes that QEMU opens, each once; none for unknown functions."""
-    sources = list(attached)
-    by_iommufd = [source for source in sources if source in backends.iommufd]
-    by_group = [
-        source for source in sources if isinstance(source, PciAddress | MdevAddress) and source not in backends.iommufd
-    ]
+    through = [source for source in attached if source in backends.iommufd]
+    others = [source for source in attached if source in by_group and source not in backends.iommufd]
     nodes: list[str | None] = []
-    if by_iommufd:
-        nodes += _nodes(by_iommufd, host, iommufd=True)
-    if by_group:
-        nodes += _nodes(by_group, host, iommufd=False)
-    nodes += [source.node for source in sources if isinstance(source, UsbAddress)]
+    if through:
+        nodes += _nodes(through, True, by_group, host)
+    if others:
+        nodes += _nodes(others, False, by_group, host)
+    nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
     return tuple(dict.fromkeys([node for node in nodes if node is not None]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
+from launcherkit.model.address import HostAddress, PciAddress, card_of
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
@@ -38,42 +38,41 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     A claim for a function that is another claim's sibling becomes part of that unit (C5).
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
-    listed_by_slot = {} if situation.host.known else _by_slot(situation.listed)
-    carried = situation.carried
+    host, carried = situation.host, situation.carried
+    listed_by_slot = {} if host.known else _by_slot(situation.listed)
     claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in carried}
     by_group = situation.siblings == "group"  # else candidates are of the primary's slot
+    role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
-    for claim in _best_of_slot_first(claims, carried, situation.host):
-        if claim.primary in attached:
+    index_of = situation.existing.get
+    for claim in _best_of_slot_first(claims, carried, host):
+        primary = claim.primary
+        if primary in attached:
             continue
-        attached.add(claim.primary)
-        attachments = [_attachment(claim.primary, "primary", _asked(claim), claim, situation)]
+        attached.add(primary)
+        attachments = [Attachment(primary, "primary", _asked(claim), claim, index_of(primary))]
         stayed: list[StayedBehind] = []
-        if isinstance(claim.primary, PciAddress):
-            for candidate in _candidates(claim.primary, situation, listed_by_slot):
-                if candidate in attached or (candidate in carried and carried[candidate] != claim.primary):
+        if isinstance(primary, PciAddress):
+            own = host.functions.get(primary)
+            for candidate in _candidates(primary, own, situation, listed_by_slot):
+                if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
-                if by_group and candidate.slot != claim.primary.slot and candidate.slot in claimed_slots:
+                if by_group and candidate[:3] != primary[:3] and candidate[:3] in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
-                if other is not None and candidate not in carried and _same_model(claim.primary, candidate, situation):
+                if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
                     continue  # another port of the card is a device of its own (C2)
-                if other is not None and candidate not in carried and situation.siblings == "reserve":
+                if other is not None and candidate not in carried and role == "reserved":
                     continue  # so is what is asked for by name where siblings are not shown (S1)
-                comes, why = _decide(claim.primary, candidate, other, situation)
+                comes, why = _decide(own, candidate, other, situation)
                 if not comes:
                     stayed.append(StayedBehind(candidate, why))
                     continue
                 attached.add(candidate)
-                role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
-                attachments.append(_attachment(candidate, role, why, other, situation))
-        units[claim.primary] = Unit(kind_of(claim.primary), tuple(attachments), tuple(stayed))
+                attachments.append(Attachment(candidate, role, why, other, index_of(candidate)))
+        units[primary] = Unit(kind_of(primary), tuple(attachments), tuple(stayed))
     return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
-
-
-def _attachment(source: HostAddress, role: Role, why: str, claim: Claim | None, situation: Situation) -> Attachment:
-    return Attachment(source, role, why, claim, situation.existing.get(source))
 
 
 def _asked(claim: Claim) -> str:
@@ -98,42 +97,45 @@ def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress
             return False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return address in carried, first.setdefault(address.slot, position), rank, address
+        return address in carried, first.setdefault(address[:3], position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
 
-def _by_slot(listed: Iterable[HostAddress]) -> dict[PciSlot, list[PciAddress]]:
-    slots: dict[PciSlot, list[PciAddress]] = {}
+def _by_slot(listed: Iterable[HostAddress]) -> dict[tuple[int, ...], list[PciAddress]]:
+    slots: dict[tuple[int, ...], list[PciAddress]] = {}
     for address in listed:
         if isinstance(address, PciAddress):
-            slots.setdefault(address.slot, []).append(address)
+            slots.setdefault(address[:3], []).append(address)
     return slots
 
 
 def _candidates(
-    primary: PciAddress, situation: Situation, listed_by_slot: Mapping[PciSlot, list[PciAddress]]
+    primary: PciAddress,
+    own: PciFunction | None,
+    situation: Situation,
+    listed_by_slot: Mapping[tuple[int, ...], list[PciAddress]],
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = situation.host, situation.siblings
-    own = host.functions.get(primary)
     if policy == "none" or (own is not None and own.is_vf):
         return
     if own is None:
         # Without facts, the only known functions of the slot are the listed ones (C3).
-        yield from sorted(address for address in listed_by_slot.get(primary.slot, ()) if address != primary)
+        yield from sorted(address for address in listed_by_slot.get(primary[:3], ()) if address != primary)
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
         found = [member for member in members if member is not None]
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address.slot != primary.slot)
+        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address[:3] != primary[:3])
     else:
         others = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
+    model = own.model
     for other in others:
         if other is own or not may_come_along(other, host):
             continue
-        if policy != "group" and other.model == own.model:
+        if policy != "group" and other.model == model:
             continue
         if policy == "listed" and other.address not in situation.listed:
             continue
@@ -145,12 +147,14 @@ def may_come_along(function: PciFunction, host: HostFacts) -> bool:
     return not (function.is_vf or is_chipset(function) or is_bridge(function, host.details.get(function.address)))
 
 
-def _same_model(primary: PciAddress, candidate: PciAddress, situation: Situation) -> bool:
-    own, other = situation.host.functions.get(primary), situation.host.functions.get(candidate)
+def _has_model_of(own: PciFunction | None, candidate: PciAddress, host: HostFacts) -> bool:
+    other = host.functions.get(candidate)
     return own is not None and other is not None and own.model == other.model
 
 
-def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, situation: Situation) -> tuple[bool, str]:
+def _decide(
+    own: PciFunction | None, candidate: PciAddress, claim: Claim | None, situation: Situation
+) -> tuple[bool, str]:
     """Whether a candidate is attached, and why (S2)."""
     host = situation.host
     if candidate in situation.taken:
@@ -159,7 +163,7 @@ def _decide(primary: PciAddress, candidate: PciAddress, claim: Claim | None, sit
         return True, _asked(claim)
     if candidate in situation.existing:
         return True, "it is in the domain"
-    own, other = host.functions.get(primary), host.functions.get(candidate)
+    other = host.functions.get(candidate)
     if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
     if other.iommu_group is not None and other.iommu_group == own.iommu_group:

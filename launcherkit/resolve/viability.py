@@ -14,7 +14,7 @@ from launcherkit.errors import (
     VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
@@ -45,13 +45,14 @@ def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[To
     """The IOMMU groups of all attached devices, by number, with all their members."""
     sources = set(attached)
     numbers = {group_of(source, host) for source in sources}
+    functions, details = host.functions, host.details
     groups: list[TouchedGroup] = []
-    for number in sorted(number for number in numbers if number is not None):
+    for number in sorted([number for number in numbers if number is not None]):
         members: list[GroupMember] = []
         for address in host.groups.get(number, ()):
-            function = host.functions.get(address)
+            function = functions.get(address)
             if function is not None:
-                bridge = is_bridge(function, host.details.get(address))
+                bridge = is_bridge(function, details.get(address))
                 members.append(GroupMember(address, function.driver, address in sources, bridge))
         groups.append(TouchedGroup(number, tuple(members)))
     return tuple(groups)
@@ -74,10 +75,11 @@ def check_viability(
             if address in host.unknown:
                 yield _unreadable_member(group, address, host.unknown[address])
         for member in group.members:
-            function = host.functions[member.address]
-            if member.attached:
-                yield from _check_attached(function, host)
-            if not member.bridge and member.address not in managed and not _leaves_group_alone(member, function, host):
+            address, _, attached, bridge = member
+            function, detail = host.functions[address], host.details.get(address)
+            if attached and detail is not None:
+                yield from _check_attached(function, detail, host)
+            if not bridge and address not in managed and not _leaves_group_alone(member, function, detail):
                 yield _not_viable(group, member, function, host)
 
 
@@ -95,16 +97,16 @@ def notes_on_drivers(
                         f"{describe(function)} has no driver; libvirt requires it to be bound to vfio-pci "
                         "or managed='yes'",
                     )
-                elif not _leaves_group_alone(member, function, host):
+                elif not _leaves_group_alone(member, function, host.details.get(member.address)):
                     yield _bridge_driver(group, member, function)
 
 
-def _leaves_group_alone(member: GroupMember, function: PciFunction, host: HostFacts) -> bool:
+def _leaves_group_alone(member: GroupMember, function: PciFunction, detail: PciDetail | None) -> bool:
     """Whether the member's driver, if it has one, is known to do no DMA of its own."""
     return (
-        member.driver in (None, "pci-stub")
+        bound_to_vfio(function, detail)
+        or member.driver in (None, "pci-stub")
         or (member.driver == "pcieport" and (member.bridge or function.is_bridge_by_class))
-        or bound_to_vfio(function, host.details.get(member.address))
     )
 
 
@@ -175,34 +177,39 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
     )
 
 
-def _check_attached(function: PciFunction, host: HostFacts) -> Iterator[LauncherkitError]:
+def _check_attached(function: PciFunction, detail: PciDetail, host: HostFacts) -> list[LauncherkitError]:
     """Errors for functions that no guest can use (V3)."""
-    detail = host.details.get(function.address)
-    if detail is None:
-        return
+    errors: list[LauncherkitError] = []
     if detail.virtfns and any(
         (vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns
     ):
-        yield VgpuPhysicalFunction(
-            f"{describe(function)} is the physical function of an SR-IOV vGPU card",
-            "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
-            "through.",
-            device=str(function.address),
+        errors.append(
+            VgpuPhysicalFunction(
+                f"{describe(function)} is the physical function of an SR-IOV vGPU card",
+                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
+                "through.",
+                device=str(function.address),
+            )
         )
     if detail.power_state == "D3cold":
-        yield DeviceAsleep(
-            f"{describe(function)} is in power state D3cold",
-            f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot "
-            "powered.",
-            device=str(function.address),
+        errors.append(
+            DeviceAsleep(
+                f"{describe(function)} is in power state D3cold",
+                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its "
+                "slot powered.",
+                device=str(function.address),
+            )
         )
     if not detail.config_readable:
-        yield DeviceGone(
-            f"{describe(function)} has fallen off the bus: its config space reads all ones",
-            "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan "
-            "it.",
-            device=str(function.address),
+        errors.append(
+            DeviceGone(
+                f"{describe(function)} has fallen off the bus: its config space reads all ones",
+                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and "
+                "rescan it.",
+                device=str(function.address),
+            )
         )
+    return errors
 
 
 def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> NeededNodes:

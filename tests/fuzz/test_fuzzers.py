@@ -36,8 +36,8 @@ def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest
 def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     decide: Any = launcherkit.resolve.siblings._candidates
 
-    def whole_group(primary: Any, situation: Any, listed: Any) -> Any:
-        return decide(primary, situation._replace(siblings="group"), listed)
+    def whole_group(primary: Any, own: Any, situation: Any, in_slot: Any) -> Any:
+        return decide(primary, own, situation._replace(siblings="group"), in_slot)
 
     monkeypatch.setattr(launcherkit.resolve.siblings, "_candidates", whole_group)
     chance = random.Random(1)
