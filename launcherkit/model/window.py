@@ -55,11 +55,11 @@ def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int
     """The sizes of the prefetchable 64-bit BARs of each slot with any of the functions, HD audio left out."""
     cards: dict[tuple[int, ...], list[int]] = {}
     for address in addresses:
-        function = host.functions.get(address)
-        if function is None or function.is_hd_audio:
-            continue
         detail = host.details.get(address)
-        if detail is not None and detail.resources:
+        if detail is None or not detail.resources:
+            continue
+        function = host.functions.get(address)
+        if function is not None and not function.is_hd_audio:
             cards.setdefault(address[:3], []).extend(prefetchable(detail.resources))
     return list(cards.values())
 

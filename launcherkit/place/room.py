@@ -60,15 +60,15 @@ class Room:
 
     def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
         """A free slot for a card; None if there is no more room."""
-        for each in card:
+        for each in card if self._places else ():
             if isinstance(each.source, PciAddress) and each.source in self._places:
                 return self._places[each.source]
         if self._domain.topology != "pcie":
             return self._slot_of_bus_0()
         foreseen = self._buses.hostdevs
-        there = next((each.hostdev for each in card if each.hostdev in foreseen), None)
+        there = [foreseen[each.hostdev] for each in card if each.hostdev in foreseen]
         # A hostdev of the document stays where libvirt would put it, behind a port that libvirt makes.
-        slot = self._root_port() if there is None else foreseen[there]
+        slot = there[0] if there else self._root_port()
         if slot is None or slot.bus > HIGHEST_BUS:
             return None
         self._placed = True

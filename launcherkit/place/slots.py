@@ -139,7 +139,7 @@ def _place_said(
     card: Sequence[Attachment], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress]
 ) -> tuple[bool, GuestAddress | None]:
     """Whether the document gives a card's place, and the place if it is a PCI address."""
-    fixed = [each.source for each in card if _fixed(each, domain)]
+    fixed = _fixed(card, domain)
     return bool(fixed), next((guests[source] for source in fixed if source in guests), None)
 
 
@@ -187,7 +187,7 @@ def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
     """Whether it isn't left to libvirt: several functions (P1), or one that would move later devices (P2, P3)."""
     if len(card) == 1:
         return card[0].hostdev is None and any(device.after_hostdevs for device in domain.unplaced)
-    return not all(_fixed(attachment, domain) for attachment in card)
+    return len(_fixed(card, domain)) < len(card)
 
 
 def _joining(
@@ -206,10 +206,10 @@ def _joining(
 def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | SlotTaken | NoRoom]:
     """Put all functions of a card without a place into one slot, at their numbers (P1); yields what prevents it."""
     guests = room.guests
-    fixed = [attachment for attachment in card if _fixed(attachment, domain)]
-    elsewhere = next((attachment.source for attachment in fixed if attachment.source not in guests), None)
-    if elsewhere is not None:
-        yield Note("not-placed", f"{elsewhere} has no PCI address in the guest, so its siblings can't join it")
+    fixed = _fixed(card, domain)
+    elsewhere = [source for source in fixed if source not in guests]
+    if elsewhere:
+        yield Note("not-placed", f"{elsewhere[0]} has no PCI address in the guest, so its siblings can't join it")
         return
     if domain.topology == "other":
         names = ", ".join(str(attachment.source) for attachment in card)
@@ -218,14 +218,14 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
             f"{domain.machine}: libvirt assigns the addresses of {names}; a common slot can't be requested there",
         )
         return
-    base = guests[fixed[0].source] if fixed else room.slot_for(card)
+    base = guests[fixed[0]] if fixed else room.slot_for(card)
     if base is None:
         if len(card) > 1:  # for a single function libvirt reports what is missing
             yield _no_room(card, domain)
         return
     domain_, bus, slot, _ = base
-    there = [guests[attachment.source] for attachment in fixed]
-    functions = {guest.function for guest in there if guest.function_0 == base.function_0}
+    there = [guests[source] for source in fixed]
+    functions = {guest.function for guest in there if guest[:3] == base[:3]}
     for source, number in _guest_numbers(card):
         if source in guests:
             continue
@@ -239,14 +239,14 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
         yield _slot_taken(card[0].source, base, "its function 0 would not be one of them, and guests look there first")
 
 
-def _fixed(attachment: Attachment, domain: DomainFacts) -> bool:
-    """Whether the document gives its place: a PCI address, or none, as ``unassigned`` does."""
-    return attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed
+def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]:
+    """The functions whose place the document gives: a PCI address, or none, as ``unassigned`` does."""
+    return [each.source for each in card if each.hostdev is not None and domain.hostdevs[each.hostdev].placed]
 
 
 def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, int]]:
     """The host's function numbers if the lowest is 0, else numbers from 0 on (P1)."""
-    sources = sorted(attachment.source for attachment in card if isinstance(attachment.source, PciAddress))
+    sources = sorted([attachment.source for attachment in card if isinstance(attachment.source, PciAddress)])
     if sources and sources[0].function == 0:
         return [(source, source.function) for source in sources]
     return [(source, number) for number, source in enumerate(sources or [card[0].source])]
@@ -254,11 +254,10 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, in
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Set multifunction, on guest function 0 of each slot that hostdevs share, and only there (P1)."""
-    slots = [(guest.domain, guest.bus, guest.slot) for guest in guests.values()]
-    sharing = Counter(slots)
+    sharing = Counter([guest[:3] for guest in guests.values()])
     return {
-        source: GuestPlace(guest, guest.function == 0 if sharing[slot] > 1 else None)
-        for (source, guest), slot in zip(guests.items(), slots, strict=True)
+        source: GuestPlace(guest, guest.function == 0 if sharing[guest[:3]] > 1 else None)
+        for source, guest in guests.items()
     }
 
 

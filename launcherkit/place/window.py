@@ -74,9 +74,11 @@ def _is_virt(domain: DomainFacts) -> bool:
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each attached card."""
-    sources = ([attachment.source for attachment in unit.attachments] for unit in units)
-    functions = ([source for source in each if isinstance(source, PciAddress)] for each in sources)
-    return [card for each in functions for card in card_bars(each, host)]
+    return [
+        card
+        for unit in units
+        for card in card_bars([each.source for each in unit.attachments if isinstance(each.source, PciAddress)], host)
+    ]
 
 
 def _needed(need: int) -> str:
