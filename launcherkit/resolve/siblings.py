@@ -39,7 +39,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     host, carried = situation.host, situation.carried
-    listed_by_slot = {} if host.known else _by_slot(situation.listed)
+    in_slot = _by_slot(claim_of, situation)
     claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in carried}
     by_group = situation.siblings == "group"  # else candidates are of the primary's slot
     role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
@@ -55,7 +55,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
         stayed: list[StayedBehind] = []
         if isinstance(primary, PciAddress):
             own = host.functions.get(primary)
-            for candidate in _candidates(primary, own, situation, listed_by_slot):
+            for candidate in _candidates(primary, own, situation, in_slot):
                 if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
                 if by_group and candidate[:3] != primary[:3] and candidate[:3] in claimed_slots:
@@ -102,27 +102,36 @@ def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
 
-def _by_slot(listed: Iterable[HostAddress]) -> dict[tuple[int, ...], list[PciAddress]]:
-    slots: dict[tuple[int, ...], list[PciAddress]] = {}
-    for address in listed:
-        if isinstance(address, PciAddress):
-            slots.setdefault(address[:3], []).append(address)
-    return slots
+def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[tuple[int, ...], list[PciAddress]]:
+    """At least all known functions of the primaries' slots, in order; without facts, only the listed ones (C3)."""
+    host = situation.host
+    known: Iterable[PciAddress]
+    if not host.known:
+        known = [address for address in situation.listed if isinstance(address, PciAddress)]
+    elif len(host.functions) <= 8 * len(primaries):
+        known = host.functions
+    else:  # a host may have thousands
+        slots = [host.slot_functions(primary) for primary in primaries if isinstance(primary, PciAddress)]
+        known = {function.address for slot in slots for function in slot}
+    in_slot: dict[tuple[int, ...], list[PciAddress]] = {}
+    for address in sorted(known):
+        in_slot.setdefault(address[:3], []).append(address)
+    return in_slot
 
 
 def _candidates(
     primary: PciAddress,
     own: PciFunction | None,
     situation: Situation,
-    listed_by_slot: Mapping[tuple[int, ...], list[PciAddress]],
+    in_slot: Mapping[tuple[int, ...], list[PciAddress]],
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = situation.host, situation.siblings
     if policy == "none" or (own is not None and own.is_vf):
         return
     if own is None:
-        # Without facts, the only known functions of the slot are the listed ones (C3).
-        yield from sorted(address for address in listed_by_slot.get(primary[:3], ()) if address != primary)
+        if not host.known:
+            yield from (address for address in in_slot.get(primary[:3], ()) if address != primary)
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
@@ -130,7 +139,7 @@ def _candidates(
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
         others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address[:3] != primary[:3])
     else:
-        others = host.slot_functions(primary)  # not a loop over all functions: a host may have thousands
+        others = [host.functions[address] for address in in_slot[primary[:3]]]
     model = own.model
     for other in others:
         if other is own or not may_come_along(other, host):
