@@ -107,9 +107,9 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Doc
     checked = check(resolved, decided, domain, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
-    attached = set(decided.attached)
+    attached = set(decided.attached) if resolved.left_alone else ()
     left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
-    devices = tuple([_device(unit, decided, placed, checked, resolved.facts, policy) for unit in decided.units])
+    devices = _devices(decided, placed, checked, resolved.facts, policy)
     iommufd = bool(checked.backends.iommufd)
     plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window, placed.cells)
     return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
@@ -124,25 +124,30 @@ def _window(
     return plan_window(needed, domain, rare.read_address_space(document.root)) if needed else (None, ())
 
 
-def _device(
-    unit: Unit, decided: Decided, placed: Placement, checked: Checked, facts: HostFacts, policy: Policy
-) -> PlannedDevice:
-    claim = unit.attachments[0].claim
-    by_claim = None if claim is None or unit.kind != "pci" else claim.rom
-    kept = unit.kept
-    functions = [
-        PlannedFunction(
-            attachment,
-            decided.aliases[source],
-            placed.guests.get(source),
-            decided.shown.get(source),
-            source in decided.managed,
-            checked.backends.said.get(source),
-            None if kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
-            rare.chosen(policy.driver, source, facts) if policy.driver and not kept else None,
-            placed.nodesets.get(source) if isinstance(source, PciAddress) else None,
-        )
-        for attachment in unit.attachments
-        for source in (attachment.source,)
-    ]
-    return PlannedDevice(unit.kind, tuple(functions), unit.stayed, kept)
+def _devices(
+    decided: Decided, placed: Placement, checked: Checked, facts: HostFacts, policy: Policy
+) -> tuple[PlannedDevice, ...]:
+    """All decisions about each function, put together."""
+    aliases, shown, managed = decided.aliases, decided.shown, decided.managed
+    guests, nodesets, said = placed.guests, placed.nodesets, checked.backends.said
+    devices: list[PlannedDevice] = []
+    for unit in decided.units:
+        claim, kept = unit.attachments[0].claim, unit.kept
+        by_claim = None if claim is None or unit.kind != "pci" else claim.rom
+        functions = [
+            PlannedFunction(
+                attachment,
+                aliases[source],
+                guests.get(source),
+                shown.get(source),
+                source in managed,
+                said.get(source),
+                None if kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
+                rare.chosen(policy.driver, source, facts) if policy.driver and not kept else None,
+                nodesets.get(source) if isinstance(source, PciAddress) else None,
+            )
+            for attachment in unit.attachments
+            for source in (attachment.source,)
+        ]
+        devices.append(PlannedDevice(unit.kind, tuple(functions), unit.stayed, kept))
+    return tuple(devices)

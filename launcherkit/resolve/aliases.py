@@ -151,10 +151,13 @@ def _unique(alias: str, used: dict[str, int]) -> str:
 
     ``used`` counts how often each alias was wanted, so that many equal names take no search.
     """
-    candidate, count = alias, used.get(alias, 0)
+    if alias not in used:
+        used[alias] = 1
+        return alias
+    candidate, count = alias, used[alias]
     while candidate in used:
         count += 1
         candidate = f"{alias}-{count}"
-    used[alias] = max(count, 1)
-    used.setdefault(candidate, 1)
+    used[alias] = count
+    used[candidate] = 1
     return candidate

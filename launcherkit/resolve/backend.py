@@ -14,7 +14,6 @@ from launcherkit.model.policy import Iommufd
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
-
 _BY_VFIO = (PciAddress, MdevAddress)
 
 
@@ -57,6 +56,9 @@ def decide_backends(
         policy: the operator's.
     """
     default = domain.iommufd or False
+    usual = [CONTAINER_NODE, *by_group.values()]
+    if not (default or domain.hostdevs or policy == "yes") and host.nodes is not None and host.nodes.issuperset(usual):
+        return Backends({}, frozenset())  # as for most VMs: all through their groups, by each of the settings below
     fixed, errors = _by_group(units, domain, host)
     chooser = _Chooser(units, domain, host, by_group, fixed, policy)
     reasons: dict[str, list[str]] = {}
@@ -187,7 +189,7 @@ def nodes_of(
     attached: Sequence[HostAddress], backends: Backends, by_group: Mapping[HostAddress, str | None], host: HostFacts
 ) -> tuple[str, ...]:
     """The device nodes that QEMU opens, each once; none for unknown functions."""
-    through = [source for source in attached if source in backends.iommufd]
+    through = [source for source in attached if source in backends.iommufd] if backends.iommufd else []
     others = [source for source in attached if source in by_group and source not in backends.iommufd]
     nodes: list[str | None] = []
     if through:
