@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
@@ -65,7 +65,7 @@ def place_units(
         generic_initiators: whether GPUs whose memory the CPUs share get cells for it (P7).
     """
     guests: dict[HostAddress, GuestAddress] = {}
-    for unit in units:
+    for unit in units if domain.hostdevs else ():
         for attachment in unit.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
@@ -179,7 +179,7 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
     for attachment in attachments:
         source = attachment.source
         if isinstance(source, _ON_PCI) and attachment.role != "reserved":
-            cards.setdefault(card_of(source), []).append(attachment)
+            cards.setdefault(source[:3], []).append(attachment)  # the slot of a function, all of an mdev's address
     return cards.values()
 
 
@@ -207,10 +207,10 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
     """Put all functions of a card without a place into one slot, at their numbers (P1); yields what prevents it."""
     guests = room.guests
     fixed = _fixed(card, domain)
-    elsewhere = [source for source in fixed if source not in guests]
-    if elsewhere:
-        yield Note("not-placed", f"{elsewhere[0]} has no PCI address in the guest, so its siblings can't join it")
-        return
+    for source in fixed:
+        if source not in guests:
+            yield Note("not-placed", f"{source} has no PCI address in the guest, so its siblings can't join it")
+            return
     if domain.topology == "other":
         names = ", ".join(str(attachment.source) for attachment in card)
         yield Note(
@@ -224,9 +224,8 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
             yield _no_room(card, domain)
         return
     domain_, bus, slot, _ = base
-    there = [guests[source] for source in fixed]
-    functions = {guest.function for guest in there if guest[:3] == base[:3]}
-    for source, number in _guest_numbers(card):
+    functions = {guests[source].function for source in fixed if guests[source][:3] == base[:3]}
+    for number, source in _guest_numbers(card):
         if source in guests:
             continue
         guest = GuestAddress(domain_, bus, slot, number)
@@ -241,15 +240,17 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
 
 def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]:
     """The functions whose place the document gives: a PCI address, or none, as ``unassigned`` does."""
-    return [each.source for each in card if each.hostdev is not None and domain.hostdevs[each.hostdev].placed]
+    there = domain.hostdevs
+    return [each.source for each in card if each.hostdev is not None and there[each.hostdev].placed] if there else []
 
 
-def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[HostAddress, int]]:
+def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[int, HostAddress]]:
     """The host's function numbers if the lowest is 0, else numbers from 0 on (P1)."""
-    sources = sorted([attachment.source for attachment in card if isinstance(attachment.source, PciAddress)])
-    if sources and sources[0].function == 0:
-        return [(source, source.function) for source in sources]
-    return [(source, number) for number, source in enumerate(sources or [card[0].source])]
+    numbers = {each.source.function: each.source for each in card if isinstance(each.source, PciAddress)}
+    sources = sorted(numbers.items())
+    if 0 in numbers:
+        return sources
+    return enumerate([source for _, source in sources] or [card[0].source])
 
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:

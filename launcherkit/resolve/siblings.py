@@ -40,8 +40,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     host, carried = situation.host, situation.carried
     in_slot = _by_slot(claim_of, situation)
-    claimed_slots = {card_of(claim.primary) for claim in claims if claim.primary not in carried}
     by_group = situation.siblings == "group"  # else candidates are of the primary's slot
+    claimed_slots = {card_of(claim.primary) for claim in claims if by_group and claim.primary not in carried}
     role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}

@@ -26,9 +26,8 @@ def is_vgpu_vf(detail: PciDetail) -> bool:
 
 def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:
     """Whether it is a bridge, by its header type as in the kernel (V1); by its class if that isn't known."""
-    if detail is None or detail.header_type is None:
-        return function.is_bridge_by_class
-    return detail.header_type in (1, 2)
+    header_type = None if detail is None else detail.header_type
+    return function.is_bridge_by_class if header_type is None else header_type in (1, 2)
 
 
 def group_node(group: int | None) -> str | None:
