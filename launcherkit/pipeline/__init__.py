@@ -130,6 +130,7 @@ def _devices(
     """All decisions about each function, put together."""
     aliases, shown, managed = decided.aliases, decided.shown, decided.managed
     guests, nodesets, said = placed.guests, placed.nodesets, checked.backends.said
+    rom, driver = policy.rom, policy.driver
     devices: list[PlannedDevice] = []
     for unit in decided.units:
         claim, kept = unit.attachments[0].claim, unit.kept
@@ -142,9 +143,9 @@ def _devices(
                 shown.get(source),
                 source in managed,
                 said.get(source),
-                None if kept else (policy.rom and rare.chosen(policy.rom, source, facts)) or by_claim,
-                rare.chosen(policy.driver, source, facts) if policy.driver and not kept else None,
-                nodesets.get(source) if isinstance(source, PciAddress) else None,
+                None if kept else (rom and rare.chosen(rom, source, facts)) or by_claim,
+                rare.chosen(driver, source, facts) if driver and not kept else None,
+                nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )
             for attachment in unit.attachments
             for source in (attachment.source,)

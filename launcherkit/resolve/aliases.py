@@ -109,13 +109,13 @@ def assign_aliases(
         domain: its aliases must stay unique.
         prefixes: the policy's.
     """
-    planned = {attachment.hostdev for unit in units for attachment in unit.attachments}
+    planned = {each.hostdev for unit in units for each in unit.attachments} if domain.hostdevs else set()
     used = dict.fromkeys((*domain.aliases, *named.values()), 1)
     used |= {
         hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
     }
     given = dict(named)
-    for unit in units:
+    for unit in units if domain.hostdevs else ():
         if unit.kept and unit.primary.hostdev is not None:
             alias = given[unit.primary.source] = domain.hostdevs[unit.primary.hostdev].alias or ""
             used[alias] = 1

@@ -114,7 +114,7 @@ def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[t
         slots = [host.slot_functions(primary) for primary in primaries if isinstance(primary, PciAddress)]
         known = {function.address for slot in slots for function in slot}
     in_slot: dict[tuple[int, ...], list[PciAddress]] = {}
-    for address in sorted(known):
+    for address in sorted(known, key=tuple):  # plain tuples are quicker to compare
         in_slot.setdefault(address[:3], []).append(address)
     return in_slot
 
@@ -127,11 +127,9 @@ def _candidates(
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = situation.host, situation.siblings
-    if policy == "none" or (own is not None and own.is_vf):
-        return
-    if own is None:
-        if not host.known:
-            yield from (address for address in in_slot.get(primary[:3], ()) if address != primary)
+    if own is None and policy != "none" and not host.known:
+        yield from (address for address in in_slot.get(primary[:3], ()) if address != primary)
+    if own is None or policy == "none" or own.is_vf:
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
@@ -153,7 +151,9 @@ def _candidates(
 
 def may_come_along(function: PciFunction, host: HostFacts) -> bool:
     """Whether a function can be a sibling at all: an endpoint that is neither a VF nor part of the chipset (S1)."""
-    return not (function.is_vf or is_chipset(function) or is_bridge(function, host.details.get(function.address)))
+    if function.physfn is not None or is_chipset(function):
+        return False
+    return not is_bridge(function, host.details.get(function.address))
 
 
 def _has_model_of(own: PciFunction | None, candidate: PciAddress, host: HostFacts) -> bool:
@@ -175,8 +175,9 @@ def _decide(
     other = host.functions.get(candidate)
     if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
-    if other.iommu_group is not None and other.iommu_group == own.iommu_group:
-        return True, f"in the same IOMMU group {own.iommu_group}"
+    group = own.iommu_group
+    if group is not None and other.iommu_group == group:
+        return True, f"in the same IOMMU group {group}"
     return _decide_other_group(other, situation)
 
 
