@@ -69,7 +69,7 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     situation = Situation(policy.siblings, facts, listed, existing, domain.taken, carried, own_nodes)
     units = assemble_units(resolved.claims, situation)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
-    displays = _displays([unit for unit in units if not unit.kept], options, domain, facts)
+    displays = _displays(units, options, domain, facts)
     shown, notes, errors = displays or ({}, (), ())
     aliases = assign_aliases(units, named, domain, prefixes)
     managed = _managed(units, domain, policy)
@@ -116,9 +116,9 @@ def _displays(
 ) -> Displays | None:
     """None if nothing concerns displays, as for most VMs: their GPUs are passed through whole."""
     said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
-    if not said and not any(options.values()) and all(unit.kind != "mdev" for unit in units):
+    if not said and not any(options.values()) and not any(unit.kind == "mdev" and not unit.kept for unit in units):
         return None
-    return rare.decide_displays(units, options, domain, facts)
+    return rare.decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
 
 
 def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:

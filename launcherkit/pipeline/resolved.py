@@ -16,7 +16,7 @@ from launcherkit.model.request import Allocation, Request
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
 from launcherkit.place.slots import topology_for
-from launcherkit.resolve.aliases import Named, name_requests
+from launcherkit.resolve.aliases import alias_of, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi
@@ -156,11 +156,17 @@ def _claims(
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
     wanted = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
     if there:
-        asked = [
-            Named(request.section, request.name, allocations[request.key].kind, request.claim is not None)
+        aliases = [
+            alias_of(
+                request.section,
+                request.name,
+                allocations[request.key].kind,
+                policy.alias_prefixes,
+                by_claim=request.claim is not None,
+            )
             for request in requests
         ]
-        for request, alias in zip(requests, name_requests(asked, domain, policy.alias_prefixes), strict=True):
+        for request, alias in zip(requests, name_requests(aliases, domain), strict=True):
             if alias in there:
                 wanted.setdefault(request, there[alias])
     return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken)

@@ -228,7 +228,7 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
     for number, source in _guest_numbers(card):
         if source in guests:
             continue
-        guest = GuestAddress(domain_, bus, slot, number)
+        guest = GuestAddress(domain_, bus, slot, number) if number != base.function else base
         if number in functions or guest in room.taken:
             yield _slot_taken(source, base, f"{guest} is in use")
         functions.add(number)

@@ -9,7 +9,6 @@ from launcherkit.model.domain import DomainFacts
 from launcherkit.model.plan import Attachment, Claim, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section, kind_of
-from launcherkit.model.value import NamedTuple
 
 _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -27,19 +26,15 @@ def clean(text: str) -> str:
     return text if _ALLOWED.issuperset(text) else "".join(c if c in _ALLOWED else "-" for c in text)
 
 
-class Named(NamedTuple):
-    """What determines a request's alias."""
+def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes, *, by_claim: bool = False) -> str:
+    """The alias of a device by its request.
 
-    section: Section
-    name: str
-    kind: Kind
-    by_claim: bool = False
-    """Whether a DRA claim answers it; KubeVirt has other prefixes for these."""
-
-
-def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
-    """The alias of a device by its request's name."""
-    section, name, kind, by_claim = named
+    Args:
+        section, name: the request's.
+        kind: the device's.
+        prefixes: the policy's.
+        by_claim: whether a DRA claim answers the request; KubeVirt has other prefixes for these.
+    """
     if by_claim:
         prefix = CLAIM_PREFIXES[section]
     elif section == "gpus":
@@ -49,19 +44,22 @@ def alias_of(named: Named, prefixes: AliasPrefixes) -> str:
     return clean(prefix + name)
 
 
-def name_requests(named: Iterable[Named], domain: DomainFacts, prefixes: AliasPrefixes) -> list[str]:
-    """The alias of each request, in order; requests take precedence over aliases in the document."""
+def name_requests(wanted: Iterable[str], domain: DomainFacts) -> list[str]:
+    """The alias of each request, in order, from `alias_of`; requests take precedence over aliases in the document."""
     # A hostdev without a source address, such as a USB device by its port, is left as it is, with its alias.
     odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
     used = dict.fromkeys((*domain.aliases, *odd), 1)
-    return [_unique(alias_of(each, prefixes), used) for each in named]
+    return [_unique(alias, used) for alias in wanted]
 
 
 def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The aliases of the devices that a VMI or the environment asks for, by primary."""
-    asked = [claim for claim in claims if claim.origin != "domain"]
-    named = [Named(claim.section, claim.name, kind_of(claim.primary), claim.by_claim) for claim in asked]
-    return dict(zip([claim.primary for claim in asked], name_requests(named, domain, prefixes), strict=True))
+    wanted = {
+        claim.primary: alias_of(claim.section, claim.name, kind_of(claim.primary), prefixes, by_claim=claim.by_claim)
+        for claim in claims
+        if claim.origin != "domain"
+    }
+    return dict(zip(wanted, name_requests(wanted.values(), domain), strict=True))
 
 
 def sibling_stem(alias: str) -> str:
@@ -133,7 +131,7 @@ def assign_aliases(
     for unit, attachment in unnamed:
         claim, source = attachment.claim, attachment.source
         if claim is not None:
-            alias = alias_of(Named(claim.section, claim.name, unit.kind), prefixes)
+            alias = alias_of(claim.section, claim.name, unit.kind, prefixes)
         else:
             number = source.function if isinstance(source, PciAddress) else 0
             alias = f"{sibling_stem(given[unit.primary.source])}-fn{number}"

@@ -137,7 +137,7 @@ def _candidates(
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
         others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address[:3] != primary[:3])
     else:
-        others = [host.functions[address] for address in in_slot[primary[:3]]]
+        others = map(host.functions.__getitem__, in_slot[primary[:3]])
     model = own.model
     for other in others:
         if other is own or not may_come_along(other, host):

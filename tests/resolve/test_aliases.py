@@ -11,7 +11,7 @@ from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, Claim, Origin, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section
-from launcherkit.resolve.aliases import Named, alias_of, assign_aliases, name_claims
+from launcherkit.resolve.aliases import alias_of, assign_aliases, name_claims
 from tests.support.facts import UUID, at
 
 GPU, SOUND = at("0000:e1:00.0"), at("0000:e1:00.1")
@@ -50,21 +50,21 @@ def assign(*units: Unit, there: DomainFacts | None = None, prefixes: AliasPrefix
     ],
 )
 def test_an_alias_is_kubevirts(section: Section, kind: Kind, expected: str) -> None:
-    assert alias_of(Named(section, "a", kind), AliasPrefixes()) == expected
+    assert alias_of(section, "a", kind, AliasPrefixes()) == expected
 
 
 @pytest.mark.parametrize(("section", "expected"), [("gpus", "ua-dra-gpu-a"), ("hostDevices", "ua-dra-hostdevice-a")])
 def test_what_a_claim_answers_has_kubevirts_own_prefix_whatever_the_policy_says(
     section: Section, expected: str
 ) -> None:
-    assert alias_of(Named(section, "a", "pci", by_claim=True), AliasPrefixes("ua-x-", "ua-x-", "ua-x-")) == expected
+    assert alias_of(section, "a", "pci", AliasPrefixes("ua-x-", "ua-x-", "ua-x-"), by_claim=True) == expected
 
 
 @pytest.mark.parametrize(
     "name", ["a b", "a.b", "a/b", "a'b", "a\u00e9", "a\0b", "a\ud800", "<a>", "a\N{ARABIC-INDIC DIGIT ONE}"]
 )
 def test_characters_that_an_alias_can_not_have_become_dashes(name: str) -> None:
-    alias = alias_of(Named("gpus", name, "pci"), AliasPrefixes())
+    alias = alias_of("gpus", name, "pci", AliasPrefixes())
     assert set(alias) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
     assert len(alias) == len("ua-gpu-") + len(name)
 
