@@ -74,7 +74,7 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
             if _HEX.issuperset(digits):
                 number = int(digits, 16)
                 if number & 0xFF <= 0x1F:
-                    return cls(number >> 16, number >> 8 & 0xFF, number & 0xFF, int(text[11]))
+                    return _new(cls, (number >> 16, number >> 8 & 0xFF, number & 0xFF, int(text[11])))
         head, dot, function = text.rpartition(".")
         parts = head.split(":")
         if not dot or len(parts) not in (2, 3):

@@ -45,9 +45,9 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
     Sizes of BARs are powers of two; the line of a VF BAR is for all VFs together.
     """
     return [
-        bar.size if bar.line in _VF_BARS else 1 << (bar.size - 1).bit_length()
+        size if bar.line in _VF_BARS else 1 << (size - 1).bit_length()
         for bar in bars
-        if bar.flags & _WANTED == _WANTED and bar.line != _ROM and bar.line <= _VF_BARS[-1] and bar.size > 0
+        if bar.flags & _WANTED == _WANTED and bar.line != _ROM and bar.line <= _VF_BARS[-1] and (size := bar.size) > 0
     ]
 
 
