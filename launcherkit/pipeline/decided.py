@@ -96,12 +96,12 @@ def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Pol
         notes += rare.notes_about(units, resolved.left_alone, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
-    by_group = group_nodes(attached, facts)
-    backends = decide_backends(units, domain, facts, by_group, policy.iommufd)
+    node_of = group_nodes(attached, facts)
+    backends = decide_backends(units, domain, facts, node_of, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     errors = [*check_viability(groups, managed, facts), *backends.errors]
     reserved = decided.reserved if policy.siblings == "reserve" else ()
-    nodes = nodes_of([source for source in attached if source not in reserved], backends, by_group, facts)
+    nodes = nodes_of([source for source in attached if source not in reserved], backends, node_of, facts)
     if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
         to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
         errors += check_nodes([node for node in nodes if node not in to_come], facts)

@@ -39,7 +39,7 @@ def decide_backends(
     units: Sequence[Unit],
     domain: DomainFacts,
     host: HostFacts,
-    by_group: Mapping[HostAddress, str | None],
+    node_of: Mapping[HostAddress, str | None],
     policy: Iommufd = "auto",
 ) -> Backends:
     """Choose the backend of all PCI functions that are attached.
@@ -52,15 +52,17 @@ def decide_backends(
         units: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
-        by_group: from `group_nodes`.
+        node_of: the node of each device's group, from `group_nodes`.
         policy: the operator's.
     """
     default = domain.iommufd or False
-    usual = [CONTAINER_NODE, *by_group.values()]
+    usual = [CONTAINER_NODE, *node_of.values()]
     if not (default or domain.hostdevs or policy == "yes") and host.nodes is not None and host.nodes.issuperset(usual):
-        return Backends({}, frozenset())  # as for most VMs: all through their groups, by each of the settings below
+        return Backends(
+            {}, frozenset()
+        )  # as for most VMs: nobody asks for iommufd, and the groups' nodes are all there
     fixed, errors = _by_group(units, domain, host)
-    chooser = _Chooser(units, domain, host, by_group, fixed, policy)
+    chooser = _Chooser(units, domain, host, node_of, fixed, policy)
     reasons: dict[str, list[str]] = {}
     said: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
@@ -126,14 +128,14 @@ class _Chooser:
         units: Sequence[Unit],
         domain: DomainFacts,
         host: HostFacts,
-        by_group: Mapping[HostAddress, str | None],
+        node_of: Mapping[HostAddress, str | None],
         fixed: Mapping[int, tuple[bool, HostAddress]],
         policy: Iommufd,
     ) -> None:
         self._policy = policy
         self._domain = domain
         self._host = host
-        self._by_group = by_group
+        self._node_of = node_of
         self._fixed = fixed
         self._has_mdev = any(unit.kind == "mdev" for unit in units)
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
@@ -165,7 +167,7 @@ class _Chooser:
 
     def _complete(self, sources: Sequence[HostAddress], iommufd: bool) -> bool:
         nodes = self._host.nodes
-        return nodes is not None and nodes.issuperset(_nodes(sources, iommufd, self._by_group, self._host))
+        return nodes is not None and nodes.issuperset(_nodes(sources, iommufd, self._node_of, self._host))
 
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"
@@ -176,25 +178,25 @@ _IOMMUFD_ONLY = (
 
 
 def _nodes(
-    sources: Iterable[HostAddress], iommufd: bool, by_group: Mapping[HostAddress, str | None], host: HostFacts
+    sources: Iterable[HostAddress], iommufd: bool, node_of: Mapping[HostAddress, str | None], host: HostFacts
 ) -> list[str | None]:
     """The node that all need, and each function's own; None for a missing one."""
     if not iommufd:
-        return [CONTAINER_NODE, *map(by_group.get, sources)]
+        return [CONTAINER_NODE, *map(node_of.get, sources)]
     details = [host.details.get(source) if isinstance(source, PciAddress) else None for source in sources]
     return [IOMMUFD_NODE, *map(cdev_node, details)]
 
 
 def nodes_of(
-    attached: Sequence[HostAddress], backends: Backends, by_group: Mapping[HostAddress, str | None], host: HostFacts
+    attached: Sequence[HostAddress], backends: Backends, node_of: Mapping[HostAddress, str | None], host: HostFacts
 ) -> tuple[str, ...]:
     """The device nodes that QEMU opens, each once; none for unknown functions."""
     through = [source for source in attached if source in backends.iommufd] if backends.iommufd else []
-    others = [source for source in attached if source in by_group and source not in backends.iommufd]
+    others = [source for source in attached if source in node_of and source not in backends.iommufd]
     nodes: list[str | None] = []
     if through:
-        nodes += _nodes(through, True, by_group, host)
+        nodes += _nodes(through, True, node_of, host)
     if others:
-        nodes += _nodes(others, False, by_group, host)
+        nodes += _nodes(others, False, node_of, host)
     nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
     return tuple(dict.fromkeys([node for node in nodes if node is not None]))
