@@ -58,9 +58,8 @@ def decide_backends(
     default = domain.iommufd or False
     usual = [CONTAINER_NODE, *node_of.values()]
     if not (default or domain.hostdevs or policy == "yes") and host.nodes is not None and host.nodes.issuperset(usual):
-        return Backends(
-            {}, frozenset()
-        )  # as for most VMs: nobody asks for iommufd, and the groups' nodes are all there
+        # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
+        return Backends({}, frozenset())
     fixed, errors = _by_group(units, domain, host)
     chooser = _Chooser(units, domain, host, node_of, fixed, policy)
     reasons: dict[str, list[str]] = {}
