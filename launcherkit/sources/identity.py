@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DEVICES = "sys/bus/pci/devices"
 DRIVERS = "sys/bus/pci/drivers"
 
+_new = tuple.__new__  # makes a value in half the time
+
 
 class IdentityReader:
     """Reads the identity of PCI functions for one reading of the host.
@@ -40,7 +42,7 @@ class IdentityReader:
         if name in self._addresses:
             return self._addresses[name]
         try:
-            return PciAddress(*self._buses[name[:-4]], *self._places[name[-4:]])
+            return _new(PciAddress, self._buses[name[:-4]] + self._places[name[-4:]])
         except KeyError:
             pass
         try:
@@ -79,8 +81,9 @@ class IdentityReader:
             numa_node = self._nodes[node] = number(node)
         group = group_number(tree.link(prefix + "iommu_group"))
         physfn = self.address(base_name(tree.link(prefix + "physfn")) or "") if tree.exists(prefix + "physfn") else None
-        return PciFunction(
-            address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn
+        return _new(
+            PciFunction,
+            (address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn),
         )
 
 

@@ -110,20 +110,22 @@ class _NeedReader:
         return function
 
     def _read(self, name: str, address: PciAddress) -> PciFunction | None:
-        with self._devices.below(name) as directory:
+        directory = self._devices.below(name)
+        try:
             function = self._identities.read(directory, "", address)
             if function is not None:
                 self._details[address] = self._detail_reader.needed(directory, function)
                 self._functions[address] = function
             return function
+        finally:
+            directory.close()
 
     def _others_in(self, slots: Collection[str]) -> Iterator[str]:
         """The names of functions in ``slots`` that have not been read; a slot is a name without its last digit."""
         if len(slots) >= _MANY_SLOTS:
-            yield from (name for name in self._devices.names("") if name[:-1] in slots and name not in self._taken)
-        else:
-            names = (slot + number for slot in slots for number in "01234567")
-            yield from (name for name in names if name not in self._taken and self._devices.exists(name))
+            return (name for name in self._devices.names("") if name[:-1] in slots and name not in self._taken)
+        names = (slot + number for slot in slots for number in "01234567")
+        return (name for name in names if name not in self._taken and self._devices.exists(name))
 
     def _take_group(self, name: str, function: PciFunction) -> None:
         group = function.iommu_group

@@ -108,11 +108,13 @@ class DiskTree:
     _strict: bool
 
     def __init__(self, path: str, parent: DiskTree | None = None, *, strict: bool = True) -> None:
-        self._path = f"{parent._path}/{path}" if parent else path
-        self._strict = parent._strict if parent else strict
+        if parent is None:
+            self._path, self._strict, above = path, strict, None
+        else:
+            self._path, self._strict, above = f"{parent._path}/{path}", parent._strict, parent._root
         self._root = -1
         try:
-            self._root = os.open(path, _DIRECTORY, dir_fd=parent._root if parent else None)
+            self._root = os.open(path, _DIRECTORY, dir_fd=above)
         except ValueError:
             pass
         except OSError as problem:  # no file is found below that
