@@ -41,7 +41,7 @@ def controllers_to_place(
     """
     there: dict[str, set[int]] = {}
     usb2: dict[int, list[tuple[str, bool]]] = {}
-    ordered: list[_Controller] = []
+    by_kind: dict[str, list[_Controller]] = {}
     for element, placed in controllers:
         kind, model = element.get("type", ""), element.get("model")
         numbers = there.setdefault(kind, set())
@@ -49,10 +49,13 @@ def controllers_to_place(
         if kind == "usb" and model in _USB2:
             usb2.setdefault(number, []).append((model, placed))
         if number not in numbers:
-            _insert(ordered, _Controller(kind, number, model, placed))
+            by_kind.setdefault(kind, []).append(_Controller(kind, number, model, placed))
         numbers.add(number)
     for kind, number in _added(there, devices, machine):
-        _insert(ordered, _Controller(kind, number, "qemu-xhci" if kind == "usb" else None, placed=False))
+        added = _Controller(kind, number, "qemu-xhci" if kind == "usb" else None, placed=False)
+        by_kind.setdefault(kind, []).append(added)
+    # Those of one type stay together, sorted by index, at the place of the first.
+    ordered = [controller for same in by_kind.values() for controller in sorted(same)]
     scsi = _scsi_model(ordered, machine)
     on_root = _usb2_on_root(usb2, machine)
     for controller in ordered:
@@ -71,22 +74,15 @@ class _Controller(NamedTuple):
     placed: bool
 
 
-def _insert(ordered: list[_Controller], new: _Controller) -> None:
-    """Insert a controller; those of one type stay together, sorted by index, at the place of the first."""
-    same = [at for at, controller in enumerate(ordered) if controller.kind == new.kind]
-    behind = [at for at in same if ordered[at].number < new.number]
-    if same:
-        ordered.insert(behind[-1] + 1 if behind else same[0], new)
-    else:
-        ordered.append(new)
-
-
 def _index(said: str | None, there: set[int]) -> int:
     """The index of a controller; by default libvirt takes the lowest free one."""
     number = _number(said)
     if number is not None:
         return number
-    return next((free for free in range(_HIGHEST_INDEX) if free not in there), _HIGHEST_INDEX)
+    free = 0
+    while free in there and free < _HIGHEST_INDEX:
+        free += 1
+    return free
 
 
 def _number(text: str | None) -> int | None:
@@ -146,18 +142,22 @@ def _added(
 
 def _controller_of(device: etree._Element) -> tuple[str, int]:
     """Type and index of the controller that a device is attached to; an empty type if it needs none."""
-    address = device.find("address")
-    said = None if address is None else _number(address.get("controller"))
-    if device.tag == "disk":
+    tag = device.tag
+    if tag == "disk":
         bus = disk_bus(device)
         if bus in _DISKS:
-            number = _disk_number(child_attribute(device, "target", "dev") or "")
+            said, number = _said(device), _disk_number(child_attribute(device, "target", "dev") or "")
             return bus, number // _DISKS[bus] if said is None else said
-    elif device.tag in ("channel", "console") and child_attribute(device, "target", "type") == "virtio":
-        return "virtio-serial", said or 0
-    elif device.tag == "hostdev" and device.get("type") == "scsi":
-        return "scsi", said or 0
+    elif tag in ("channel", "console") and child_attribute(device, "target", "type") == "virtio":
+        return "virtio-serial", _said(device) or 0
+    elif tag == "hostdev" and device.get("type") == "scsi":
+        return "scsi", _said(device) or 0
     return "", 0
+
+
+def _said(device: etree._Element) -> int | None:
+    """The index of the controller in the device's address."""
+    return _number(child_attribute(device, "address", "controller"))
 
 
 def _disk_number(target: str) -> int:

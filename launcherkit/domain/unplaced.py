@@ -103,7 +103,8 @@ def _unplaced(stage: str, needs: Needs) -> tuple[str, Unplaced]:
 def _has_mmio(devices: Iterable[DomainDevice]) -> bool:
     """Whether a device has a virtio-mmio address: then libvirt gives one to all virtio devices if the machine can."""
     return any(
-        device.placed and address.get("type") == "virtio-mmio"
+        address.get("type") == "virtio-mmio"
         for device in devices
+        if device.placed
         for address in device.element.iterchildren("address")
     )
