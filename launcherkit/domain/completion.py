@@ -31,7 +31,7 @@ class Completion:
             if hostdev.get(name):
                 wanted.pop(name, None)
         edits = self._set(hostdev, wanted)
-        if driver := elements.driver_attributes(function):
+        if driver := elements.driver_attributes(function.iommufd, function.driver):
             edits += self._driver(hostdev, driver)
         missing: list[str] = []
         alias = hostdev.find("alias")
@@ -50,8 +50,8 @@ class Completion:
         address = hostdev.find("address")
         if address is not None:
             edits += self._place(address, function.guest)
-        elif elements.has_address(function):
-            missing.append(elements.address(function))
+        elif planned := elements.address(function):
+            missing.append(planned)
         if missing:
             texts = [elements.quoted(text, self._style) for text in missing]
             span = self._places.of(hostdev)

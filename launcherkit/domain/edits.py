@@ -38,7 +38,7 @@ def append_children(data: bytes, span: Span, texts: Sequence[str], style: Style,
         depth: further steps of indentation; 0 or -1.
     """
     lead = "" if style.indent is None else style.indent[: len(style.indent) + depth * len(style.step)]
-    body = "".join(lead + text for text in texts)
+    body = lead.join(("", *texts))  # each text after its own lead
     closing = lead[: len(lead) - len(style.step)] if lead else ""
     if span.empty:
         tag = data[span.start : span.open_end - 2].rstrip()

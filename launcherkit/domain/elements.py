@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.hostdev import cpuset_text, hostdev_attributes, pci_text, source_text
+from launcherkit.domain.hostdev import PCI_PATTERN, SOURCE_PATTERNS, cpuset_text, hostdev_attributes
 from launcherkit.domain.style import Style
 from launcherkit.model.domain import Controller
-from launcherkit.model.plan import GuestPlace, PlannedFunction, Shown
+from launcherkit.model.plan import PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of
 
 # Texts are made with single quotes, and `quoted` replaces these: escaped values contain neither kind.
@@ -36,8 +36,7 @@ def pci_controller(controller: Controller, style: Style) -> str:
         deeper = lead + style.step if lead else ""
         node = f"{deeper}<node>{controller.cell}</node>{lead}"
         target = f"{lead}<target busNr='{controller.bus_number}'>{node}</target>"
-    address = guest_address(GuestPlace(controller.guest))
-    return quoted(f"{tag}>{target}{lead}{address}{style.indent or ''}</controller>", style)
+    return quoted(f"{tag}>{target}{lead}{_ADDRESS % controller.guest}{style.indent or ''}</controller>", style)
 
 
 def pci_hole(size: int) -> str:
@@ -54,32 +53,60 @@ def pci_root(model: str, hole: int, style: Style) -> str:
 
 def hostdev(function: PlannedFunction, style: Style) -> str:
     """A whole hostdev."""
-    lead = "" if style.indent is None else style.indent + style.step
-    deeper = lead + style.step if lead else ""
-    head = _head(kind_of(function.source), function.managed, function.shown)
-    # Directly before the source: elsewhere libvirt's schema refuses it.
-    plain = function.iommufd is None and function.driver is None
-    backend = "" if plain else lead + driver(driver_attributes(function))
-    option = "" if function.rom is None else lead + rom(function.rom)
-    cells = "" if function.nodeset is None else lead + acpi(function.nodeset)
-    place = lead + address(function) if has_address(function) else ""
-    text = (
-        f"<hostdev{head}>{backend}{lead}<source>{deeper}<address {source_text(function.source)}/>{lead}</source>"
-        f"{lead}{alias(function.alias)}{cells}{option}{place}{style.indent or ''}</hostdev>"
+    source, guest = function.attachment.source, function.guest
+    kind = kind_of(source)
+    pattern = _pattern(
+        style,
+        kind,
+        function.managed,
+        function.shown,
+        (function.iommufd, function.driver),
+        function.nodeset,
+        function.rom,
+        _address_pattern(function),
     )
-    return quoted(text, style)
+    place = () if guest is None else guest.address
+    parts = source if kind == "pci" else [escaped(str(part)) for part in source]
+    return pattern % (*parts, escaped(function.alias), *place)
 
 
 @lru_cache(maxsize=16)
-def _head(kind: Kind, managed: bool, shown: Shown | None) -> str:
-    """The attributes of a hostdev's tag; those of most hostdevs are the same."""
-    return attributes(hostdev_attributes(kind, managed, shown).items())
+def _pattern(
+    style: Style,
+    kind: Kind,
+    managed: bool,
+    shown: Shown | None,
+    backend: tuple[bool | None, str | None],
+    nodeset: frozenset[int] | None,
+    choice: str | None,
+    address: str,
+) -> str:
+    """The text of a hostdev, to be filled with source, alias and guest address by ``%``; that of most is the same."""
+    lead = "" if style.indent is None else style.indent + style.step
+    deeper = lead + style.step if lead else ""
+    head = attributes(hostdev_attributes(kind, managed, shown).items())
+    # Directly before the source: elsewhere libvirt's schema refuses it.
+    wanted = driver_attributes(*backend)
+    way = lead + driver(wanted) if wanted else ""
+    option = "" if choice is None else lead + rom(choice)
+    cells = "" if nodeset is None else lead + acpi(nodeset)
+    place = lead + address if address else ""
+    return quoted(
+        f"<hostdev{_literal(head)}>{_literal(way)}{lead}<source>{deeper}<address {SOURCE_PATTERNS[kind]}/>{lead}"
+        f"</source>{lead}<alias name='%s'/>{cells}{_literal(option)}{place}{style.indent or ''}</hostdev>",
+        style,
+    )
 
 
-def driver_attributes(function: PlannedFunction) -> dict[str, str]:
+def _literal(text: str) -> str:
+    """A text as part of a pattern."""
+    return text.replace("%", "%%")
+
+
+def driver_attributes(iommufd: bool | None, model: str | None) -> dict[str, str]:
     """The attributes of ``<driver>`` by the plan; empty if the hostdev needs none."""
-    wanted = {} if function.driver is None else {"model": function.driver}
-    return wanted if function.iommufd is None else wanted | {"iommufd": "yes" if function.iommufd else "no"}
+    wanted = {} if model is None else {"model": model}
+    return wanted if iommufd is None else wanted | {"iommufd": "yes" if iommufd else "no"}
 
 
 def driver(wanted: Mapping[str, str]) -> str:
@@ -96,20 +123,21 @@ def acpi(nodeset: frozenset[int]) -> str:
     return f"<acpi nodeset='{cpuset_text(nodeset)}'/>"
 
 
-def has_address(function: PlannedFunction) -> bool:
-    """Whether the plan gives it an address: a slot of the guest, or none (S1)."""
-    return function.guest is not None or function.attachment.role == "reserved"
-
-
 def address(function: PlannedFunction) -> str:
-    """``<address>`` of a function that `has_address`."""
-    return "<address type='unassigned'/>" if function.guest is None else guest_address(function.guest)
+    """``<address>`` by the plan: a slot of the guest, or none (S1); empty if libvirt is to place the function."""
+    pattern = _address_pattern(function)
+    return pattern if function.guest is None else pattern % function.guest.address
+
+
+def _address_pattern(function: PlannedFunction) -> str:
+    if function.guest is not None:
+        return _FUNCTION_0 if function.guest.multifunction else _ADDRESS
+    return "<address type='unassigned'/>" if function.attachment.role == "reserved" else ""
+
+
+_ADDRESS = f"<address type='pci' {PCI_PATTERN}/>"
+_FUNCTION_0 = f"<address type='pci' {PCI_PATTERN} multifunction='on'/>"
 
 
 def alias(name: str) -> str:
     return f"<alias name='{escaped(name)}'/>"
-
-
-def guest_address(place: GuestPlace) -> str:
-    multifunction = " multifunction='on'" if place.multifunction else ""
-    return f"<address type='pci' {pci_text(place.address)}{multifunction}/>"

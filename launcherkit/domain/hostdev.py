@@ -6,7 +6,6 @@ from typing import TypeGuard
 
 from lxml import etree
 
-from launcherkit.domain.escape import escaped
 from launcherkit.errors import BadHostdev
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import ExistingHostdev
@@ -16,9 +15,16 @@ from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 """The attributes of a PCI address, of the host or of the guest: name, highest value, least number of hex digits."""
-_PCI_TEXT = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in _PCI])
+PCI_PATTERN = "domain='0x%04x' bus='0x%02x' slot='0x%02x' function='0x%x'"
+"""Its attributes without its type, in single quotes, to be filled with a `PciAddress` or `GuestAddress` by ``%``."""
 _USB = (("bus", 999), ("device", 999))
 """The same for a USB address, in decimal."""
+SOURCE_PATTERNS: dict[Kind, str] = {
+    "pci": PCI_PATTERN,
+    "mdev": "uuid='%s'",
+    "usb": " ".join([f"{name}='%s'" for name, _ in _USB]),
+}
+"""The attributes of ``<source><address>`` by kind, in single quotes, to be filled with the fields of an address."""
 _REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
 
 
@@ -83,22 +89,8 @@ def hostdev_attributes(kind: Kind, managed: bool, shown: Shown | None) -> dict[s
     return fixed | {name: value for name, value in zip(Shown._fields, shown, strict=True) if value}
 
 
-def source_text(source: HostAddress) -> str:
-    """The attributes of ``<source><address>`` as text, in single quotes."""
-    if isinstance(source, PciAddress):
-        return pci_text(source)
-    if isinstance(source, UsbAddress):
-        return " ".join([f"{name}='{value}'" for (name, _), value in zip(_USB, source, strict=True)])
-    return f"uuid='{escaped(str(source))}'"
-
-
-def pci_text(address: PciAddress | GuestAddress) -> str:
-    """The attributes of a PCI address, without its type, as text in single quotes."""
-    return _PCI_TEXT % address
-
-
 def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
-    """The same as pairs of name and value."""
+    """The attributes of a PCI address, without its type, as pairs of name and value."""
     return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(_PCI, address, strict=True)]
 
 

@@ -106,6 +106,14 @@ def test_a_pci_domain_of_32_bits_is_written_whole() -> None:
     assert hostdev.source == "ffffffff:ff:1f.7"
 
 
+def test_percent_signs_are_written_as_they_are() -> None:
+    """T3."""
+    chosen = planned(GPU, "ua-%s")._replace(rom="/roms/100%s.rom", driver="a%d", guest=place(1, 0))
+    written = write(domain(), plan(chosen))
+    for said in (b"<alias name='ua-%s'/>", b"<rom file='/roms/100%s.rom'/>", b"<driver model='a%d'/>"):
+        assert said in written.replace(b'"', b"'")
+
+
 def test_what_must_say_how_it_goes_to_vfio_says_so_and_nothing_else_does() -> None:
     """V2."""
     says = [
