@@ -35,7 +35,8 @@ class Span(NamedTuple):
 
 # An end tag, a comment, a CDATA section, a processing instruction, or a start tag whose quoted values may hold ``>``.
 _MARKUP = re.compile(
-    rb"""<(?:/[^>]*>|!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>)""", re.DOTALL
+    rb"""<(?:/[^>]*+>|!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|[^"'>]*+(?:"[^"]*+"[^"'>]*+|'[^']*+'[^"'>]*+)*+>)""",
+    re.DOTALL,
 )
 
 
@@ -48,17 +49,17 @@ def element_spans(data: bytes) -> list[Span]:
         second = data[start + 1]
         if second == _SLASH:
             index, opening, open_end = opened.pop()
-            spans[index] = _span((opening, open_end, start, end))
+            spans[index] = _new(Span, (opening, open_end, start, end))
         elif second not in _NO_ELEMENT:
             if data[end - 2] == _SLASH:
-                spans.append(_span((start, end, end, end)))
+                spans.append(_new(Span, (start, end, end, end)))
             else:
                 opened.append((len(spans), start, end))
                 spans.append(_OPEN)
     return spans
 
 
-_span = Span._make
+_new = tuple.__new__  # makes a span in half the time
 _OPEN = Span(0, 0, 0, 0)
 _SLASH = ord("/")
 _NO_ELEMENT = frozenset(b"!?")
