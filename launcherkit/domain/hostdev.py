@@ -15,7 +15,7 @@ from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 """The attributes of a PCI address, of the host or of the guest: name, highest value, least number of hex digits."""
-PCI_PATTERN = "domain='0x%04x' bus='0x%02x' slot='0x%02x' function='0x%x'"
+PCI_PATTERN = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in _PCI])
 """Its attributes without its type, in single quotes, to be filled with a `PciAddress` or `GuestAddress` by ``%``."""
 _USB = (("bus", 999), ("device", 999))
 """The same for a USB address, in decimal."""
