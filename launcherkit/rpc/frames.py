@@ -33,24 +33,20 @@ class Frames:
 
     def take(self, data: bytes, start: int, most: int = FRAMES_A_TURN) -> tuple[int, float]:
         """The end of at most ``most`` frames from index ``start`` on, and their cost."""
-        at, cost, frames = start, 0.0, 0
-        while at < len(data):
-            if self._rest:
-                step = min(self._rest, len(data) - at)
-                self._rest -= step
-                at += step
-            elif frames == most:
+        at, cost, frames = start + self._rest, 0.0, 0
+        while at < len(data) and frames < most:
+            head = self._head + data[at : at + _HEAD_BYTES - len(self._head)]
+            at += len(head) - len(self._head)
+            if len(head) < _HEAD_BYTES:
+                self._head = head
                 break
-            else:
-                part = data[at : at + _HEAD_BYTES - len(self._head)]
-                at += len(part)
-                self._head += part
-                if len(self._head) == _HEAD_BYTES:
-                    self._rest = int.from_bytes(self._head[:3], "big")
-                    cost += _cost(self._head[3], self._rest)
-                    frames += 1
-                    self._head = b""
-        return at, cost
+            self._head = b""
+            length = int.from_bytes(head[:3], "big")
+            cost += _cost(head[3], length)
+            frames += 1
+            at += length
+        self._rest = max(0, at - len(data))
+        return min(at, len(data)), cost
 
 
 def _cost(kind: int, length: int) -> float:

@@ -94,8 +94,8 @@ class GroupMembers:
         self._footprints = footprints
         self._usage = usage
         self._fresh_since = fresh_since
-        self._held: dict[tuple[int, bool], list[_Held]] = {}
-        """By group, and whether a container has it."""
+        self._held: dict[int, list[_Held]] = {}
+        """By group."""
         self._on_card: dict[tuple[str, bool], list[_Held]] = {}
         """By card, and whether it is a vGPU of it."""
         self._in_containers: dict[PciAddress | str, list[_Held]] = {}
@@ -107,7 +107,7 @@ class GroupMembers:
                 if held.use == "container":
                     self._in_containers.setdefault(held.card, []).append(held)
                 for group in footprint.groups:
-                    self._held.setdefault((group, held.use == "container"), []).append(held)
+                    self._held.setdefault(group, []).append(held)
                 for card in footprint.cards:
                     self._on_card.setdefault((card, footprint.is_vgpu), []).append(held)
 
@@ -164,10 +164,11 @@ class GroupMembers:
         card: the whole card if this is a vGPU, a vGPU if this is the card, and the card itself if both are for
         containers and not shared by both."""
         for group in sorted(device.groups):
-            for in_container in (False,) if resource.use == "container" else (False, True):
-                for held in self._held.get((group, in_container), ()):
-                    if (held.resource, held.device) != (resource.name, device.id):
-                        yield group, held
+            for held in self._held.get(group, ()):
+                if held.use == resource.use == "container":
+                    continue
+                if held.device != device.id or held.resource != resource.name:
+                    yield group, held
         footprint = self._footprints.get(device.id, _NOTHING)
         for card in sorted(footprint.cards):
             for held in self._on_card.get((card, not footprint.is_vgpu), ()):
@@ -237,29 +238,25 @@ def with_group_members(members: GroupMembers, resources: Iterable[Resource], usa
     by_plugin = {
         key: holder for devices in usage.kept.values() for key, holder in devices.items() if holder.claim is None
     }
-    return tuple(
-        resource._replace(
-            devices={
-                device.id: device for device in _overlaid(resource, members, usage, by_plugin if resource.dra else {})
-            }
-        )
-        for resource in resources
-    )
+    return tuple(_overlaid(resource, members, usage, by_plugin if resource.dra else {}) for resource in resources)
 
 
-def _overlaid(
-    resource: Resource, members: GroupMembers, usage: Usage, by_plugin: Mapping[str, Holder]
-) -> Iterator[Device]:
-    for device in resource.devices.values():
-        if device.healthy and device.id in by_plugin:
-            yield device._replace(problem=Problem("mate-in-use", f"{by_plugin[device.id]} has {device.id}"))
+def _overlaid(resource: Resource, members: GroupMembers, usage: Usage, by_plugin: Mapping[str, Holder]) -> Resource:
+    """The same resource, if nothing is in the way of its Healthy devices: that is found equal at once."""
+    problems: dict[str, Problem] = {}
+    for key, device in resource.devices.items():
+        if not device.healthy:
             continue
-        if device.healthy and usage.holder(resource.name, device.id) is None:
+        if key in by_plugin:
+            problems[key] = Problem("mate-in-use", f"{by_plugin[key]} has {key}")
+        elif usage.holder(resource.name, key) is None:
             problem = members.in_the_way(resource, device)
             if problem is not None:
-                yield device._replace(problem=problem._replace(text=f"{device.id}: {problem.text}"))
-                continue
-        yield device
+                problems[key] = problem._replace(text=f"{key}: {problem.text}")
+    if not problems:
+        return resource
+    overlaid = {key: resource.devices[key]._replace(problem=problem) for key, problem in problems.items()}
+    return resource._replace(devices={**resource.devices, **overlaid})
 
 
 def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], own: Holder | None = None) -> None:
