@@ -338,7 +338,6 @@ class _Endpoint:
         self.numa: dict[str, int] = {}
         self.pushes = 0
         self._channel = grpc.insecure_channel(f"unix:{kubelet.plugins / request.endpoint}", [(_OWN_POOL, 1)])
-        self._ready = grpc.channel_ready_future(self._channel)
         self._stream: Any = None
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -358,8 +357,9 @@ class _Endpoint:
 
     def _watch(self) -> None:
         try:
-            self._ready.result(PATIENCE)
-            options = self.stub("GetDevicePluginOptions", wire.DevicePluginOptions)(wire.Empty(), timeout=PATIENCE)
+            # A closed channel ends this call, however long the plugin has been gone.
+            ask = self.stub("GetDevicePluginOptions", wire.DevicePluginOptions)
+            options = ask(wire.Empty(), timeout=PATIENCE, wait_for_ready=True)
             if options != self.options:
                 self._kubelet.complaints.append(f"{self.resource}: registered with {self.options}, then says {options}")
             self._stream = self._channel.unary_stream(
@@ -369,13 +369,12 @@ class _Endpoint:
             )(wire.Empty())
             for response in self._stream:
                 self._kubelet.changed(self, response)
-        except (grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError, ValueError):
+        except (grpc.RpcError, ValueError):
             pass  # it has gone, or we have
         finally:
             self._kubelet.left(self)
 
     def close(self) -> None:
-        self._ready.cancel()  # a channel that closes doesn't: the plugin may have gone before it was dialled
         if self._stream is not None:
             self._stream.cancel()
         self._channel.close()
