@@ -148,7 +148,9 @@ def serve(root: Path, folder: Path, args: argparse.Namespace) -> None:
             statistics.median(ours) / statistics.median(floor) for floor, ours in zip(*seconds.values(), strict=True)
         ]
         low, middle, high = statistics.quantiles(ratios)
-        print(f"Allocate of 8: {middle:.2f}x of the bare plugin, {low:.2f} to {high:.2f} in half of {len(ratios)} turns")
+        print(
+            f"Allocate of 8: {middle:.2f}x of the bare plugin, {low:.2f} to {high:.2f} in half of {len(ratios)} turns"
+        )
         kubelet = sides["plugin"][0]
         began = time.perf_counter()
         kubelet.restart()

@@ -36,8 +36,8 @@ class DetailReader:
         """The driver's module, and whether BARs are read, by class and driver: functions of a machine are much alike.
         """
 
-    def needed(self, directory: Tree, function: PciFunction) -> PciDetail:
-        """The details that rules need, from the function's directory. The others stay empty."""
+    def needed(self, directory: Tree, function: PciFunction, parents: tuple[str, ...] = ()) -> PciDetail:
+        """The details that rules need, from the function's directory, with ``parents``. The others stay empty."""
         power_state, header_type, config_readable = _power_and_config(directory)
         virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
         alike = function.class_code, function.driver
@@ -53,7 +53,7 @@ class DetailReader:
             config_readable,
             None,  # driver_override
             module,
-            (),  # parents
+            parents,
             virtfns,
             numvfs,
             totalvfs,
@@ -67,11 +67,10 @@ class DetailReader:
 
     def whole(self, directory: Tree, function: PciFunction, link: str | None) -> PciDetail:
         """All details; ``link`` is the target of the function's entry in ``/sys/bus/pci/devices``."""
-        needed = self.needed(directory, function)
+        needed = self.needed(directory, function, parents_of(link))
         return needed._replace(
             revision=hexadecimal(directory.read("revision"), 0xFF),
             driver_override=text(directory.read("driver_override")),
-            parents=parents_of(link),
             resources=_bars(directory.read("resource") or b"") if function.is_bridge_by_class else needed.resources,
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),

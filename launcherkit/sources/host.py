@@ -106,7 +106,7 @@ class Host:
         addresses: Iterable[PciAddress],
         mdevs: Iterable[MdevAddress] = (),
         *,
-        numa: bool = False,
+        places: bool = False,
         topology: bool = False,
     ) -> HostFacts:
         """At least the facts that the rules need to attach these devices.
@@ -115,10 +115,10 @@ class Host:
         the first VF of a physical function with VFs; the named mdevs; and which VFIO nodes of all these exist.
         Functions and mdevs that don't exist are left out; unreadable ones are in ``unknown``.
 
-        Facts that no rule needs are not read, but `scan` reads them: numa_node is None without ``numa`` or
-        ``topology``; revision, driver_override, has_rom and reset_methods are empty, and so are the resources of HD
-        audio, and vfio_dev if there is a ``dev/`` without ``iommu``. With ``topology`` the details have parents and all
-        resources, and the host's NUMA nodes are read (P4).
+        Facts that no rule needs are not read, but `scan` reads them: revision, driver_override, has_rom and
+        reset_methods are empty, and so are the resources of HD audio, and vfio_dev if there is a ``dev/`` without
+        ``iommu``. Only with ``places`` or ``topology`` functions have their NUMA nodes, and details their parents; with
+        ``topology`` also all resources, and the host's NUMA nodes are read (P4).
 
         From a snapshot or a recording, all its facts are returned, and ``recorded`` is set.
         """
@@ -127,7 +127,7 @@ class Host:
         from launcherkit.sources.needed import read_needed
 
         with self._tree(self._root) as tree:
-            return read_needed(tree, addresses, mdevs, numa=numa, topology=topology)
+            return read_needed(tree, addresses, mdevs, places=places, topology=topology)
 
     @property
     def recorded(self) -> bool:
@@ -141,7 +141,7 @@ class Host:
         from launcherkit.sources.identity_memory import bound_names
 
         with self._tree(self._root) as tree:
-            return sorted(map(PciAddress.parse, bound_names(tree)))
+            return sorted(map(PciAddress.parse, bound_names(tree)), key=tuple)  # plain tuples are quicker to compare
 
     def mdevs(self) -> HostFacts:
         """Only the mediated devices, and the parents on which they can be created."""
@@ -151,17 +151,6 @@ class Host:
 
         with self._tree(self._root) as tree:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
-
-    def paths(self, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[str, ...]]:
-        """What is above each existing function in its device path, from the root complex down."""
-        if self._root is None:
-            details = self._facts.details
-            return {address: details[address].parents for address in addresses if address in details}
-        from launcherkit.sources.detail import parents_of
-
-        with self._tree(self._root) as tree, tree.below(DEVICES) as devices:
-            links = {address: devices.link(str(address)) for address in addresses}
-        return {address: parents_of(link) for address, link in links.items() if link is not None}
 
     def scan(self, *, details: bool = True) -> HostFacts:
         """Everything about the host.

@@ -28,32 +28,37 @@ def read_needed(
     addresses: Iterable[PciAddress],
     mdevs: Iterable[MdevAddress],
     *,
-    numa: bool = False,
+    places: bool = False,
     topology: bool = False,
 ) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(DRIVERS) as drivers:
         named = {str(address): address for address in dict.fromkeys(addresses)}
-        identities = IdentityReader(named, numa=numa or topology)
-        facts = _NeedReader(tree, devices, drivers, identities, small_bars=topology).facts(named, mdevs)
+        identities = IdentityReader(named, numa=places or topology)
+        reader = _NeedReader(tree, devices, drivers, identities, places=places or topology, small_bars=topology)
+        facts = reader.facts(named, mdevs)
         if not topology:
             return facts
         from launcherkit.sources.numa import read_numa  # only guests with NUMA cells pay for it
 
-        details = {
-            address: detail._replace(parents=parents_of(devices.link(str(address))))
-            for address, detail in facts.details.items()
-        }
-        return facts._replace(details=details, numa=read_numa(tree))
+        return facts._replace(numa=read_numa(tree))
 
 
 class _NeedReader:
     """Reads only the facts that rules need about some functions."""
 
     def __init__(
-        self, tree: Tree, devices: Tree, drivers: Tree, identities: IdentityReader, *, small_bars: bool
+        self,
+        tree: Tree,
+        devices: Tree,
+        drivers: Tree,
+        identities: IdentityReader,
+        *,
+        places: bool,
+        small_bars: bool,
     ) -> None:
         self._tree = tree
+        self._places = places
         self._devices = devices
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
@@ -114,7 +119,8 @@ class _NeedReader:
         try:
             function = self._identities.read(directory, "", address)
             if function is not None:
-                self._details[address] = self._detail_reader.needed(directory, function)
+                parents = parents_of(self._devices.link(name)) if self._places else ()
+                self._details[address] = self._detail_reader.needed(directory, function, parents)
                 self._functions[address] = function
             return function
         finally:

@@ -75,7 +75,7 @@ class NodeReader:
         identity = host.identities(self._memory, without)
         addresses = self._wanted_of(identity, wanted)
         mediated = host.mdevs() if vgpu else NO_FACTS
-        needed = _closely(host, addresses, mediated.mdevs)
+        needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), places=True)
         if any(_has_moved(function, identity) for function in needed.functions.values()):
             self._memory = IdentityMemory(numa=self._numa)
             return self.read(host, wanted, vgpu=vgpu, without=without)
@@ -104,24 +104,13 @@ class NodeReader:
         return list(last.yes)
 
 
-def _closely(host: Host, addresses: Collection[PciAddress], mdevs: Iterable[str] = ()) -> HostFacts:
-    """The facts about these functions, their slots and groups, and about mdevs."""
-    needed = host.facts(addresses, map(MdevAddress, mdevs), numa=True)
-    paths = host.paths(address for address in addresses if address in needed.functions)
-    details = {
-        address: detail._replace(parents=paths.get(address, detail.parents))
-        for address, detail in needed.details.items()
-    }
-    return needed._replace(details=details)
-
-
 def read_bound(host: Host) -> HostFacts:
     """The functions that are bound to VFIO drivers, with their slots and groups: fast even with thousands of functions.
 
     Raises:
         UnreadableFile: see `NodeReader.read`.
     """
-    return _closely(host, host.bound_to_vfio())
+    return host.facts(host.bound_to_vfio(), places=True)
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
