@@ -150,14 +150,12 @@ class Daemon:
 
     async def _advertise_bound(self, advertiser: Advertiser) -> bool:
         """Advertise functions with VFIO drivers before the whole host is scanned; returns whether there are any."""
-        if not self._scanner.can_read_bound:
-            return False
         read_at = monotonic()
-        facts, used = await asyncio.gather(self._scanner.at_bound(), self._read_usage())
+        facts = await self._scanner.at_bound()
         if facts is None:
             return False
         self._setup.learn(facts)
-        self._allocator.saw(used, read_at)
+        self._allocator.saw(await self._read_usage(), read_at)
         return bool(self._advertise(facts, advertiser))
 
     async def _turn(self, advertiser: Advertiser) -> None:

@@ -127,12 +127,12 @@ class Fingerprint(NamedTuple):
 
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
     """The fingerprint of some functions, the others in their slots, and all members of the groups of these."""
-    known = [host.functions[address] for address in addresses if address in host.functions]
-    nearby = {each.address: each for function in known for each in host.slot_functions(function.address)}
+    slots = {address[:3]: address for address in addresses if address in host.functions}
+    nearby = {each.address: each for one in slots.values() for each in host.slot_functions(one)}
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
     nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
-    functions, pci = [nearby[address] for address in sorted(nearby)], f"{root}/sys/bus/pci"
+    functions, pci = [nearby[address] for address in sorted(nearby, key=tuple)], f"{root}/sys/bus/pci"
     return Fingerprint(
         tuple(f"{pci}/drivers/{each.driver}/{each.address}" for each in functions if each.driver is not None),
         tuple(f"{pci}/devices/{each.address}/driver" for each in functions if each.driver is None),

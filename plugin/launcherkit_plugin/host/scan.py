@@ -197,7 +197,7 @@ class Scanner:
     Args:
         guarded: runs them.
         scan: one scan.
-        read_bound: reads the functions with VFIO drivers, for `at_bound`; None if others could be advertised too.
+        read_bound: reads the functions with VFIO drivers, for `at_bound`; None: it returns None.
         stall: seconds, see `STALL_SECONDS`.
     """
 
@@ -220,14 +220,10 @@ class Scanner:
         """The names of the devices that are stalled."""
         return frozenset(name for name, scan in self._stalled.items() if not scan.done())
 
-    @property
-    def can_read_bound(self) -> bool:
-        """Whether `at_bound` may be called."""
-        return self._read_bound is not None
-
     async def at_bound(self) -> HostFacts | None:
-        """The functions with VFIO drivers; None if reading stalls or fails."""
-        assert self._read_bound is not None
+        """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
+        if self._read_bound is None:
+            return None
         try:
             return await self._guarded.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
         except LauncherkitError:
