@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.value import NamedTuple, documented
+from launcherkit.model.value import NamedTuple, documented, from_fields
 
 
 @documented(
@@ -111,7 +111,7 @@ class HostFacts(NamedTuple):
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of an address's slot, by function number."""
         domain, bus, device, _ = address
-        possible = [tuple.__new__(PciAddress, (domain, bus, device, number)) for number in range(8)]
+        possible = [from_fields(PciAddress, (domain, bus, device, number)) for number in range(8)]
         return [function for function in map(self.functions.get, possible) if function is not None]
 
 

@@ -105,6 +105,16 @@ else:
 
 _T = TypeVar("_T")
 
+if TYPE_CHECKING:
+
+    def from_fields(cls: type[_T], fields: tuple[object, ...], /) -> _T:
+        """Make a value from all of its fields, in half the time, for code that makes one for each function of a host.
+
+        Neither their number nor their types are checked.
+        """
+else:
+    from_fields = tuple.__new__
+
 
 def documented(**fields: str) -> Callable[[type[_T]], type[_T]]:
     """Describe the fields of a named tuple for ``help()``, for those that callers see."""
