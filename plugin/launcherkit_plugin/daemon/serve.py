@@ -56,6 +56,8 @@ SETTLE_SECONDS = 0.05
 """The pause between a wakeup and the scan: a card that appears or disappears causes a dozen wakeups."""
 CLUSTER_SECONDS = 30.0
 """How long to wait, at the start, for KubeVirt's settings in the cluster if the configuration uses them."""
+CHECKPOINT_SECONDS = 5.0
+"""How long reading the kubelet's checkpoint may take."""
 QUIET_SECONDS = 600.0
 """If there was no turn for this long, the daemon is unhealthy. Much longer than any pause or deadline in a turn."""
 
@@ -165,7 +167,7 @@ async def _serve(
         configuration = _Configuration(source, cluster, watch, wiring, page)
         scanner = _scanner(options, wiring)
         reading = await configuration.first()
-        read_usage = _UsageReader(options, env, reporter).read
+        read_usage = _UsageReader(options, env, reporter, wiring.guarded).read
         if options.node_hook is not None:
             wake = partial(wakeups.give, Wakeup.PODS)
             await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wake))
@@ -382,16 +384,20 @@ def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[
 class _UsageReader:
     """Reads usage. If it is unknown, this is reported once, and not while the kubelet is just being restarted."""
 
-    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter) -> None:
+    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter, guarded: Guarded) -> None:
         self._paths = options.pod_resources, options.checkpoint
         self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._reporter = reporter
+        key, what = options.checkpoint, "reading the kubelet's checkpoint"
+        self._aside = lambda read: guarded.run(key, what, read, CHECKPOINT_SECONDS)
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
-        usage = await read_usage(*self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append)
+        usage = await read_usage(
+            *self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append, aside=self._aside
+        )
         if usage.source == "pod-resources":  # the better source; the other may not exist yet
             problems = []
         if problems:

@@ -15,13 +15,14 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from launcherkit.errors import shown
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import UsageUnreadable
+from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
 
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 """The path below the kubelet's folder."""
@@ -32,6 +33,8 @@ CHECKPOINT_BYTES = 16 << 20
 PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
 """From UIDs of pods to True for those that exist and False for those that have ended; without those of which neither
 is known."""
+
+_Saved: TypeAlias = dict[str, dict[str, Holder]] | None
 
 SETTLE_SECONDS = 60.0
 """How long after the kubelet's start, or after an allocation, devices that only the checkpoint lists count as held."""
@@ -50,6 +53,7 @@ async def read_usage(
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
     tell: Callable[[UsageUnreadable], object] = str,
+    aside: Callable[[Callable[[], _Saved]], Awaitable[_Saved]] = asyncio.to_thread,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
 
@@ -62,8 +66,13 @@ async def read_usage(
         clock: seconds since the epoch, like the times of files.
         states: see `PodStates`.
         tell: called with the error if a source can't be read.
+        aside: reads the checkpoint, which may take long; may raise `WorkHangs`.
     """
-    saved = await asyncio.to_thread(_read_saved, checkpoint, tell)
+    try:
+        saved = await aside(partial(_read_saved, checkpoint, tell))
+    except WorkHangs:
+        tell(_unreadable(checkpoint, "does not come from the disk"))
+        saved = None
     try:
         listed = await list_pod_devices(pod_resources)
     except UsageUnreadable as problem:
@@ -77,7 +86,7 @@ async def read_usage(
     return Usage("pod-resources", _either(listed.held, saved))
 
 
-def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> dict[str, dict[str, Holder]] | None:
+def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> _Saved:
     try:
         return read_checkpoint(path)
     except UsageUnreadable as problem:

@@ -13,6 +13,7 @@ from grpclib.server import Stream
 
 from launcherkit.rpc.pod_resources import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
@@ -189,6 +190,27 @@ def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
     write_checkpoint(kubelet.checkpoint, {"u-1": {GPU: ["0000:01:00.0"]}})
     if service is not Silent:
         assert kubelet.usage(service()).source == "checkpoint"
+
+
+def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: Kubelet) -> None:
+    """K9: it can't be read, like one that is broken, and the other source is asked."""
+    os.mkfifo(kubelet.checkpoint)
+    told: list[UsageUnreadable] = []
+
+    async def read() -> Usage:
+        guarded = Guarded()
+        paths = str(kubelet.socket), str(kubelet.checkpoint)
+        return await read_usage(
+            *paths, tell=told.append, aside=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
+        )
+
+    assert asyncio.run(read()) == NO_USAGE
+    assert [os.path.basename(problem.message.partition(":")[0]) for problem in told] == [
+        "kubelet_internal_checkpoint",
+        "kubelet.sock",
+    ]
+    with open(kubelet.checkpoint, "wb"):
+        pass  # the thread ends
 
 
 def test_why_a_source_can_not_be_read_is_told(kubelet: Kubelet) -> None:
