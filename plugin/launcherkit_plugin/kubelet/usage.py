@@ -71,7 +71,8 @@ async def read_usage(
     try:
         saved = await aside(partial(_read_saved, checkpoint, tell))
     except WorkHangs:
-        tell(_unreadable(checkpoint, "does not come from the disk"))
+        why = f"{checkpoint}: reading it takes too long"
+        tell(UsageUnreadable(why, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
         saved = None
     try:
         listed = await list_pod_devices(pod_resources)
