@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--functions", type=int, default=4096, help="of the host (default: 4096)")
     parser.add_argument("--rounds", type=int, default=15, help="starts and scans of each kind (default: 15)")
-    parser.add_argument("--calls", type=int, default=10000, help="of Allocate (default: 10000)")
+    parser.add_argument("--calls", type=int, default=10000, help="of Allocate, at least 200 (default: 10000)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="launcherkit-bench-", dir=IN_MEMORY) as directory:
         root = Path(directory) / "host"

@@ -93,7 +93,7 @@ def _pattern(
     place = lead + address if address else ""
     return quoted(
         f"<hostdev{_literal(head)}>{_literal(way)}{lead}<source>{deeper}<address {SOURCE_PATTERNS[kind]}/>{lead}"
-        f"</source>{lead}<alias name='%s'/>{cells}{_literal(option)}{place}{style.indent or ''}</hostdev>",
+        f"</source>{lead}{alias('%s')}{cells}{_literal(option)}{place}{style.indent or ''}</hostdev>",
         style,
     )
 

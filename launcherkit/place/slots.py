@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
@@ -20,9 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.place.affinity import Affinity, Card
     from launcherkit.place.initiators import Gpu
-
-
-_ON_PCI = (PciAddress, MdevAddress)
 
 
 class Placement(NamedTuple):
@@ -178,8 +175,8 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
     cards: dict[tuple[object, ...], list[Attachment]] = {}
     for attachment in attachments:
         source = attachment.source
-        if isinstance(source, _ON_PCI) and attachment.role != "reserved":
-            cards.setdefault(source[:3], []).append(attachment)  # the slot of a function, all of an mdev's address
+        if isinstance(source, (PciAddress, MdevAddress)) and attachment.role != "reserved":
+            cards.setdefault(card_of(source), []).append(attachment)
     return cards.values()
 
 

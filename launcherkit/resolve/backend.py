@@ -14,8 +14,6 @@ from launcherkit.model.policy import Iommufd
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
-_BY_VFIO = (PciAddress, MdevAddress)
-
 
 class Backends(NamedTuple):
     """Each function's ``<driver iommufd>``, and the resulting backend."""
@@ -32,7 +30,11 @@ class Backends(NamedTuple):
 
 def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> dict[HostAddress, str | None]:
     """The node of each device's group; None for a device without one. USB devices are not among them."""
-    return {source: group_node(group_of(source, host)) for source in attached if isinstance(source, _BY_VFIO)}
+    return {
+        source: group_node(group_of(source, host))
+        for source in attached
+        if isinstance(source, (PciAddress, MdevAddress))
+    }
 
 
 def decide_backends(

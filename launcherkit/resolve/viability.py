@@ -177,39 +177,31 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
     )
 
 
-def _check_attached(function: PciFunction, detail: PciDetail, host: HostFacts) -> list[LauncherkitError]:
+def _check_attached(function: PciFunction, detail: PciDetail, host: HostFacts) -> Iterator[LauncherkitError]:
     """Errors for functions that no guest can use (V3)."""
-    errors: list[LauncherkitError] = []
     if detail.virtfns and any(
         (vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns
     ):
-        errors.append(
-            VgpuPhysicalFunction(
-                f"{describe(function)} is the physical function of an SR-IOV vGPU card",
-                "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
-                "through.",
-                device=str(function.address),
-            )
+        yield VgpuPhysicalFunction(
+            f"{describe(function)} is the physical function of an SR-IOV vGPU card",
+            "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
+            "through.",
+            device=str(function.address),
         )
     if detail.power_state == "D3cold":
-        errors.append(
-            DeviceAsleep(
-                f"{describe(function)} is in power state D3cold",
-                f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its "
-                "slot powered.",
-                device=str(function.address),
-            )
+        yield DeviceAsleep(
+            f"{describe(function)} is in power state D3cold",
+            f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot "
+            "powered.",
+            device=str(function.address),
         )
     if not detail.config_readable:
-        errors.append(
-            DeviceGone(
-                f"{describe(function)} has fallen off the bus: its config space reads all ones",
-                "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and "
-                "rescan it.",
-                device=str(function.address),
-            )
+        yield DeviceGone(
+            f"{describe(function)} has fallen off the bus: its config space reads all ones",
+            "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan "
+            "it.",
+            device=str(function.address),
         )
-    return errors
 
 
 def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> NeededNodes:

@@ -23,7 +23,7 @@ four bytes take only one read from the device, which can be slow."""
 class DetailReader:
     """Reads details of PCI functions for one reading of the host."""
 
-    __slots__ = ("_alike", "_cdevs", "_drivers", "_identities", "_small_bars")
+    __slots__ = ("_cdevs", "_drivers", "_identities", "_modules", "_small_bars")
 
     def __init__(
         self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True, small_bars: bool = True
@@ -33,21 +33,16 @@ class DetailReader:
         self._small_bars = small_bars
         self._drivers = drivers
         self._identities = identities
-        self._alike: dict[tuple[int, str | None], tuple[str | None, bool]] = {}
-        """The driver's module, and whether BARs are read, by class and driver: functions of a machine are much alike.
-        """
+        self._modules: dict[str, str | None] = {}
 
     def needed(self, directory: Tree, function: PciFunction, parents: tuple[str, ...] = ()) -> PciDetail:
         """The details that rules need, from the function's directory, with ``parents``. The others stay empty."""
         power_state, header_type, config_readable = _power_and_config(directory)
         virtfns, numvfs, totalvfs = self._sriov(directory) if directory.exists("sriov_numvfs") else ((), None, None)
-        alike = function.class_code, function.driver
-        if alike not in self._alike:
-            self._alike[alike] = self._module(function.driver), self._has_bars(function)
-        module, has_bars = self._alike[alike]
+        module = None if function.driver is None else self._module(function.driver)
         vfio_dev = _vfio_dev(directory) if self._cdevs and function.driver is not None else None
         vgpu = None if function.physfn is None else vgpu_of(directory)
-        bars = _bars(directory.read("resource") or b"") if has_bars else ()
+        bars = _bars(directory.read("resource") or b"") if self._has_bars(function) else ()
         return PciDetail(  # without keywords in less than half the time
             None,  # revision
             header_type,
@@ -91,16 +86,19 @@ class DetailReader:
             virtfns.append(address)
         return tuple(virtfns), numvfs, number(directory.read("sriov_totalvfs", 32))
 
-    def _module(self, driver: str | None) -> str | None:
-        return None if driver is None else base_name(self._drivers.link(driver + "/module"))
+    def _module(self, driver: str) -> str | None:
+        try:
+            return self._modules[driver]
+        except KeyError:
+            module = self._modules[driver] = base_name(self._drivers.link(driver + "/module"))
+            return module
 
 
 def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
     """Power state, header type, and whether the device answers (V3). Anything unreadable is assumed to be good."""
     power_state, header = None, None
     try:
-        content = directory.read("power_state", 32)
-        power_state = "D0" if content == b"D0\n" else text(content)  # nearly all are in D0
+        power_state = text(directory.read("power_state", 32))
         if power_state == "D3cold":  # reading config space would wake it
             return power_state, None, True
         header = directory.read("config", 4, _HEADER)

@@ -132,7 +132,7 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
     nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
-    functions, pci = [nearby[address] for address in sorted(nearby, key=tuple)], f"{root}/sys/bus/pci"
+    functions, pci = [nearby[address] for address in sorted(nearby)], f"{root}/sys/bus/pci"
     return Fingerprint(
         tuple(f"{pci}/drivers/{each.driver}/{each.address}" for each in functions if each.driver is not None),
         tuple(f"{pci}/devices/{each.address}/driver" for each in functions if each.driver is None),
