@@ -110,9 +110,12 @@ class HostFacts(NamedTuple):
 
     def slot_functions(self, address: PciAddress) -> list[PciFunction]:
         """The known functions of an address's slot, by function number."""
-        domain, bus, device, _ = address
-        possible = [from_fields(PciAddress, (domain, bus, device, number)) for number in range(8)]
-        return [function for function in map(self.functions.get, possible) if function is not None]
+        (domain, bus, device, _), get = address, self.functions.get
+        return [
+            function
+            for number in range(8)
+            if (function := get(from_fields(PciAddress, (domain, bus, device, number)))) is not None
+        ]
 
 
 NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)

@@ -6,18 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 
+from launcherkit.model.value import NamedTuple
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
 from launcherkit.process.parser import CommandHelp, CommandParser
 from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A program whose commands are modules of one package.
 
     A command's module has ``DESCRIPTION``, ``EPILOG``, ``add_arguments(parser, env)`` and ``run(args, env)``, which
@@ -61,7 +60,7 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     shown = program
     if at is not None and {"-h", "--help"}.isdisjoint(arguments[:at]):
         # Parsers for all commands take as long as everything else here, and only the program's own help needs them.
-        shown = replace(program, commands={arguments[at]: program.commands[arguments[at]]})
+        shown = program._replace(commands={arguments[at]: program.commands[arguments[at]]})
     parser, commands = parsers_of(shown, env, () if at is None else (arguments[at],))
     if at is None:
         _check_command(parser, arguments, program.commands)

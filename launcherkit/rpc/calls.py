@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -52,12 +53,9 @@ async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], 
     Raises:
         GRPCError: it is too large (LK615), malformed or compressed, or does not arrive.
     """
-    call = _CALL.get(None)
+    call = _CALL.get()
     try:
-        async with asyncio.timeout(RECEIVE_SECONDS):
-            data = await _frame(stream, limit, call.grow if call is not None else lambda _: None)
-    except TimeoutError as late:
-        raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not arrive in time") from late
+        data = await _frame(stream, limit, call.grow)
     except AssertionError as short:  # grpclib raises it if the stream ends early
         raise GRPCError(Status.INVALID_ARGUMENT, "the request ended in the middle of its message") from short
     try:
@@ -65,8 +63,7 @@ async def receive(stream: Stream[AskedT, Answered], message_type: type[AskedT], 
     except DecodeError as broken:
         raise GRPCError(Status.INVALID_ARGUMENT, f"the request is not a {message_type.__name__}") from broken
     assert isinstance(message, message_type)
-    if call is not None:
-        call.has_arrived = True
+    call.arrived()
     return message
 
 
@@ -98,11 +95,23 @@ async def _frame(stream: Stream[AskedT, Answered], limit: int, grow: Callable[[i
 
 
 class _Call:
-    """A call under way."""
+    """A call under way.
 
-    def __init__(self, timeout: asyncio.Timeout, calls: Calls) -> None:
+    Args:
+        timeout: ends it.
+        calls: all that are under way.
+        now: when its headers arrived, in seconds of the event loop.
+        seconds: how long it may take.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout, calls: Calls, now: float, seconds: float) -> None:
         self._timeout = timeout
         self._calls = calls
+        self._last = now + seconds
+        self.due = min(now + RECEIVE_SECONDS, self._last)
+        """When it is ended, if it has got no further by then."""
+        self.why = ""
+        """Why it was ended."""
         self.has_arrived = False
         self.size = 0
 
@@ -111,15 +120,20 @@ class _Call:
         self.size += size
         self._calls.weigh(size)
 
-    def end(self) -> None:
-        """End it early, because others wait for its place."""
+    def arrived(self) -> None:
+        """Its request is complete."""
+        self.has_arrived, self.due = True, self._last
+
+    def end(self, why: str = "others had to wait") -> None:
+        """End it early."""
+        self.why = why
         self.answered()
         if not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     def answered(self) -> None:
-        """Its request is no longer kept."""
-        size, self.size, self.has_arrived = self.size, 0, True
+        """Its request is no longer kept, and its time no longer runs."""
+        size, self.size, self.has_arrived, self.due = self.size, 0, True, inf
         self._calls.weigh(-size)
 
 
@@ -140,6 +154,8 @@ class Calls:
         self._streams = 0
         self._calls: dict[asyncio.Task[object], _Call] = {}
         self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        """Of all calls together: timers of their own would cost a short call a fiftieth of its time."""
 
     async def admit(self, event: RecvRequest) -> None:
         """Count a call until its answer is written, or refuse it."""
@@ -148,7 +164,7 @@ class Calls:
         if event.method_name in self._endless:
             if self._streams >= STREAMS_AT_ONCE:
                 raise GRPCError(Status.RESOURCE_EXHAUSTED, f"{STREAMS_AT_ONCE} such calls are under way")
-            event.method_func = self._within(event.method_func, None)
+            event.method_func = self._within(event.method_func, inf)
             return
         if len(self._calls) >= CALLS_AT_ONCE:
             waiting = next((call for call in self._calls.values() if not call.has_arrived), None)
@@ -157,15 +173,17 @@ class Calls:
             waiting.end()
         event.method_func = self._within(event.method_func, CALL_SECONDS)
 
-    def _within(self, method: Callable[[Stream[Any, Any]], Any], seconds: float | None) -> Any:
-        """The method with a time limit."""
+    def _within(self, method: Callable[[Stream[Any, Any]], Any], seconds: float) -> Any:
+        """The method with a time limit; infinity: only the request has one."""
 
         async def limited(stream: Stream[Any, Any]) -> None:
+            timeout = asyncio.timeout(None)
+            call = _Call(timeout, self, asyncio.get_running_loop().time(), seconds)
             try:
-                async with asyncio.timeout(seconds) as timeout:
-                    await self._counted(method, stream, _Call(timeout, self), endless=seconds is None)
+                async with timeout:
+                    await self._counted(method, stream, call, endless=seconds == inf)
             except TimeoutError as late:
-                raise GRPCError(Status.DEADLINE_EXCEEDED, "the call took too long, or others had to wait") from late
+                raise GRPCError(Status.DEADLINE_EXCEEDED, call.why or "the call took too long") from late
 
         return limited
 
@@ -177,12 +195,32 @@ class Calls:
         assert task is not None
         self._calls[task] = call
         self._streams += endless
+        self._watch(call.due)
         try:
             await method(stream)
         finally:
             self._streams -= endless
             call.answered()
             task.add_done_callback(self._calls.pop)  # its trailers are still to be written
+
+    def _watch(self, due: float) -> None:
+        """Look at ``due`` for calls whose time is over, if that is before the next look."""
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End calls whose time is over."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for call in self._calls.values():
+            if call.due <= now:
+                call.end("the call took too long" if call.has_arrived else "the request did not arrive in time")
+        earliest = min((call.due for call in self._calls.values()), default=inf)
+        if earliest < inf:
+            self._watch(earliest)
 
     def weigh(self, size: int) -> None:
         """Add to the bytes under way; if there are too many, a call ends."""

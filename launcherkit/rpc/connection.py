@@ -78,7 +78,7 @@ class CountedCalls(Handler):
 
 
 class GatheringTransport:
-    """A transport that combines all writes of one turn of the event loop into one.
+    """A transport that combines all writes of one turn of the event loop, or of one answer, into one.
 
     grpclib writes an answer in three pieces: headers, message and status. Each would be a system call that wakes the
     peer, which costs as much as the rest of the work for a short answer.
@@ -101,12 +101,12 @@ class GatheringTransport:
         if self._finished:
             return
         if not self._pieces:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._pieces.append(data)
 
     def close(self) -> None:
         """Close after everything written has been sent."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def finish(self) -> None:
@@ -115,7 +115,7 @@ class GatheringTransport:
         A peer that writes to a socket closed in both directions gets EPIPE, and grpclib's clients then drop an answer
         that they have not read yet.
         """
-        self._flush()
+        self.flush()
         self._finished = True
         self._transport.write_eof()
 
@@ -123,7 +123,8 @@ class GatheringTransport:
         """Whether it no longer accepts writes."""
         return self._finished or self._transport.is_closing()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what has been gathered now: an answer is complete."""
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             self._transport.write(b"".join(pieces))
@@ -217,6 +218,8 @@ class BoundedConnection(H2Protocol):
         _cancel(self._stalled)
 
     def _call_ended(self, answered: bool) -> None:
+        if self._transport is not None:
+            self._transport.flush()
         self.last_used = self._loop.time()
         if answered:
             self._budget.answered()

@@ -6,10 +6,10 @@ The names are only for people, not for rules: a missing or malformed table gives
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from launcherkit.model.function import PciFunction
+from launcherkit.model.value import NamedTuple
 
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 """The paths on Debian and Fedora; the first that can be opened is read."""
@@ -20,8 +20,7 @@ _LONGEST = 200
 """Longer names are cut to this number of characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciNames:
+class PciNames(NamedTuple):
     """Names by number, only those that were asked for."""
 
     vendors: dict[int, str]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from grpclib import GRPCError
 from grpclib.client import Channel
+from grpclib.const import Cardinality
 from grpclib.server import Stream
 
 from launcherkit.adapters.proto import hooks_info_pb2 as wire
@@ -61,6 +62,14 @@ async def asked(channel: Channel) -> wire.InfoResult:
         channel, _Info.service.methods_by_name["Info"], wire.InfoParams(), timeout=SECONDS
     )
     return answer
+
+
+async def asked_in_vain(channel: Channel) -> None:
+    """A call whose request never comes."""
+    begun = channel.request(INFO, Cardinality.UNARY_UNARY, wire.InfoParams, wire.InfoResult, timeout=SECONDS)
+    async with begun as stream:
+        await stream.send_request()
+        await stream.recv_message()
 
 
 def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +189,47 @@ def test_a_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 await asked(channel)
             finally:
                 channel.close()
+
+    with pytest.raises(GRPCError, match="took too long"):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("endless", [frozenset[str](), frozenset({INFO})])
+def test_a_request_that_does_not_arrive_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless: frozenset[str]
+) -> None:
+    monkeypatch.setattr(calls, "RECEIVE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, never, Calls(endless)) as path:
+            channel = Channel(path=str(path))
+            for _ in range(2):
+                with pytest.raises(GRPCError, match="did not arrive in time"):
+                    await asked_in_vain(channel)
+            channel.close()
+
+    asyncio.run(scenario())
+
+
+def test_calls_that_begin_during_a_long_one_have_their_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls share a timer, which the long one has set for the distant end of its time."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, never) as path:
+            channel, other = Channel(path=str(path)), Channel(path=str(path))
+            long = asyncio.create_task(asked(channel))
+            await asyncio.sleep(0.1)
+            monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
+            try:
+                await asked(other)
+            finally:
+                assert not long.done()
+                long.cancel()
+                await asyncio.wait({long})
+                channel.close()
+                other.close()
 
     with pytest.raises(GRPCError, match="took too long"):
         asyncio.run(scenario())

@@ -132,23 +132,20 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
     nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
-    functions, pci = [nearby[address] for address in sorted(nearby)], f"{root}/sys/bus/pci"
-    return Fingerprint(
-        tuple(f"{pci}/drivers/{each.driver}/{each.address}" for each in functions if each.driver is not None),
-        tuple(f"{pci}/devices/{each.address}/driver" for each in functions if each.driver is None),
-        (
-            *(
-                (f"{root}/sys/kernel/iommu_groups/{group}/devices", frozenset(map(str, addresses)))
-                for group, addresses in members.items()
-            ),
-            *(
-                (f"{pci}/devices/{each.address}/vfio-dev", frozenset({detail.vfio_dev}))
-                for each in functions
-                if (detail := host.details.get(each.address)) is not None and detail.vfio_dev is not None
-            ),
-        ),
-        host.events,
-    )
+    names = {address: str(address) for address in sorted(nearby, key=tuple)}  # plain tuples are quicker to compare
+    bound, unbound, directories, pci = [], [], [], f"{root}/sys/bus/pci"
+    for group, listed in members.items():
+        entries = frozenset([names.get(address) or str(address) for address in listed])
+        directories.append((f"{root}/sys/kernel/iommu_groups/{group}/devices", entries))
+    for address, name in names.items():
+        driver, detail = nearby[address].driver, host.details.get(address)
+        if driver is None:
+            unbound.append(f"{pci}/devices/{name}/driver")
+        else:
+            bound.append(f"{pci}/drivers/{driver}/{name}")
+        if detail is not None and detail.vfio_dev is not None:
+            directories.append((f"{pci}/devices/{name}/vfio-dev", frozenset({detail.vfio_dev})))
+    return Fingerprint(tuple(bound), tuple(unbound), tuple(directories), host.events)
 
 
 def uevents(root: str) -> bytes | None:
@@ -163,24 +160,27 @@ def uevents(root: str) -> bytes | None:
         return None
 
 
-def is_still_so(fingerprint: Fingerprint, events: bytes | None = None) -> bool:
-    """Whether the host still matches a fingerprint.
+def is_still_so(fingerprints: Iterable[Fingerprint], events: bytes | None = None) -> bool:
+    """Whether the host still matches fingerprints.
 
     The links of drivers are always read: they change before the uevent is sent.
 
     Args:
-        fingerprint: taken earlier.
+        fingerprints: taken earlier.
         events: from `uevents`, read just now.
     """
     try:
-        for path in fingerprint.bound:
-            os.readlink(path)
-        same = events is not None and events == fingerprint.events
-        if not same and any(entries != set(os.listdir(path)) for path, entries in fingerprint.members):
-            return False
+        for bound, unbound, members, then in fingerprints:
+            for path in bound:
+                os.readlink(path)
+            same = events is not None and events == then
+            if not same and any(entries != set(os.listdir(path)) for path, entries in members):
+                return False
+            if not all(map(_is_absent, unbound)):
+                return False
     except OSError:
         return False
-    return all(map(_is_absent, fingerprint.unbound))
+    return True
 
 
 def _is_absent(path: str) -> bool:

@@ -152,14 +152,14 @@ class PciProvider:
         self._demands = {str(function.address): rule.on_demand for function, rule, _ in named if rule.on_demand}
         for function, rule, name in named:
             self._rules[name] = rule
-            if function.vendor == NVIDIA and rule.void:
-                self._nvidia.add(str(function.address))
             plan = plan_of(function.address, rule, then, self._root)
-            plans[str(function.address)] = plan
             device = self._device(function, rule, plan, host, then)
-            if problem := next((problems[each] for each in plan.functions if each in problems), None):
+            if problems and (problem := next((problems[each] for each in plan.functions if each in problems), None)):
                 device = device._replace(problem=problem)
-            found.setdefault(name, {})[str(function.address)] = device
+            plans[device.id] = plan
+            found.setdefault(name, {})[device.id] = device
+            if function.vendor == NVIDIA and rule.void:
+                self._nvidia.add(device.id)
         for key in self._lasting.keep(found, host, usage, now):
             plans[key] = self._plans[key]
         self._plans, self._devices = plans, found
@@ -201,18 +201,18 @@ class PciProvider:
 
     def _device(self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, then: HostFacts) -> Device:
         """A device. ``host`` has the facts of now, ``then`` those after binding on demand."""
-        detail = host.details.get(function.address)
+        detail, key = host.details.get(function.address), str(function.address)
         changed = (then.functions.get(each) is not host.functions.get(each) for each in plan.functions)
         waits = then is not host and any(changed)
         about = describe(function)
         if waits:
-            self._waiting.add(str(function.address))
-        groups = (host.functions[each].iommu_group for each in plan.functions if each in host.functions)
+            self._waiting.add(key)
+        groups = [host.functions[each].iommu_group for each in plan.functions if each in host.functions]
         return Device(
-            str(function.address),
+            key,
             function.numa_node,
             self._problem(then.functions[function.address], rule, plan, then, has_nodes=not waits),
-            frozenset(group for group in groups if group is not None),
+            frozenset([group for group in groups if group is not None]),
             plan.functions,
             detail.parents if detail else (),
             f"{about}, on {function.driver or 'no driver'} until it is allocated" if waits else about,
@@ -223,19 +223,23 @@ class PciProvider:
         self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, *, has_nodes: bool = True
     ) -> Problem | None:
         """Why a device isn't available (K5): the first problem that has to be fixed."""
-        what, detail = describe(function), host.details.get(function.address)
+        detail = host.details.get(function.address)
         if detail is not None and not detail.config_readable:
-            return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
+            return Problem(
+                "config-space", f"{describe(function)} has fallen off the bus: its config space reads all ones"
+            )
         if not bound_to_vfio(function, detail):
             failed = self._binder.problem(function.address) if self._binder is not None and rule.bind else None
             bound = f"is bound to {function.driver}, not" if function.driver else "has no driver; it must be bound"
-            return failed or Problem("driver", f"{what} {bound} to a VFIO driver")
+            return failed or Problem("driver", f"{describe(function)} {bound} to a VFIO driver")
         if function.iommu_group is None:
-            return Problem("no-group", f"{what} has no IOMMU group: the IOMMU is off, in the firmware or the kernel")
+            why = "has no IOMMU group: the IOMMU is off, in the firmware or the kernel"
+            return Problem("no-group", f"{describe(function)} {why}")
         for error in check_viability(touched_groups(plan.functions, host), (), host):
             return Problem(_reason(error), error.message)
         if has_nodes and self._chosen_nodes([plan]) is None:
-            return Problem("node", f"{what}: {missing_node(plan.functions, host, self._nodes)} is not there")
+            missing = missing_node(plan.functions, host, self._nodes)
+            return Problem("node", f"{describe(function)}: {missing} is not there")
         return None
 
     # What a container gets
@@ -275,7 +279,7 @@ class PciProvider:
         await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans[key] for key in ids if key in self._plans]
         events = uevents(self._root)
-        holds = len(plans) == len(ids) and all(is_still_so(plan.fingerprint, events) for plan in plans)
+        holds = len(plans) == len(ids) and is_still_so([plan.fingerprint for plan in plans], events)
         if holds and not narrowed:
             return plans
         if not holds and demands and self._on_demand is not None:

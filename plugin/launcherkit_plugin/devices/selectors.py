@@ -166,7 +166,7 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
             continue
         # A VF is a device of its own, and so is a companion, which is requested in addition to its card.
         alone = function.is_vf or rule.companion
-        key = function.address if alone else (*function.address.slot, id(rule))
+        key = function.address if alone else (*function.address[:3], id(rule))
         slots.setdefault(key, []).append((function, rule))
     chosen = [
         (function, rule)
@@ -175,7 +175,7 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
         for function, rule in in_slot
         if function.model == best[0].model
     ]
-    yield from sorted(chosen, key=lambda pair: pair[0].address)
+    yield from sorted(chosen, key=lambda pair: tuple(pair[0].address))  # plain tuples are quicker to compare
 
 
 def _is_vgpu(function: PciFunction, host: HostFacts) -> bool:
@@ -197,7 +197,7 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
     slots: dict[object, list[tuple[PciFunction, str]]] = {}
     for function, _, name in named:
         if not function.is_vf:
-            slots.setdefault(function.address.slot, []).append((function, name))
+            slots.setdefault(function.address[:3], []).append((function, name))
     for in_slot in slots.values():
         if len(in_slot) > 1:
             best = min(primary_rank(function) for function, _ in in_slot)

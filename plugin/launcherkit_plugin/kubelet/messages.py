@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from grpclib import GRPCError, Status
@@ -53,22 +54,21 @@ def _device(device: Device) -> wire.Device:
     )
 
 
-def allocation(grant: Grant, dev_root: str) -> wire.ContainerAllocateResponse:
-    """The kubelet's answer for one container.
+def allocation(grants: Iterable[Grant], dev_root: str) -> wire.AllocateResponse:
+    """The answer to an Allocate.
 
     Args:
-        grant: what the container gets.
+        grants: what each container gets.
         dev_root: prefix of the nodes' paths on the host; usually empty.
     """
-    return wire.ContainerAllocateResponse(
-        envs=dict(grant.env),
-        devices=[
-            wire.DeviceSpec(container_path=node, host_path=dev_root + node, permissions=grant.permissions)
-            for node in grant.nodes
-        ],
-        cdi_devices=[wire.CDIDevice(name=name) for name in grant.cdi],
-        annotations=dict(grant.annotations),
-    )
+    answer = wire.AllocateResponse()
+    for grant in grants:
+        container = answer.container_responses.add(envs=grant.env, annotations=grant.annotations)
+        for node in grant.nodes:
+            container.devices.add(container_path=node, host_path=dev_root + node, permissions=grant.permissions)
+        for name in grant.cdi:
+            container.cdi_devices.add(name=name)
+    return answer
 
 
 def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list[str]]:
@@ -86,16 +86,14 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
     _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
         raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
-    seen: set[str] = set()
-    for device in chain.from_iterable(containers):
-        if device in seen:
+    for device, times in Counter(chain.from_iterable(containers)).items():
+        if times > 1:
             raise BadKubeletRequest(
                 f"{resource}: an Allocate asks for {device[:100]!r} more than once",
                 _NOT_A_KUBELET,
                 device=device[:100],
                 resource=resource,
             )
-        seen.add(device)
     return containers
 
 

@@ -163,8 +163,7 @@ class ResourceServer(Servicer):
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         containers = messages.wanted(self.name, request, self._devices.most)
         grants = await self._answers.allocate(self.name, containers)
-        responses = [messages.allocation(grant, self._dev_root) for grant in grants]
-        return wire.AllocateResponse(container_responses=responses)
+        return messages.allocation(grants, self._dev_root)
 
     async def PreStartContainer(
         self, stream: Stream[wire.PreStartContainerRequest, wire.PreStartContainerResponse]

@@ -11,7 +11,6 @@ from contextlib import suppress
 from itertools import count as counting
 from typing import Literal, TypeAlias
 
-from launcherkit.diff import did_you_mean
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
@@ -111,6 +110,8 @@ def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str,
 
 def near_type(text: str, cards: Sequence[VgpuCard], host: HostFacts) -> str:
     """``; did you mean GRID T4-1Q?`` if a type of these cards has a similar name; else empty."""
+    from launcherkit.diff import did_you_mean  # only for an error
+
     return did_you_mean(text, {what for card in cards for what in kinds_of(card, host).values()})
 
 

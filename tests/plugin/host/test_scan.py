@@ -203,15 +203,15 @@ def test_a_sight_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> Non
     host = Host.from_sysfs(tree.root)
     address = PciAddress.parse("0000:e1:00.0")
     sight = fingerprint_of([address], host.facts([address]), str(tree.root))
-    assert is_still_so(sight)
+    assert is_still_so([sight])
     rebind(tree, "0000:02:00.0", "vfio-pci")
-    assert is_still_so(sight), "another group's business"
+    assert is_still_so([sight]), "another group's business"
     rebind(tree, "0000:e1:00.1", None)
-    assert not is_still_so(sight)
+    assert not is_still_so([sight])
     rebind(tree, "0000:e1:00.1", "vfio-pci")
-    assert is_still_so(sight)
+    assert is_still_so([sight])
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=44)
-    assert not is_still_so(sight)
+    assert not is_still_so([sight])
 
 
 def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, group=44)
-    assert is_still_so(seen, uevents(str(tree.root))), "it has been added, and the kernel hasn't said so yet"
+    assert is_still_so([seen], uevents(str(tree.root))), "it has been added, and the kernel hasn't said so yet"
     (tmp_path / "sys/kernel/uevent_seqnum").write_text("2712\n")
-    assert not is_still_so(seen, uevents(str(tree.root)))
+    assert not is_still_so([seen], uevents(str(tree.root)))
 
 
 def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: P
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     rebind(tree, "0000:e1:00.1", "snd_hda_intel")
-    assert not is_still_so(seen, uevents(str(tree.root)))
+    assert not is_still_so([seen], uevents(str(tree.root)))
 
 
 SICK, WELL = PciAddress.parse("0000:01:00.0"), PciAddress.parse("0000:02:00.0")

@@ -86,7 +86,7 @@ def test_node_0_is_a_node_and_no_node_is_none() -> None:
 
 
 def test_a_prefix_stands_before_the_path_on_the_host_alone() -> None:
-    answer = messages.allocation(Grant({"A": "b"}, ("/dev/vfio/7",)), "/host")
+    (answer,) = messages.allocation([Grant({"A": "b"}, ("/dev/vfio/7",))], "/host").container_responses
     assert [(node.host_path, node.container_path) for node in answer.devices] == [("/host/dev/vfio/7", "/dev/vfio/7")]
 
 
@@ -98,7 +98,8 @@ def test_the_kubelet_is_to_call_before_the_start_of_a_container_only_where_that_
 
 def test_the_names_of_cdi_devices_go_into_the_answer_and_where_it_is_wanted_into_an_annotation() -> None:
     names = ("launcherkit.io/vfio=0000:e1:00.0", "launcherkit.io/vfio=0000:e2:00.0")
-    answer = messages.allocation(Grant({"A": "b"}, (), names, {"cdi.k8s.io/x": ",".join(names)}), "")
+    grant = Grant({"A": "b"}, (), names, {"cdi.k8s.io/x": ",".join(names)})
+    (answer,) = messages.allocation([grant], "").container_responses
     assert [device.name for device in answer.cdi_devices] == list(names)
     assert dict(answer.annotations) == {"cdi.k8s.io/x": ",".join(names)}
 
