@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
@@ -20,17 +20,21 @@ _HEADER = 0x0C
 four bytes take only one read from the device, which can be slow."""
 
 
+BarsOf: TypeAlias = Literal["all", "cards", "none"]
+"""Whose BARs are read: those of all endpoints, or not those of HD audio, or of none."""
+
+
 class DetailReader:
     """Reads details of PCI functions for one reading of the host."""
 
-    __slots__ = ("_cdevs", "_drivers", "_identities", "_modules", "_small_bars")
+    __slots__ = ("_bars_of", "_cdevs", "_drivers", "_identities", "_modules")
 
     def __init__(
-        self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True, small_bars: bool = True
+        self, drivers: Tree, identities: IdentityReader, *, cdevs: bool = True, bars_of: BarsOf = "all"
     ) -> None:
-        """Without ``cdevs``, names of VFIO character devices aren't read; without ``small_bars``, BARs of HD audio."""
+        """Without ``cdevs``, names of VFIO character devices aren't read."""
         self._cdevs = cdevs
-        self._small_bars = small_bars
+        self._bars_of = bars_of
         self._drivers = drivers
         self._identities = identities
         self._modules: dict[str, str | None] = {}
@@ -74,7 +78,9 @@ class DetailReader:
         )
 
     def _has_bars(self, function: PciFunction) -> bool:
-        return not function.is_bridge_by_class and (self._small_bars or not function.is_hd_audio)
+        if self._bars_of == "none" or function.is_bridge_by_class:
+            return False
+        return self._bars_of == "all" or not function.is_hd_audio
 
     def _sriov(self, directory: Tree) -> tuple[tuple[PciAddress, ...], int | None, int | None]:
         numvfs = number(directory.read("sriov_numvfs", 32))

@@ -107,6 +107,7 @@ class Host:
         mdevs: Iterable[MdevAddress] = (),
         *,
         places: bool = False,
+        bars: bool = True,
         topology: bool = False,
     ) -> HostFacts:
         """At least the facts that the rules need to attach these devices.
@@ -118,7 +119,8 @@ class Host:
         Facts that no rule needs are not read, but `scan` reads them: revision, driver_override, has_rom and
         reset_methods are empty, and so are the resources of HD audio, and vfio_dev if there is a ``dev/`` without
         ``iommu``. Only with ``places`` or ``topology`` functions have their NUMA nodes, and details their parents; with
-        ``topology`` also all resources, and the host's NUMA nodes are read (P4).
+        ``topology`` also all resources, and the host's NUMA nodes are read (P4). Without ``bars`` there are no
+        resources: for those who don't size a guest's window (P5).
 
         From a snapshot or a recording, all its facts are returned, and ``recorded`` is set.
         """
@@ -127,7 +129,7 @@ class Host:
         from launcherkit.sources.needed import read_needed
 
         with self._tree(self._root) as tree:
-            return read_needed(tree, addresses, mdevs, places=places, topology=topology)
+            return read_needed(tree, addresses, mdevs, places=places, bars=bars, topology=topology)
 
     @property
     def recorded(self) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from launcherkit.model.address import MdevAddress
+    from launcherkit.sources.detail import BarsOf
     from launcherkit.sources.tree import Tree
 
 _MANY_SLOTS = 32
@@ -29,13 +30,15 @@ def read_needed(
     mdevs: Iterable[MdevAddress],
     *,
     places: bool = False,
+    bars: bool = True,
     topology: bool = False,
 ) -> HostFacts:
     """See `Host.facts`."""
     with tree.below(DEVICES) as devices, tree.below(DRIVERS) as drivers:
         named = {str(address): address for address in dict.fromkeys(addresses)}
         identities = IdentityReader(named, numa=places or topology)
-        reader = _NeedReader(tree, devices, drivers, identities, places=places or topology, small_bars=topology)
+        bars_of: BarsOf = "all" if topology else "cards" if bars else "none"
+        reader = _NeedReader(tree, devices, drivers, identities, places=places or topology, bars_of=bars_of)
         facts = reader.facts(named, mdevs)
         if not topology:
             return facts
@@ -55,7 +58,7 @@ class _NeedReader:
         identities: IdentityReader,
         *,
         places: bool,
-        small_bars: bool,
+        bars_of: BarsOf,
     ) -> None:
         self._tree = tree
         self._places = places
@@ -65,7 +68,7 @@ class _NeedReader:
         self._identities = identities
         # Without /dev/iommu nobody can open a function's own character device, whatever its name.
         cdevs = self._has_iommufd or not self._has_dev
-        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, small_bars=small_bars)
+        self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, bars_of=bars_of)
         self._taken: dict[str, PciFunction | None] = {}
         self._functions: dict[PciAddress, PciFunction] = {}
         self._details: dict[PciAddress, PciDetail] = {}

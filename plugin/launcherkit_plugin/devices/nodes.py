@@ -10,7 +10,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
+from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.sources.identity_memory import EVENTS
 from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice, PciRule
@@ -30,12 +30,15 @@ class NodeSets(NamedTuple):
 
 def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
     """The device nodes of functions. If the facts don't cover ``/dev``, they are assumed to exist."""
-    groups = [host.functions[member].iommu_group if member in host.functions else None for member in functions]
-    cdevs = _complete([IOMMUFD_NODE, *(cdev_node(host.details.get(member)) for member in functions)], host)
-    if cdevs is not None and host.nodes is not None and CONTAINER_NODE in host.nodes:
+    groups = _complete([CONTAINER_NODE, *[group_node(group_of(member, host)) for member in functions]], host)
+    if host.nodes is not None and IOMMUFD_NODE not in host.nodes:
+        return NodeSets(groups, None, has_iommufd=False)
+    cdevs = _complete([IOMMUFD_NODE, *[cdev_node(host.details.get(member)) for member in functions]], host)
+    if host.nodes is None:
+        return NodeSets(groups, cdevs, has_iommufd=cdevs is not None)
+    if cdevs is not None and CONTAINER_NODE in host.nodes:
         cdevs = (CONTAINER_NODE, *cdevs)
-    has_iommufd = cdevs is not None if host.nodes is None else IOMMUFD_NODE in host.nodes
-    return NodeSets(_complete([CONTAINER_NODE, *map(group_node, groups)], host), cdevs, has_iommufd)
+    return NodeSets(groups, cdevs, has_iommufd=True)
 
 
 def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...] | None:

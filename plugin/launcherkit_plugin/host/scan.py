@@ -107,10 +107,12 @@ class NodeReader:
 def read_bound(host: Host) -> HostFacts:
     """The functions that are bound to VFIO drivers, with their slots and groups: fast even with thousands of functions.
 
+    They come without BARs: only DRA publishes these, and it waits for a scan.
+
     Raises:
         UnreadableFile: see `NodeReader.read`.
     """
-    return host.facts(host.bound_to_vfio(), places=True)
+    return host.facts(host.bound_to_vfio(), places=True, bars=False)
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
