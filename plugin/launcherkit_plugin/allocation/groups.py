@@ -122,11 +122,11 @@ class GroupMembers:
             beside: IDs of the same resource that go to the same container.
             own: who asks; if None, whoever has the device already.
         """
-        own = own or self._usage.holder(resource.name, device.id)
         for group, held in self._others(resource, device):
             if held.resource == resource.name and held.device in beside:
                 continue
-            if own is not None and _one_pod(own, held.holder):
+            asker = own or self._usage.holder(resource.name, device.id)
+            if asker is not None and _one_pod(asker, held.holder):
                 continue
             if self._goes_with(resource, device, held) and self._fresh_since(held.resource, held.device) is not None:
                 continue

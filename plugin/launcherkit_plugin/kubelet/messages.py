@@ -86,14 +86,15 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
     _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
         raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
-    for device, times in Counter(chain.from_iterable(containers)).items():
-        if times > 1:
-            raise BadKubeletRequest(
-                f"{resource}: an Allocate asks for {device[:100]!r} more than once",
-                _NOT_A_KUBELET,
-                device=device[:100],
-                resource=resource,
-            )
+    asked = list(chain.from_iterable(containers))
+    if len(set(asked)) < len(asked):
+        device = next(each for each, times in Counter(asked).items() if times > 1)[:100]
+        raise BadKubeletRequest(
+            f"{resource}: an Allocate asks for {device!r} more than once",
+            _NOT_A_KUBELET,
+            device=device,
+            resource=resource,
+        )
     return containers
 
 
