@@ -77,37 +77,27 @@ class CountedCalls(Handler):
         super().cancel(stream)
 
 
-class GatheringTransport:
-    """A transport that combines all writes of one turn of the event loop, or of one answer, into one.
+class HalfClosingTransport:
+    """A transport whose writing can be shut down while it goes on reading.
 
-    grpclib writes an answer in three pieces: headers, message and status. Each would be a system call that wakes the
-    peer, which costs as much as the rest of the work for a short answer.
+    What grpclib writes after that is dropped; asyncio's own transports would raise an error.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._loop = loop
-        self._pieces: list[bytes] = []
         self._finished = False
         self.get_extra_info = transport.get_extra_info
         self.is_reading = transport.is_reading
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
         self.abort = transport.abort
+        self.close = transport.close
         self.get_write_buffer_size = transport.get_write_buffer_size
 
     def write(self, data: bytes) -> None:
-        """Write at the end of this turn, after earlier data."""
-        if self._finished:
-            return
-        if not self._pieces:
-            self._loop.call_soon(self.flush)
-        self._pieces.append(data)
-
-    def close(self) -> None:
-        """Close after everything written has been sent."""
-        self.flush()
-        self._transport.close()
+        """Write after earlier data."""
+        if not self._finished:
+            self._transport.write(data)
 
     def finish(self) -> None:
         """Shut down writing after everything written has been sent, and keep reading until the peer closes.
@@ -115,19 +105,12 @@ class GatheringTransport:
         A peer that writes to a socket closed in both directions gets EPIPE, and grpclib's clients then drop an answer
         that they have not read yet.
         """
-        self.flush()
         self._finished = True
         self._transport.write_eof()
 
     def is_closing(self) -> bool:
         """Whether it no longer accepts writes."""
         return self._finished or self._transport.is_closing()
-
-    def flush(self) -> None:
-        """Write what has been gathered now: an answer is complete."""
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            self._transport.write(b"".join(pieces))
 
 
 class BoundedConnection(H2Protocol):
@@ -147,7 +130,7 @@ class BoundedConnection(H2Protocol):
         self._in_debt = False
         self._stalled: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._transport: GatheringTransport | None = None
+        self._transport: HalfClosingTransport | None = None
         self.last_used = self._loop.time()
         """When it was opened, or its last call was answered; in monotonic seconds."""
 
@@ -164,7 +147,7 @@ class BoundedConnection(H2Protocol):
             taken.abort()
             return
         taken.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's selector transports have it
-        self._transport = GatheringTransport(taken, self._loop)
+        self._transport = HalfClosingTransport(taken)
         super().connection_made(cast("asyncio.Transport", self._transport))
         self._idle = self._loop.call_later(IDLE_SECONDS, self._look_whether_idle)
 
@@ -218,8 +201,6 @@ class BoundedConnection(H2Protocol):
         _cancel(self._stalled)
 
     def _call_ended(self, answered: bool) -> None:
-        if self._transport is not None:
-            self._transport.flush()
         self.last_used = self._loop.time()
         if answered:
             self._budget.answered()

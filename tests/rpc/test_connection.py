@@ -270,33 +270,26 @@ def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: py
         asyncio.run(scenario())
 
 
-class _Written(asyncio.Transport):
-    """Takes down what is written at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.pieces.append(bytes(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_what_is_written_in_one_turn_leaves_at_once_and_in_order() -> None:
-    async def scenario() -> tuple[list[bytes], bool]:
-        written = _Written()
-        gathering = connection.GatheringTransport(written, asyncio.get_running_loop())
-        for piece in (b"headers ", b"message ", b"status"):
-            gathering.write(piece)
-        assert written.pieces == []
+def test_what_is_written_after_the_end_is_dropped_and_what_the_peer_writes_still_arrives() -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        arrived = asyncio.StreamReader()
+        transport, _ = await loop.create_connection(lambda: asyncio.StreamReaderProtocol(arrived), sock=ours)
+        closing = connection.HalfClosingTransport(transport)
+        closing.write(b"answer")
+        closing.finish()
+        closing.write(b"too late")
+        assert closing.is_closing()
+        reader, writer = await asyncio.open_unix_connection(sock=theirs)
+        async with asyncio.timeout(SECONDS):
+            answer = await reader.read()
+            writer.write(b"thanks")
+            writer.close()
+            await writer.wait_closed()
+            thanks = await arrived.read()
+        closing.close()
         await asyncio.sleep(0)
-        gathering.write(b"the next ")
-        gathering.write(b"answer")
-        gathering.close()
-        return written.pieces, written.closed
+        return answer, thanks
 
-    assert asyncio.run(scenario()) == ([b"headers message status", b"the next answer"], True)
+    assert asyncio.run(scenario()) == (b"answer", b"thanks")
