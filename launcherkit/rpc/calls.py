@@ -155,7 +155,7 @@ class Calls:
         self._calls: dict[asyncio.Task[object], _Call] = {}
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
-        """Of all calls together: timers of their own would cost a short call a fiftieth of its time."""
+        """One for all calls: of timers of their own nearly every one would be cancelled."""
 
     async def admit(self, event: RecvRequest) -> None:
         """Count a call until its answer is written, or refuse it."""

@@ -32,7 +32,7 @@ from launcherkit_plugin.dra.claim_record import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import pod_states
-from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -92,7 +92,10 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     problems: list[LauncherkitError] = []
     checkpoint = os.path.join(args.kubelet_dir, CHECKPOINT)
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
-    usage = asyncio.run(read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append))
+    aside = partial(Guarded().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+    usage = asyncio.run(
+        read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append, aside=aside)
+    )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):
             tell("note", problem.message, env)

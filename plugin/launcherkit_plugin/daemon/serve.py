@@ -38,7 +38,7 @@ from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Progress, Sca
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice, PageChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
@@ -56,8 +56,6 @@ SETTLE_SECONDS = 0.05
 """The pause between a wakeup and the scan: a card that appears or disappears causes a dozen wakeups."""
 CLUSTER_SECONDS = 30.0
 """How long to wait, at the start, for KubeVirt's settings in the cluster if the configuration uses them."""
-CHECKPOINT_SECONDS = 5.0
-"""How long reading the kubelet's checkpoint may take."""
 QUIET_SECONDS = 600.0
 """If there was no turn for this long, the daemon is unhealthy. Much longer than any pause or deadline in a turn."""
 
@@ -390,8 +388,7 @@ class _UsageReader:
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._reporter = reporter
-        key, what = options.checkpoint, "reading the kubelet's checkpoint"
-        self._aside = lambda read: guarded.run(key, what, read, CHECKPOINT_SECONDS)
+        self._aside = partial(guarded.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []

@@ -28,7 +28,10 @@ CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 """The path below the kubelet's folder."""
 CHECKPOINT_BYTES = 16 << 20
 """The most that is read; a container takes some hundred bytes."""
-
+CHECKPOINT_SECONDS = 5.0
+"""How long reading it may take."""
+READING_CHECKPOINT = "reading the kubelet's checkpoint"
+"""That work, as messages call it."""
 
 PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
 """From UIDs of pods to True for those that exist and False for those that have ended; without those of which neither

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -421,6 +422,19 @@ def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: 
         node.run("unbind", GPU)
     node.run("unbind", "--force", GPU)
     assert node.drivers(GPU) == ["nvidia"]
+
+
+def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_no_command(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K9: it can't be read, so nobody can tell who has the card."""
+    monkeypatch.setattr(binding, "CHECKPOINT_SECONDS", 0.05)
+    checkpoint = node.root / "kubelet/device-plugins/kubelet_internal_checkpoint"
+    checkpoint.unlink()
+    os.mkfifo(checkpoint)
+    assert node.run("status", GPU).splitlines()[1].endswith("?")
+    with open(checkpoint, "wb"):
+        pass  # the thread ends
 
 
 def test_a_machine_without_a_kubelet_has_no_pods(node: Node) -> None:
