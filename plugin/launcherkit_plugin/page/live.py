@@ -39,6 +39,7 @@ _HEADERS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
+_REMEDY = "Reload it later. If that doesn't help, the container has too little CPU or memory; see its limits."
 
 
 class Gate(Protocol):
@@ -145,9 +146,8 @@ class NodePage:
         try:
             drawn = await self._newest()
         except NoAnswer as problem:
-            return Response(
-                "503 Service Unavailable", f"the page can't be drawn: {problem}\n".encode(), headers=_HEADERS
-            )
+            why = f"the page can't be drawn: {problem}\n{_REMEDY}\n"
+            return Response("503 Service Unavailable", why.encode(), headers=_HEADERS)
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(KEEP_SECONDS, self._forget)

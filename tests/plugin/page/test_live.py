@@ -51,3 +51,17 @@ def test_after_a_drawing_it_is_waited_for_as_long_as_that_has_computed(computed:
         return bool(done)
 
     assert asyncio.run(drawings()) is second
+
+
+def test_a_page_that_cannot_be_drawn_says_why_and_what_to_do() -> None:
+    async def answer() -> tuple[str, str]:
+        recent = RecentChanges(ClusterSocket(silent, WakeupQueue(0.0)), time.time)
+        page = NodePage("node", "/", recent, time.time, (sys.executable, "-c", "raise SystemExit('no memory')"))
+        response = await page.pages(anybody)["/"]({})
+        return response.status, response.body.decode()
+
+    status, text = asyncio.run(answer())
+    assert status == "503 Service Unavailable"
+    problem, remedy = text.splitlines()
+    assert problem.startswith("the page can't be drawn: ")
+    assert remedy.startswith("Reload it later.")
