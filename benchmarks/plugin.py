@@ -174,12 +174,12 @@ def memory(root: Path, folder: Path) -> None:
         )
     with _kubelet(folder / "page") as kubelet:
         _page_memory(root, kubelet)
-    told = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
+    reported = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
     with (
         server.running(folder) as kubeconfig,
         ClusterProcess(path, "node-1", kubeconfig, python=sys.executable) as speaking,  # no fork of one with more
         _kubelet(folder / "cluster") as kubelet,
-        _running("plugin", root, kubelet, *told) as process,
+        _running("plugin", root, kubelet, *reported) as process,
     ):
         _wait(kubelet, "nvidia.com/")
         server.wait_for("the watches", lambda: server.watches >= 2)

@@ -74,15 +74,15 @@ class Compatibility:
 def compatibility() -> Compatibility:
     """The table of this version of launcherkit."""
     with open(PATH, "rb") as file:
-        written = tomllib.load(file)
+        document = tomllib.load(file)
     return Compatibility(
         tuple(
             Tried(each["program"], each["version"], each["what"], tuple(each.get("tiers", ())))
-            for each in written["tried"]
+            for each in document["tried"]
         ),
         tuple(
             Need(each["program"], version(each["from"]), each["what"], each["source"], each.get("name", ""))
-            for each in written["needs"]
+            for each in document["needs"]
         ),
         tuple(
             Broken(
@@ -95,7 +95,7 @@ def compatibility() -> Compatibility:
                 each["remedy"],
                 each["source"],
             )
-            for each in written["broken"]
+            for each in document["broken"]
         ),
     )
 

@@ -11,20 +11,20 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-from launcherkit.golden.case import WrittenCase
+from launcherkit.golden.case import CaseSchema
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit.sources.policy_file import PolicySchema
 from launcherkit.topology.document import FORMAT, key_of
 from launcherkit.topology.host_topology import HostTopology
-from launcherkit_plugin.config.device_config import WrittenDeviceConfig
-from launcherkit_plugin.config.schema import WrittenConfig, WrittenLayout
+from launcherkit_plugin.config.device_config import DeviceConfigSchema
+from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
 
 MODELS: dict[str, tuple[type[Any], str]] = {
-    "policy.schema.json": (WrittenPolicy, "launcherkit policy"),
-    "golden-case.schema.json": (WrittenCase, "launcherkit golden case"),
-    "plugin-config.schema.json": (WrittenConfig, "launcherkit device plugin"),
-    "device-config.schema.json": (WrittenDeviceConfig, "launcherkit parameters of DRA devices"),
-    "vgpu-layout.schema.json": (WrittenLayout, "launcherkit vGPU layout"),
+    "policy.schema.json": (PolicySchema, "launcherkit policy"),
+    "golden-case.schema.json": (CaseSchema, "launcherkit golden case"),
+    "plugin-config.schema.json": (ConfigSchema, "launcherkit device plugin"),
+    "device-config.schema.json": (DeviceConfigSchema, "launcherkit parameters of DRA devices"),
+    "vgpu-layout.schema.json": (LayoutSchema, "launcherkit vGPU layout"),
     "topology.schema.json": (HostTopology, "launcherkit topology"),
 }
 

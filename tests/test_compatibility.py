@@ -32,8 +32,10 @@ def test_the_libvirt_of_every_system_that_ci_runs_is_among_them(system: str) -> 
     debian = {"trixie": "Debian 13", "sid": "Debian sid"}[system]
     run = {tier for tier, of in steps if of == system}
     for program in ("libvirt", "QEMU"):
-        told = {tier for each in KNOWN.tried if each.program == program and debian in each.what for tier in each.tiers}
-        assert told == run, program
+        reported = {
+            tier for each in KNOWN.tried if each.program == program and debian in each.what for tier in each.tiers
+        }
+        assert reported == run, program
 
 
 def test_the_oldest_python_is_that_of_the_packages() -> None:
@@ -73,5 +75,5 @@ def test_the_libvirt_and_the_qemu_of_this_tier_are_among_them() -> None:
         version = ask_version(names, os.environ)
         assert version is not None, program
         short = ".".join(map(str, version[:2]))
-        told = {each.version for each in KNOWN.tried if each.program == program and LIBVIRT.name in each.tiers}
-        assert short in told, f"{program} {short}: add it to launcherkit/compatibility.toml"
+        reported = {each.version for each in KNOWN.tried if each.program == program and LIBVIRT.name in each.tiers}
+        assert short in reported, f"{program} {short}: add it to launcherkit/compatibility.toml"

@@ -183,7 +183,7 @@ def test_what_is_for_the_whole_cluster_brings_no_vm_along() -> None:
     assert kinds["webhook-own-ca.yaml"] == {"MutatingWebhookConfiguration"}
 
 
-def test_a_claim_that_a_pod_needs_and_no_manifest_makes_is_told_of_at_the_top() -> None:
+def test_a_claim_that_a_pod_needs_and_no_manifest_makes_is_reported_at_the_top() -> None:
     for name, text in COMMITTED.items():
         head = re.match(r"(#.*\n)+", text)
         for each in objects(documents(name)):

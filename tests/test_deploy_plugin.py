@@ -194,7 +194,7 @@ def rows(head: str) -> list[list[str]]:
 
 
 def test_the_page_has_every_path_of_the_node_with_the_component_that_mounts_it() -> None:
-    told = {
+    reported = {
         (component, path, writes == "yes")
         for components, path, writes, _ in rows("component | path of the node")
         for component in components.split(", ")
@@ -205,11 +205,11 @@ def test_the_page_has_every_path_of_the_node_with_the_component_that_mounts_it()
         for outside, writes in mounts(path).values()
         if outside
     }
-    assert told == mounted
+    assert reported == mounted
 
 
 def test_the_page_has_every_capability_and_namespace() -> None:
-    told = {
+    reported = {
         (component, what)
         for components, what, _ in rows("component | capability")
         for component in components.split(", ")
@@ -220,18 +220,18 @@ def test_the_page_has_every_capability_and_namespace() -> None:
         for each in pod(path)["containers"]:
             added = each.get("securityContext", {}).get("capabilities", {}).get("add", ())
             had |= {(name, capability) for capability in added}
-    assert told == had
+    assert reported == had
 
 
 def test_the_page_has_every_right() -> None:
-    told = set()
+    reported = set()
     for component, right, *_ in rows("component | right"):
         verbs, _, what = right.replace(", ", ",").partition(" ")
         resource, _, namespace = what.partition(" in the namespace ")
         group = GROUPS.get(resource, "resource.k8s.io" if "resource" in resource else "")
-        told |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
+        reported |= {(component, (namespace, group, resource, verb)) for verb in verbs.split(",")}
     components = [name for name, folder in COMPONENTS.items() if (folder / "rbac.yaml").exists()]
-    assert told == {(name, right) for name in components for right in rights(name)}
+    assert reported == {(name, right) for name in components for right in rights(name)}
 
 
 # The container that speaks to the cluster

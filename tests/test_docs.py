@@ -16,7 +16,7 @@ import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the sam
 from launcherkit.cli.main import COMMANDS
 from launcherkit.process.options import variable_of
 from launcherkit.process.variables import KNOWN
-from launcherkit.sources.policy_file import WrittenPolicy, read_policy_file
+from launcherkit.sources.policy_file import PolicySchema, read_policy_file
 from launcherkit.sources.settings import VARIABLES
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
@@ -56,8 +56,8 @@ def test_a_block_is_in_a_language_and_its_comments_are_known() -> None:
         for block in blocks(page):
             where = f"{name_of(page)}, line {block.line}"
             assert block.language in LANGUAGES, f"{where}: a block is one of {sorted(LANGUAGES)}"
-            assert set(block.told) <= COMMENTS | {"file"}, f"{where}: what a reader needs is not in a comment"
-            assert "prints" not in block.told or page in RUN, f"{where}: nothing on the page prints it"
+            assert set(block.reported) <= COMMENTS | {"file"}, f"{where}: what a reader needs is not in a comment"
+            assert "prints" not in block.reported or page in RUN, f"{where}: nothing on the page prints it"
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in RUN])
@@ -69,10 +69,10 @@ def test_every_example_of_a_page_gives_what_the_page_says(page: Path, tmp_path: 
     printed: list[str] = []
     for block in blocks(page):
         where = f"{name_of(page)}, line {block.line}"
-        needed = block.told.get("needs")
+        needed = block.reported.get("needs")
         if needed and not Path(needed).exists():
             continue
-        if file := block.told.get("file"):
+        if file := block.reported.get("file"):
             shell.write(file, block.text)
         elif block.language == "console":
             run_commands(block, shell, where)
@@ -80,13 +80,13 @@ def test_every_example_of_a_page_gives_what_the_page_says(page: Path, tmp_path: 
             outcome = shell.python(block.text)
             assert outcome.code == 0, f"{where}:\n" + "\n".join(outcome.lines)
             printed = outcome.lines
-        elif "prints" in block.told:
+        elif "prints" in block.reported:
             assert matches(block.text.splitlines(), printed), f"{where}: it prints\n" + "\n".join(printed)
 
 
 def run_commands(block: Block, shell: Shell, where: str) -> None:
     """Run a console block and compare; one that says that it runs elsewhere may hold only what can't run here."""
-    if (elsewhere := block.told.get("runs")) is not None:
+    if (elsewhere := block.reported.get("runs")) is not None:
         beginning, _ = ELSEWHERE[elsewhere]
         assert all(step.command.startswith(beginning) for step in steps(block)), f"{where}: these can run here"
         return
@@ -95,7 +95,7 @@ def run_commands(block: Block, shell: Shell, where: str) -> None:
         shown = "\n".join([f"{where}: $ {step.command}", *outcome.lines])
         if step.expected is not None:
             assert matches(step.expected, outcome.lines), shown
-        expected_code = int(block.told.get("exits", 0)) if step == steps(block)[-1] else 0
+        expected_code = int(block.reported.get("exits", 0)) if step == steps(block)[-1] else 0
         assert outcome.code == expected_code, f"{shown}\nexit code {outcome.code}, not {expected_code}"
 
 
@@ -136,8 +136,8 @@ def test_every_yaml_and_json_block_can_be_read() -> None:
 def policies() -> Iterator[tuple[Path, Block]]:
     for page in PAGES:
         for block in blocks(page):
-            file = block.told.get("file", "")
-            if "policy" in block.told or (block.language == "yaml" and "policy" in file):
+            file = block.reported.get("file", "")
+            if "policy" in block.reported or (block.language == "yaml" and "policy" in file):
                 yield page, block
 
 
@@ -152,8 +152,8 @@ def test_every_policy_on_a_page_is_one(page: Path, block: Block, tmp_path: Path)
 
 def test_the_page_of_the_policy_tells_of_every_key() -> None:
     page = (DOCS / "reference" / "policy.md").read_text()
-    told = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
-    assert told == set(keys_of(WrittenPolicy.model_json_schema()))
+    reported = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
+    assert reported == set(keys_of(PolicySchema.model_json_schema()))
 
 
 def keys_of(schema: dict[str, object], name: str = "") -> Iterator[str]:
@@ -188,7 +188,7 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def test_every_command_in_the_text_of_a_page_is_one() -> None:
     in_text = re.compile(r"`(launcherkit(?:-plugin)? [a-z][^`]*)`")
-    for page, words in [(each, told.split()) for each in PAGES for told in in_text.findall(each.read_text())]:
+    for page, words in [(each, reported.split()) for each in PAGES for reported in in_text.findall(each.read_text())]:
         command, rest = words[1], words[2:]
         package = words[0].replace("-", "_")
         commands = COMMANDS if package == "launcherkit" else PLUGIN_COMMANDS
@@ -239,8 +239,8 @@ def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> ob
 
 
 def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
-    told = set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
-    assert told == known_variables()
+    reported = set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
+    assert reported == known_variables()
 
 
 def test_no_variable_that_is_read_is_taken_for_a_misspelt_one() -> None:
@@ -284,8 +284,8 @@ def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
 
     page = (DOCS / "reference" / "plan.md").read_text()
     topics = set(re.findall(r'\bNote\(\s*"([a-z-]+)"', code()))
-    told = page.partition("| topic |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([a-z-]+)`", told)) == topics
+    reported = page.partition("| topic |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z-]+)`", reported)) == topics
     domain = "<domain type='kvm'><devices/></domain>"
     document = plan_document(translate(domain, env={"PCI_RESOURCE_A": "01:00.0,01:00.1"}, host=Host.none()))
     (device,) = document["devices"]

@@ -101,11 +101,11 @@ def test_a_page_refers_to_codes_that_exist() -> None:
 
 def test_the_example_of_a_page_is_what_a_golden_case_gives() -> None:
     """Where a message is changed, the page is stale: paste the new one from the case's ``expected.error``."""
-    told = told_by_goldens()
+    reported = told_by_goldens()
     for code in CODES:
         shown = re.findall(r"^error\[(LK\d{3})\]: (.*)$", page(code), re.M)
         assert {shown_code for shown_code, _ in shown} == {code}
-        assert {f"{code}: {message}" for _, message in shown} <= told, code
+        assert {f"{code}: {message}" for _, message in shown} <= reported, code
         assert re.search(r"^help: .+", page(code), re.M), code
 
 
@@ -113,7 +113,7 @@ def test_exit_codes_tell_bad_input_from_bad_configuration() -> None:
     assert {leaf.exit_code for leaf in CODES.values()} == {EX_DATAERR, EX_CONFIG, EX_UNAVAILABLE}
 
 
-def test_errors_of_one_input_are_told_together_and_one_alone_as_itself() -> None:
+def test_errors_of_one_input_are_reported_together_and_one_alone_as_itself() -> None:
     first, second = (CODES["LK101"](message, "Mend it.") for message in ("the one", "the other"))
     errors = Collector()
     errors.raise_if_any()

@@ -123,10 +123,10 @@ class TestCheck:
         ],
     )
     def test_everything_else_does_and_is_shown(self, cases: Cases, changed: str) -> None:
-        told = problems(cases(expected_xml=changed))
-        assert "nic: it gives another document" in told
-        assert "--- expected.xml" in told
-        assert "\n-" in told or "\n+" in told
+        reported = problems(cases(expected_xml=changed))
+        assert "nic: it gives another document" in reported
+        assert "--- expected.xml" in reported
+        assert "\n-" in reported or "\n+" in reported
 
     def test_one_long_line_is_shown_by_elements(self, cases: Cases) -> None:
         domain = "".join(map(str.strip, DOMAIN.splitlines()))
@@ -137,13 +137,15 @@ class TestCheck:
         assert '\n+<alias name="ua-hostdevice-example_com_nic-0"/>' in problems(directory)
 
     def test_a_missing_expectation_fails_and_names_the_switch(self, cases: Cases) -> None:
-        told = problems(cases())
-        assert any(f"golden update {shown} --case nic`" in told for shown in (cases.root, os.path.relpath(cases.root)))
-        assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in told
+        reported = problems(cases())
+        assert any(
+            f"golden update {shown} --case nic`" in reported for shown in (cases.root, os.path.relpath(cases.root))
+        )
+        assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in reported
 
     def test_two_expectations_fail(self, cases: Cases) -> None:
-        told = problems(cases(expected_xml=EXPECTED, expected_error="LK101: x\n"))
-        assert "expected.xml and expected.error are both there" in told
+        reported = problems(cases(expected_xml=EXPECTED, expected_error="LK101: x\n"))
+        assert "expected.xml and expected.error are both there" in reported
 
     def test_an_expected_document_that_is_no_xml_fails(self, cases: Cases) -> None:
         assert "expected.xml is not XML" in problems(cases(expected_xml="<domain>"))
@@ -151,10 +153,10 @@ class TestCheck:
     def test_an_error_is_compared_by_code_and_message(self, cases: Cases) -> None:
         directory = cases(case=BAD_ADDRESS)
         update_case(directory)
-        told = (directory / "expected.error").read_text()
-        assert told.startswith("LK101: PCI_RESOURCE_EXAMPLE_COM_NIC, entry 1: ")
+        reported = (directory / "expected.error").read_text()
+        assert reported.startswith("LK101: PCI_RESOURCE_EXAMPLE_COM_NIC, entry 1: ")
         assert check_case(directory).ok
-        (directory / "expected.error").write_text(told.replace("LK101", "LK102"))
+        (directory / "expected.error").write_text(reported.replace("LK101", "LK102"))
         assert "it fails in another way" in problems(directory)
 
     def test_paths_in_an_error_are_the_case_s_own(self, cases: Cases) -> None:
@@ -162,11 +164,11 @@ class TestCheck:
         update_case(directory)
         assert (directory / "expected.error").read_text() == "LK131: vm.json: No such file or directory\n"
 
-    def test_an_error_where_a_document_is_expected_is_told(self, cases: Cases) -> None:
-        told = problems(cases(case=BAD_ADDRESS, expected_xml=EXPECTED))
-        assert "it fails, where a document is expected\nLK101: " in told
+    def test_an_error_where_a_document_is_expected_is_reported(self, cases: Cases) -> None:
+        reported = problems(cases(case=BAD_ADDRESS, expected_xml=EXPECTED))
+        assert "it fails, where a document is expected\nLK101: " in reported
 
-    def test_a_document_where_an_error_is_expected_is_told(self, cases: Cases) -> None:
+    def test_a_document_where_an_error_is_expected_is_reported(self, cases: Cases) -> None:
         assert "it gives a document, where an error is expected" in problems(cases(expected_error="LK101: x\n"))
 
     def test_a_plan_is_compared_as_json(self, cases: Cases) -> None:
@@ -188,11 +190,11 @@ class TestCheck:
             return 0
 
         monkeypatch.setattr(translate, "run", appends_each_time)
-        told = problems(cases(expected_xml=DOMAIN + "<!-- again -->\n"))
-        assert "translating it once more changes it (X2)" in told
-        assert "+<!-- again -->" in told
+        reported = problems(cases(expected_xml=DOMAIN + "<!-- again -->\n"))
+        assert "translating it once more changes it (X2)" in reported
+        assert "+<!-- again -->" in reported
 
-    def test_a_bug_is_told_with_its_case_and_can_not_be_expected(
+    def test_a_bug_is_reported_with_its_case_and_can_not_be_expected(
         self, cases: Cases, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from launcherkit.inputs import translate
@@ -249,7 +251,7 @@ class TestInputs:
         assert not (directory / "plan.json").exists()
 
     @pytest.mark.parametrize(
-        ("case", "told"),
+        ("case", "reported"),
         [
             pytest.param("description: short\n", "description: ", id="no sentence"),
             pytest.param("env: {}\n", "description: ", id="no description"),
@@ -266,10 +268,10 @@ class TestInputs:
             pytest.param("a: [\n", "not YAML", id="no YAML"),
         ],
     )
-    def test_a_case_that_is_wrong_is_told(self, cases: Cases, case: str, told: str) -> None:
+    def test_a_case_that_is_wrong_is_reported(self, cases: Cases, case: str, reported: str) -> None:
         said = problems(cases(case=case, expected_xml=EXPECTED))
         assert "LK404: case.yaml" in said
-        assert told in said
+        assert reported in said
 
     def test_two_vmis_are_one_too_many(self, cases: Cases) -> None:
         assert "are both there" in problems(cases(vmi_json="{}", vmi_yaml="{}"))
@@ -367,7 +369,7 @@ class TestCommandLine:
         assert first == "a\tA function goes to the guest as the environment has it."
         assert second.startswith("b\t(")
 
-    def test_a_case_that_there_is_not_is_told_with_the_nearest(
+    def test_a_case_that_there_is_not_is_reported_with_the_nearest(
         self, cases: Cases, capfdbinary: pytest.CaptureFixture[bytes]
     ) -> None:
         cases("two-gpus")
@@ -471,7 +473,7 @@ class TestFindCases:
         assert find_cases(str(cases.root)) == ("a", "b")
 
     @pytest.mark.parametrize(
-        ("make", "told"),
+        ("make", "reported"),
         [
             pytest.param(lambda root: root.mkdir(), "holds no case", id="an empty one"),
             pytest.param(lambda root: None, "No such file or directory", id="none"),
@@ -481,9 +483,9 @@ class TestFindCases:
         ],
     )
     def test_a_directory_of_no_cases_is_an_error(
-        self, tmp_path: Path, make: Callable[[Path], object], told: str
+        self, tmp_path: Path, make: Callable[[Path], object], reported: str
     ) -> None:
         root = tmp_path / "golden"
         make(root)
-        with pytest.raises(LauncherkitError, match=told):
+        with pytest.raises(LauncherkitError, match=reported):
             find_cases(str(root))

@@ -99,10 +99,10 @@ def test_a_wheel_is_pure_and_typed_and_has_licence_and_bill_of_materials(wheels:
     names = zipfile.ZipFile(wheels[name]).namelist()
     assert wheels[name].name.endswith("-py3-none-any.whl")
     assert f"{name}/py.typed" in names
-    told = f"{name}-{__version__}.dist-info"
-    assert {f"{told}/licenses/LICENSE", f"{told}/sboms/{name.replace('_', '-')}.cdx.json"} <= set(names)
+    reported = f"{name}-{__version__}.dist-info"
+    assert {f"{reported}/licenses/LICENSE", f"{reported}/sboms/{name.replace('_', '-')}.cdx.json"} <= set(names)
     places = {path.partition("/")[0] for path in names if "/data/share/man/man1/" not in path}
-    assert places == {name, told}
+    assert places == {name, reported}
 
 
 def test_the_wheel_has_the_data_of_the_demonstration(wheel: Path) -> None:
@@ -119,10 +119,10 @@ def test_both_distributions_have_one_version_and_the_plugin_wants_the_other_of_j
 
 def test_the_addresses_of_both_come_from_one_setting(wheels: dict[str, Path]) -> None:
     home = address_of(ROOT)["home"]
-    told = [sorted(metadata_of(wheel).get_all("Project-URL", [])) for wheel in wheels.values()]
-    assert told[0] == told[1]
-    assert {line.partition(", ")[0] for line in told[0]} == {"Homepage", "Documentation", "Changelog", "Issues"}
-    assert [line for line in told[0] if not line.partition(", ")[2].startswith(home)] == []
+    reported = [sorted(metadata_of(wheel).get_all("Project-URL", [])) for wheel in wheels.values()]
+    assert reported[0] == reported[1]
+    assert {line.partition(", ")[0] for line in reported[0]} == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert [line for line in reported[0] if not line.partition(", ")[2].startswith(home)] == []
     others = [path for path in (*ROOT.glob("*"), *(ROOT / "plugin").glob("*")) if path.is_file()]
     assert {path.name for path in others if home in path.read_text()} <= {"pyproject.toml", "PKG-INFO"}
 
@@ -190,9 +190,9 @@ def test_a_wheel_has_a_man_page_for_the_program_and_each_command(
         (tmp_path / "page.1").write_bytes(archive.read(page))
         for reader in (["man", "--warnings", "-E", "UTF-8", "-l"], ["mandoc", "-T", "lint", "-W", "warning"]):
             if shutil.which(reader[0]):
-                told = subprocess.run([*reader, "page.1"], cwd=tmp_path, capture_output=True, text=True)
-                assert (told.returncode, told.stderr) == (0, ""), page
-                assert reader[0] == "man" or not told.stdout, page
+                reported = subprocess.run([*reader, "page.1"], cwd=tmp_path, capture_output=True, text=True)
+                assert (reported.returncode, reported.stderr) == (0, ""), page
+                assert reader[0] == "man" or not reported.stdout, page
 
 
 def test_the_hook_needs_nothing_but_what_is_declared(wheel: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_vmi_that_asks_for_nothing_gets_its_document_back_byte_for_byte(docume
     assert (translation.domain_xml, translation.plan.devices) == (document.encode(), ())
 
 
-def test_devices_that_were_allocated_to_a_vmi_that_asks_for_none_are_told_of() -> None:
+def test_devices_that_were_allocated_to_a_vmi_that_asks_for_none_are_reported() -> None:
     """Q4: often it is another VM's VMI."""
     env = {X: "0000:e1:00.0,0000:e2:00.0", "PCI_RESOURCE_EMPTY": ",", "PCIDEVICE_X": "0000:01:00.0", "HOME": "/"}
     (note,) = translate("<domain/>", env=env, host=NoHost(), vmi=vmi()).notes
@@ -90,7 +90,7 @@ def test_a_document_without_devices_gets_them() -> None:
     assert translate("<domain/>", env={}, host=NoHost()).domain_xml == b"<domain><devices/></domain>"
 
 
-def test_what_is_more_than_was_asked_for_is_told() -> None:
+def test_what_is_more_than_was_asked_for_is_reported() -> None:
     """C4."""
     translation = translate(domain(), env={X: f"{GPU0},{GPU1}"}, host=TWO_CARDS, vmi=vmi(a="x"))
     assert [note.text for note in translation.notes if note.topic == "left-alone"] == [
@@ -98,7 +98,7 @@ def test_what_is_more_than_was_asked_for_is_told() -> None:
     ]
 
 
-def test_what_stays_behind_is_told_with_the_reason() -> None:
+def test_what_stays_behind_is_reported_with_the_reason() -> None:
     """S2."""
     host = FixedHost(function(GPU0, group=1), function(AUD0, AUDIO, driver="snd_hda_intel", group=2))
     translation = translate(domain(), env={X: GPU0}, host=host, vmi=vmi(a="x"))
@@ -106,7 +106,7 @@ def test_what_stays_behind_is_told_with_the_reason() -> None:
     assert note.text.startswith(f"{AUD0} is not attached with {GPU0}: it is in IOMMU group 2, bound to snd_hda_intel")
 
 
-def test_a_hostdev_that_is_not_on_this_host_is_told_and_left_to_libvirt() -> None:
+def test_a_hostdev_that_is_not_on_this_host_is_reported_and_left_to_libvirt() -> None:
     """Q2."""
     translation = translate(domain(pci_hostdev("0000:99:00.0")), env={}, host=TWO_CARDS)
     assert [note.topic for note in translation.notes] == ["not-on-host"]

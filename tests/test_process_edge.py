@@ -80,11 +80,11 @@ def test_a_note_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), RecursionError(), MemoryError(), AssertionError()])
-def test_a_bug_is_told_as_one_without_a_traceback(bug: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_as_one_without_a_traceback(bug: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(bug), {}) == 70
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: internal error: {type(bug).__name__}")
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"error: internal error: {type(bug).__name__}")
+    assert "Traceback" not in reported
 
 
 def test_whoever_looks_for_the_bug_gets_the_traceback() -> None:
@@ -96,7 +96,7 @@ def test_an_interrupt_is_130() -> None:
     assert guarded(raising(KeyboardInterrupt()), {}) == 130
 
 
-def test_what_cannot_be_encoded_is_told_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_encoded_is_reported_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     tell("note", "a\ud800b", {})
     assert "a" in capfd.readouterr().err
 

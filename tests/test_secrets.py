@@ -33,7 +33,7 @@ ENV = {
 DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 
 
-def told(vmi: dict[str, Any] | None, policy: Policy) -> str:
+def reported(vmi: dict[str, Any] | None, policy: Policy) -> str:
     """Everything that a translation says."""
     try:
         done = translate(DOMAIN, env=ENV, host=Host.none(), vmi=vmi, policy=policy, dra=DraFiles("/nowhere"))
@@ -57,26 +57,26 @@ devices = st.lists(
 @given(devices, devices, st.sampled_from(((), ("PCIDEVICE",))))
 def test_no_request_of_a_tenant_makes_a_message_tell_a_secret(gpus: Any, others: Any, extra: tuple[str, ...]) -> None:
     vmi = {"spec": {"domain": {"devices": {"gpus": gpus, "hostDevices": others}}}}
-    everything = told(vmi, Policy(extra_prefixes=extra))
+    everything = reported(vmi, Policy(extra_prefixes=extra))
     assert [secret for secret in SECRETS if secret[:6] in everything] == []
 
 
 def test_without_a_vmi_the_values_are_not_told_either() -> None:
-    everything = told(None, Policy(extra_prefixes=("PCIDEVICE",)))
+    everything = reported(None, Policy(extra_prefixes=("PCIDEVICE",)))
     assert "PCI_RESOURCE_X_ORG_X, entry 2: text of length 33: " in everything
     assert [secret for secret in SECRETS if secret[:6] in everything] == []
 
 
 def test_the_json_beside_a_variable_of_the_network_plugin_answers_no_request() -> None:
     vmi = {"spec": {"domain": {"devices": {"gpus": [{"name": "a", "deviceName": "x.org/N_INFO"}]}}}}
-    everything = told(vmi, Policy(extra_prefixes=("PCIDEVICE",)))
+    everything = reported(vmi, Policy(extra_prefixes=("PCIDEVICE",)))
     assert "none of MDEV_PCI_RESOURCE_X_ORG_N_INFO" in everything
 
 
 @pytest.mark.parametrize(
     "text", ["0000:e1:20.0", "e1:00", "b4f0fe60-9b5e-4b53-9d5f", "046d:0825", "-", "0000:e1:00.0:"]
 )
-def test_what_looks_like_an_address_is_told(text: str) -> None:
+def test_what_looks_like_an_address_is_reported(text: str) -> None:
     assert shown_entry(text) == repr(text)
 
 

@@ -136,13 +136,13 @@ def nameless() -> DomainRefused:
 def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
     """The error for a domain that libvirt would not define."""
     remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."
-    return _told("define", name, refusal, plan, DomainRefused, remedy)
+    return _refused("define", name, refusal, plan, DomainRefused, remedy)
 
 
 def not_started(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
     """The error for a guest that did not start."""
     remedy = f"The message is libvirt's; QEMU's own log is /var/log/libvirt/qemu/{name}.log."
-    return _told("start", name, refusal, plan, GuestNotStarted, remedy)
+    return _refused("start", name, refusal, plan, GuestNotStarted, remedy)
 
 
 def went_away(refusal: Refusal) -> LauncherkitError:
@@ -154,7 +154,7 @@ def went_away(refusal: Refusal) -> LauncherkitError:
     )
 
 
-def _told(
+def _refused(
     verb: str, name: str, refusal: Refusal, plan: Plan, usual: type[LauncherkitError], remedy: str
 ) -> LauncherkitError:
     if refusal.lost:

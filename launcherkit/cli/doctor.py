@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         write_stdout(list_checks().encode())
         return 0
     about = _look(args, env)
-    findings = _told_once(about.findings, examine(about.facts))
+    findings = _without_repeats(about.findings, examine(about.facts))
     bad = is_bad(findings, strict=args.strict)
     if args.json:
         text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
@@ -100,10 +100,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 1 if bad else 0
 
 
-def _told_once(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+def _without_repeats(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
     """Both together; an error of the translation is left out if a check reports it in the same words."""
-    told = {each.seen for each in checked if each.status == "fail"}
-    kept = [each for each in found if each.seen not in told]
+    reported = {each.seen for each in checked if each.status == "fail"}
+    kept = [each for each in found if each.seen not in reported]
     if len(kept) < len(found) and not kept:
         kept = [Finding("translation", "", "skipped", "it stops at what fails below")]
     return [*kept, *checked]
@@ -173,8 +173,8 @@ def _of_vm(
         plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter
     )
     words = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
-    told = [note for note in translation.notes if note.topic in _WARNED_OF]
-    found = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in told]
+    doubtful = [note for note in translation.notes if note.topic in _WARNED_OF]
+    found = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in doubtful]
     found = found or [Finding("translation", "", "ok", words)]
     return f"{inputs.domain_name}: {words}", subject, found, translation
 

@@ -134,12 +134,12 @@ class RememberingHost:
 
     def __init__(self, host: HostSource) -> None:
         self._host = host
-        self.told: HostFacts | None = None
+        self.answer: HostFacts | None = None
 
     def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
         """As the host's own, but always with the topology, which is shown; raises what it raises."""
-        self.told = self._host.facts(addresses, mdevs, topology=True)
-        return self.told
+        self.answer = self._host.facts(addresses, mdevs, topology=True)
+        return self.answer
 
 
 def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:
@@ -162,7 +162,7 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
             for request in inputs.vmi.requests
         )
     hostdevs = _hostdevs(inputs)
-    facts = host.told
+    facts = host.answer
     if facts is None:
         facts = _facts(host, allocations, hostdevs)
     functions = [facts.functions[address] for address in _touched(facts, allocations, hostdevs)]

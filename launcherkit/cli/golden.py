@@ -174,6 +174,6 @@ def _list(directories: list[str]) -> tuple[str, int]:
 
 def _described(directory: str) -> str:
     try:
-        return read_case(directory).written.description
+        return read_case(directory).yaml.description
     except LauncherkitError as error:
         return f"({error.message})"

@@ -158,13 +158,13 @@ def check_resizable(facts: Facts) -> Iterator[Finding]:
     if facts.gathered is None:
         yield Finding("resizable-bar", "", "skipped", SNAPSHOT)
         return
-    told = False
+    reported = False
     for function in _attached(facts):
         detail = facts.host.details.get(function.address)
         now = {} if detail is None else {bar.line: bar.size for bar in detail.resources}
         for bar in facts.gathered.resizable.get(function.address, ()):
-            told = True
+            reported = True
             seen = f"BAR {bar.bar} has {size(now.get(bar.bar, 0))} of {size(bar.largest)} at most"
             yield Finding("resizable-bar", str(function.address), "ok", seen)
-    if not told:
+    if not reported:
         yield Finding("resizable-bar", "", "skipped", "no attached device has one that sysfs shows")

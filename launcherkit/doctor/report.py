@@ -25,10 +25,10 @@ def report_text(looked_at: str, findings: Sequence[Finding], colours: Colours, a
         colours: ANSI colours or none.
         across: columns of the terminal, None for no terminal; commands are not wrapped, because they are copied.
     """
-    told = list(_together(findings))
-    rows = [(_mark(each.status, colours), each.check, visible(each.subject), visible(each.seen)) for each in told]
+    merged = list(_together(findings))
+    rows = [(_mark(each.status, colours), each.check, visible(each.subject), visible(each.seen)) for each in merged]
     lines = [fitted(colours.head(visible(looked_at)), across), ""]
-    for line, finding in zip(columns(rows), told, strict=True):
+    for line, finding in zip(columns(rows), merged, strict=True):
         lines.append(fitted(line, across))
         if finding.remedy:
             first, *commands = map(visible, finding.remedy.split("\n"))

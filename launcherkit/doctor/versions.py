@@ -36,27 +36,27 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
 def _seen(facts: Facts) -> dict[str, Version]:
     """The versions that are known."""
     gathered = facts.gathered
-    told = {"KubeVirt": facts.kubevirt}
+    versions = {"KubeVirt": facts.kubevirt}
     if gathered is not None:
-        told |= {"libvirt": gathered.libvirt, "QEMU": gathered.qemu, "Linux": gathered.kernel}
-    return {program: version for program, version in told.items() if version is not None}
+        versions |= {"libvirt": gathered.libvirt, "QEMU": gathered.qemu, "Linux": gathered.kernel}
+    return {program: version for program, version in versions.items() if version is not None}
 
 
 def _known_problems(facts: Facts, seen: dict[str, Version]) -> Iterator[Finding]:
     name = "known-problems"
     here = [each for each in compatibility().broken if each.program in seen and each.has(seen[each.program])]
-    told = False
+    reported = False
     for broken in here:
         concerned = _concerns(broken, facts)
         if concerned is False:
             continue
-        told = True
+        reported = True
         text = f"{broken.program} {dotted(seen[broken.program])}: {broken.what} ({broken.source})"
         if concerned:
             yield Finding(name, broken.name, "warn", text, broken.remedy)
         else:
             yield Finding(name, broken.name, "skipped", f"{text}; whether it affects a VM is not known")
-    if seen and not told:
+    if seen and not reported:
         versions = ", ".join(f"{program} {dotted(version)}" for program, version in seen.items())
         yield Finding(name, "", "ok", f"no known problems of {versions}")
     elif not seen:

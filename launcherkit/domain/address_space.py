@@ -21,10 +21,10 @@ _QEMU_BITS = 40
 def read_address_space(root: etree._Element) -> AddressSpace:
     """Read it from a ``<domain>``."""
     cpu = root.find("cpu")
-    said = None if cpu is None else cpu.find("maxphysaddr")
-    passes = said is not None and said.get("mode") == "passthrough"
-    can_pass = said is None and cpu is not None and cpu.get("mode") == "host-passthrough" and root.get("type") == "kvm"
-    emulated = None if said is None else number(said.get("bits"))
+    given = None if cpu is None else cpu.find("maxphysaddr")
+    passes = given is not None and given.get("mode") == "passthrough"
+    can_pass = given is None and cpu is not None and cpu.get("mode") == "host-passthrough" and root.get("type") == "kvm"
+    emulated = None if given is None else number(given.get("bits"))
     memory, most = read_memory(root), read_size(root.find("maxMemory"))
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
     return AddressSpace(

@@ -26,8 +26,8 @@ def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
     pins = dict(_by_number(root, "cputune/vcpupin", "vcpu", "cpuset"))
     cells = []
     for position, element in enumerate(elements):
-        said = number(element.get("id"))
-        cell = position if said is None else said
+        given = number(element.get("id"))
+        cell = position if given is None else given
         vcpus = read_cpuset(element.get("cpus"))
         cpus = frozenset([cpu for vcpu in vcpus for cpu in pins.get(vcpu, ())])
         empty = not vcpus and cell not in nodes and number(element.get("memory")) == 0

@@ -74,9 +74,9 @@ class _Controller(NamedTuple):
     placed: bool
 
 
-def _index(said: str | None, there: set[int]) -> int:
+def _index(given: str | None, there: set[int]) -> int:
     """The index of a controller; by default libvirt takes the lowest free one."""
-    number = _number(said)
+    number = _number(given)
     if number is not None:
         return number
     free = 0
@@ -99,8 +99,8 @@ def _usb2_on_root(usb2: Mapping[int, list[tuple[str, bool]]], machine: GuestMach
 
 def _scsi_model(controllers: Iterable[_Controller], machine: GuestMachine) -> str:
     """The model that libvirt 12 takes by default; earlier versions always take lsilogic."""
-    said = (controller.model for controller in controllers if controller.kind == "scsi")
-    return next((model for model in said if model not in (None, "auto")), "lsilogic") if machine.x86 else "virtio-scsi"
+    named = (controller.model for controller in controllers if controller.kind == "scsi")
+    return next((model for model in named if model not in (None, "auto")), "lsilogic") if machine.x86 else "virtio-scsi"
 
 
 def _slot(controller: _Controller, scsi: str, machine: GuestMachine) -> Needs | None:
@@ -146,16 +146,16 @@ def _controller_of(device: etree._Element) -> tuple[str, int]:
     if tag == "disk":
         bus = disk_bus(device)
         if bus in _DISKS:
-            said, number = _said(device), _disk_number(child_attribute(device, "target", "dev") or "")
-            return bus, number // _DISKS[bus] if said is None else said
+            index, number = _controller_index(device), _disk_number(child_attribute(device, "target", "dev") or "")
+            return bus, number // _DISKS[bus] if index is None else index
     elif tag in ("channel", "console") and child_attribute(device, "target", "type") == "virtio":
-        return "virtio-serial", _said(device) or 0
+        return "virtio-serial", _controller_index(device) or 0
     elif tag == "hostdev" and device.get("type") == "scsi":
-        return "scsi", _said(device) or 0
+        return "scsi", _controller_index(device) or 0
     return "", 0
 
 
-def _said(device: etree._Element) -> int | None:
+def _controller_index(device: etree._Element) -> int | None:
     """The index of the controller in the device's address."""
     return _number(child_attribute(device, "address", "controller"))
 

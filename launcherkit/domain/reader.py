@@ -137,8 +137,8 @@ class _Reader:
     def controller(self, device: etree._Element, parts: Parts) -> None:
         if device.get("type") == "pci":
             index, model = number(device.get("index")), device.get("model", "")
-            said = _expander(device) if model == "pcie-expander-bus" else (None, None)
-            self.controllers.append(Controller(index, model, parts.guest, *said))
+            ties = _expander(device) if model == "pcie-expander-bus" else (None, None)
+            self.controllers.append(Controller(index, model, parts.guest, *ties))
 
     def graphics(self, _device: etree._Element, _parts: Parts) -> None:
         self.has_graphics = True

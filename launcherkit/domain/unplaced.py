@@ -45,12 +45,14 @@ def find_unplaced(
     """
     what = GuestMachine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
     on_root = {address.slot for address in used if address.domain == address.bus == 0}
-    found = [*_said(devices, what, on_root), *_controllers(devices, what), *_added(devices, what, on_root)]
+    found = [*_others(devices, what, on_root), *_controllers(devices, what), *_added(devices, what, on_root)]
     found.sort(key=lambda stage_and_device: _RANK[stage_and_device[0]])
     return tuple([device for _, device in found])
 
 
-def _said(devices: Iterable[DomainDevice], machine: GuestMachine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
+def _others(
+    devices: Iterable[DomainDevice], machine: GuestMachine, on_root: set[int]
+) -> Iterator[tuple[str, Unplaced]]:
     """The devices of the document except controllers, each with the stage at which libvirt places it."""
     first_video = first_sound = machine.q35
     for element, placed, hostdev in devices:

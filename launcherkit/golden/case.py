@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from launcherkit.errors import BadGoldenCase, UnreadableFile
 from launcherkit.sources.files import read_file
-from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit.sources.policy_file import PolicySchema
 from launcherkit.sources.schema import LARGE, parse_document, validate_document
 
 CASE_FILE = "case.yaml"
@@ -42,11 +42,11 @@ Words = Annotated[str, Field(min_length=1), BeforeValidator(_quoted)]
 VersionText = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$"), BeforeValidator(_quoted)]
 
 
-class _Written(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LibvirtTier(_Written):
+class LibvirtTier(_Schema):
     """What launcherkit's own tests on a real libvirt do with the case; `launcherkit golden` doesn't look at it."""
 
     skip: Words | None = Field(None, description="Leave the case out, and why.")
@@ -62,7 +62,7 @@ class LibvirtTier(_Written):
         return self
 
 
-class WrittenCase(_Written):
+class CaseSchema(_Schema):
     """One golden case of launcherkit: what is translated, beside the files in its directory."""
 
     description: Sentence = Field(description="What the case shows, a sentence.")
@@ -70,7 +70,7 @@ class WrittenCase(_Written):
         default_factory=dict,
         description="The variables of the container; LAUNCHERKIT_* among them act as for `launcherkit translate`.",
     )
-    policy: WrittenPolicy | None = Field(None, description="A policy, as in a policy file.")
+    policy: PolicySchema | None = Field(None, description="A policy, as in a policy file.")
     flags: tuple[Text, ...] = Field(
         (), description="Further flags of `launcherkit translate`; relative names of files are relative to the case."
     )
@@ -82,7 +82,8 @@ class Case:
     """A case that has been read; its directory is absolute."""
 
     directory: str
-    written: WrittenCase
+    yaml: CaseSchema
+    """Its ``case.yaml``."""
     vmi: str | None
     """The name of the VMI's file in the directory; None if there is none."""
     has_host: bool
@@ -93,7 +94,7 @@ class Case:
 
     def policy_values(self) -> dict[str, Any] | None:
         """The policy as in a policy file."""
-        policy = self.written.policy
+        policy = self.yaml.policy
         return None if policy is None else policy.model_dump(by_alias=True, exclude_none=True)
 
 
@@ -161,10 +162,10 @@ def read_case(directory: str) -> Case:
     if not os.path.exists(path):
         raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}", file=path)
     values = parse_document(read_file(path), path, BadGoldenCase, REMEDY, LARGE)
-    written = validate_document(WrittenCase, values, path, BadGoldenCase, REMEDY)
+    content = validate_document(CaseSchema, values, path, BadGoldenCase, REMEDY)
     vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
     if len(vmis) > 1:
         raise BadGoldenCase(
             f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.", file=directory
         )
-    return Case(directory, written, vmis[0] if vmis else None, os.path.exists(os.path.join(directory, HOST_FILE)))
+    return Case(directory, content, vmis[0] if vmis else None, os.path.exists(os.path.join(directory, HOST_FILE)))

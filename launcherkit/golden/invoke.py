@@ -74,7 +74,7 @@ def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) ->
 
 def _environment(case: Case, scratch: Scratch) -> dict[str, str]:
     """The variables of the case; in ``LAUNCHERKIT_*``, names of files are relative to the case."""
-    env = dict(case.written.env)
+    env = dict(case.yaml.env)
     for flag in (*_READ, *_WRITTEN):
         name = variable_of(flag)
         if env.get(name):
@@ -94,7 +94,7 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
         files += ["--host", os.path.join(case.directory, HOST_FILE)]
     parser = _Flags(prog="translate", add_help=False, allow_abbrev=False)
     translate.add_arguments(parser, env)
-    args = parser.parse_args([*files, *case.written.flags])
+    args = parser.parse_args([*files, *case.yaml.flags])
     for flag in (*_READ, *_WRITTEN):
         name = flag.lstrip("-").replace("-", "_")
         if getattr(args, name):

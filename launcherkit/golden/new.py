@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import BadGoldenCase, UnwritableFile
-from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, WrittenCase
+from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, CaseSchema
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host
 from launcherkit.sources.schema import validate_document
@@ -53,8 +53,8 @@ def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
             f"{name!r} can't be the name of a case", "Give a folder's name that begins with a letter.", file=directory
         )
     variables = {key: at_hand.env[key] for key in Environment(at_hand.env).variables}
-    written = {"description": at_hand.description, "env": variables}
-    validate_document(WrittenCase, written, f"{folder}/{CASE_FILE}", BadGoldenCase, REMEDY)
+    content = {"description": at_hand.description, "env": variables}
+    validate_document(CaseSchema, content, f"{folder}/{CASE_FILE}", BadGoldenCase, REMEDY)
     files = {CASE_FILE: _case_text(at_hand.description, variables).encode(), DOMAIN_FILE: at_hand.domain}
     if at_hand.vmi is not None:
         files[VMI_FILES[at_hand.vmi_is_yaml]] = at_hand.vmi

@@ -85,7 +85,7 @@ def check_case(directory: str | os.PathLike[str]) -> CaseResult:
 
 def description_of(outcome: Outcome) -> str:
     """The case's description; empty if ``case.yaml`` is wrong."""
-    return "" if outcome.case is None else outcome.case.written.description
+    return "" if outcome.case is None else outcome.case.yaml.description
 
 
 def run_case(directory: str) -> Outcome:
@@ -103,9 +103,9 @@ def run_case(directory: str) -> Outcome:
                 second, _ = translate_case(case, scratch, domain=document)
                 again = _repeated(document, second)
             except LauncherkitError as error:
-                again = "translating it once more fails: " + _told(error, directory, scratch)
+                again = "translating it once more fails: " + _error_text(error, directory, scratch)
         except LauncherkitError as error:
-            return Outcome(case, None, None, _told(error, directory, scratch), None)
+            return Outcome(case, None, None, _error_text(error, directory, scratch), None)
         except Exception as bug:  # one case must not hide the results of the others
             return Outcome(case, None, None, f"{_BUG}: {type(bug).__name__}: {bug}", None, bug=True)
     return Outcome(case, document, plan, None, again)
@@ -121,7 +121,7 @@ def _diff(before: bytes, after: bytes, name: str, renamed: str = "actual") -> st
     return unified_diff(before, after, name, renamed).decode("utf-8", "surrogateescape")
 
 
-def _told(error: LauncherkitError, directory: str, scratch: Scratch) -> str:
+def _error_text(error: LauncherkitError, directory: str, scratch: Scratch) -> str:
     lines = (f"{leaf.code}: {' '.join(leaf.message.split())}" for leaf in error.leaves())
     text = "\n".join(lines)
     for path in (*scratch.directories, directory):
@@ -173,8 +173,8 @@ def _of_error(error: str, expected: bytes | None) -> list[Difference]:
 
 def _of_document(document: bytes, expected_xml: bytes | None, expected_error: bytes | None) -> list[Difference]:
     if expected_xml is None:
-        told = (expected_error or b"").decode(errors="replace")
-        return [Difference("it gives a document, where an error is expected", told)]
+        text = (expected_error or b"").decode(errors="replace")
+        return [Difference("it gives a document, where an error is expected", text)]
     try:
         diff = xml_difference(expected_xml, document, EXPECTED_XML)
     except ValueError as problem:

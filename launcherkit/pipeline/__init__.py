@@ -129,7 +129,7 @@ def _devices(
 ) -> tuple[PlannedDevice, ...]:
     """All decisions about each function, put together."""
     aliases, shown, managed = decided.aliases, decided.shown, decided.managed
-    guests, nodesets, said = placed.guests, placed.nodesets, checked.backends.said
+    guests, nodesets, opened = placed.guests, placed.nodesets, checked.backends.attributes
     rom, driver = policy.rom, policy.driver
     devices: list[PlannedDevice] = []
     for unit in decided.units:
@@ -142,7 +142,7 @@ def _devices(
                 guests.get(source),
                 shown.get(source),
                 source in managed,
-                said.get(source),
+                opened.get(source),
                 None if kept else (rom and rare.chosen(rom, source, facts)) or by_claim,
                 rare.chosen(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,

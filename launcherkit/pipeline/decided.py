@@ -115,8 +115,8 @@ def _displays(
     facts: HostFacts,
 ) -> Displays | None:
     """None if nothing concerns displays, as for most VMs: their GPUs are passed through whole."""
-    said = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
-    if not said and not any(options.values()) and not any(unit.kind == "mdev" and not unit.kept for unit in units):
+    shown = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
+    if not shown and not any(options.values()) and not any(unit.kind == "mdev" and not unit.kept for unit in units):
         return None
     return rare.decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
 
@@ -127,11 +127,11 @@ def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> froz
         return frozenset()
     managed: set[HostAddress] = set()
     for unit in units:
-        default = _said(unit.primary, domain, policy.managed and not unit.kept)
-        managed.update([each.source for each in unit.attachments if _said(each, domain, default)])
+        default = _is_managed(unit.primary, domain, policy.managed and not unit.kept)
+        managed.update([each.source for each in unit.attachments if _is_managed(each, domain, default)])
     return frozenset(managed)
 
 
-def _said(attachment: Attachment, domain: DomainFacts, default: bool) -> bool:
-    said = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].managed
-    return default if said is None else said == "yes"
+def _is_managed(attachment: Attachment, domain: DomainFacts, default: bool) -> bool:
+    given = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].managed
+    return default if given is None else given == "yes"

@@ -40,13 +40,13 @@ def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
         domain: of a PCIe machine.
         joining: indices of hostdevs that need no slot from libvirt.
     """
-    models = _buses_said(domain)
-    said = len(models)
+    models = _declared_buses(domain)
+    declared = len(models)
     used = {(address.bus, address.slot) for address in domain.guest_addresses if address.domain == 0}
     unplaced = [device for device in domain.unplaced if device.hostdev is None or device.hostdev not in joining]
     del unplaced[_MOST:]  # libvirt refuses such a domain
     _first_free(unplaced, models, used)
-    made = [Controller(bus, models[bus], None) for bus in range(said, len(models))]
+    made = [Controller(bus, models[bus], None) for bus in range(declared, len(models))]
     bridges = tuple([controller for controller in made if controller.model in _BRIDGES])
     behind_ports = [Unplaced("pcie") for bridge in bridges if bridge.model == _TO_PCI]
     places = _first_free([*behind_ports, *unplaced], models, used)[len(behind_ports) :]
@@ -57,7 +57,7 @@ def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
     )
 
 
-def _buses_said(domain: DomainFacts) -> list[str]:
+def _declared_buses(domain: DomainFacts) -> list[str]:
     """The buses that the document names by a controller or an address; root ports for indices that it leaves out."""
     models = {controller.number: controller.model for controller in domain.controllers if controller.number is not None}
     for controller in domain.controllers:

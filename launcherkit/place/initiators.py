@@ -48,14 +48,14 @@ def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFac
         domain: the guest's cells, controllers and hostdevs.
         host: with NUMA nodes and the paths of functions.
     """
-    said = {each.source: each.nodeset for each in domain.hostdevs}
+    declared = {each.source: each.nodeset for each in domain.hostdevs}
     cells = CellMap(domain.cells, host.numa)
     highest = max([cell.id for cell in domain.cells], default=-1)
     free = chain(_unused(domain), count(highest + 1))
     affinities, notes, errors = dict(alignment.affinities), [*alignment.notes], [*alignment.errors]
     nodesets: dict[PciAddress, frozenset[int]] = {}
     for gpu in gpus:
-        own = said.get(gpu.address)
+        own = declared.get(gpu.address)
         nodesets[gpu.address] = frozenset(islice(free, CELLS)) if own is None else own
         if own is not None and gpu.fixed:
             continue

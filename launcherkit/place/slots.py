@@ -108,7 +108,7 @@ def _gpus(
     found: list[Gpu] = []
     for card in cards:
         addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
-        fixed, place = _place_said(card, domain, guests)
+        fixed, place = _declared_place(card, domain, guests)
         for address in addresses:
             function = host.functions.get(address)
             if function is not None and is_coherent_gpu(function):
@@ -127,12 +127,12 @@ def _cards(
 
     for card in cards:
         first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
-        fixed, place = _place_said(card, domain, guests)
+        fixed, place = _declared_place(card, domain, guests)
         if first is not None and (not fixed or (place is not None and topology in ("numa", "strict"))):
             yield Card(first, place)
 
 
-def _place_said(
+def _declared_place(
     card: Sequence[Attachment], domain: DomainFacts, guests: Mapping[HostAddress, GuestAddress]
 ) -> tuple[bool, GuestAddress | None]:
     """Whether the document gives a card's place, and the place if it is a PCI address."""

@@ -82,7 +82,7 @@ def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> No
 
 
 def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
-    """At least one error, each with its help; what errors of one kind share is told once."""
+    """At least one error, each with its help; what errors of one kind share is printed once."""
     for error, following in zip(errors, (*errors[1:], None), strict=True):
         if env.get(LOG_FORMAT) == "json":
             _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})

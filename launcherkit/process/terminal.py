@@ -41,17 +41,17 @@ def terminal_columns(env: Mapping[str, str]) -> int | None:
     """Columns of the terminal that standard output is, by ``COLUMNS`` first; None if it isn't a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
-    return _said(env) or _asked() or None
+    return _columns_variable(env) or _columns_of_terminal() or None
 
 
 def drawing_columns(env: Mapping[str, str]) -> int:
     """The columns for text that must be wrapped even in a pipe."""
-    return _said(env) or terminal_columns(env) or _WIDE
+    return _columns_variable(env) or terminal_columns(env) or _WIDE
 
 
 def help_columns(env: Mapping[str, str]) -> int:
     """The columns for help, as argparse finds them; for that it imports shutil, with three compressors."""
-    return _said(env) or terminal_columns(env) or _USUAL
+    return _columns_variable(env) or terminal_columns(env) or _USUAL
 
 
 def _wrapped(line: str, across: int) -> Iterator[str]:
@@ -91,12 +91,12 @@ def _hang(plain: str, across: int) -> int:
     return max(starts, default=min(indent + _STEP, across // 2))
 
 
-def _said(env: Mapping[str, str]) -> int:
-    said = env.get("COLUMNS", "")
-    return int(said) if said.isascii() and said.isdigit() and 0 < int(said) < 10_000 else 0
+def _columns_variable(env: Mapping[str, str]) -> int:
+    text = env.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else 0
 
 
-def _asked() -> int:
+def _columns_of_terminal() -> int:
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):

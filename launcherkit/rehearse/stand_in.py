@@ -34,17 +34,17 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     domain = _part(vmi, "spec", "domain")
     values = {"name": str(name) if isinstance(name, str) and name else "vm"}
     notes: list[Note] = []
-    said = {
+    given = {
         "memory.guest": _part(domain, "memory").get("guest"),
         "resources.requests.memory": _part(domain, "resources", "requests").get("memory"),
     }
-    amounts = {key: amount_of(quantity) for key, quantity in said.items() if quantity is not None}
+    amounts = {key: amount_of(quantity) for key, quantity in given.items() if quantity is not None}
     memory = next(filter(None, amounts.values()), 0)
     if memory >= MIB:
         values["memory_mib"] = str(int(memory // MIB))
     elif amounts:
         key = next(iter(amounts))
-        notes.append(_not_understood(key, said[key], "the template's memory"))
+        notes.append(_not_understood(key, given[key], "the template's memory"))
     cpu = _part(domain, "cpu")
     counts = {key: cpu[key] for key in ("sockets", "cores", "threads") if cpu.get(key) is not None}
     wrong = [key for key, count in counts.items() if not isinstance(count, int) or count < 1]
@@ -58,8 +58,8 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     return StandIn("q35", values, tuple(notes))
 
 
-def _not_understood(key: str, said: object, instead: str) -> Note:
-    return Note("domain", f"spec.domain.{key}: {said!r} isn't understood, and counts as {instead}")
+def _not_understood(key: str, given: object, instead: str) -> Note:
+    return Note("domain", f"spec.domain.{key}: {given!r} isn't understood, and counts as {instead}")
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:

@@ -38,8 +38,10 @@ def draw_changes(
     if slots:
         only = {address for address in both.functions if address.slot in slots}
         marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
-        told = {each: colours.odd(mark) for each, mark in marks.items()}
-        picture = "\n" + draw(topology_of(both, tables, every=True, only=only), colours, across, told=told, gone=gone)
+        further = {each: colours.odd(mark) for each, mark in marks.items()}
+        picture = "\n" + draw(
+            topology_of(both, tables, every=True, only=only), colours, across, marks=further, gone=gone
+        )
     return "".join(f"{line}\n" for line in lines) + picture
 
 

@@ -53,8 +53,8 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     if not nodes:
         nodes = [Item("node", "no GPU, no accelerator, and nothing that has a VFIO driver")]
     if found := [in_the_way_words(*each) for each in topology.in_the_way()]:
-        told = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
-        nodes.insert(0, Item("node", "in the way", items=told))
+        blockers = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
+        nodes.insert(0, Item("node", "in the way", items=blockers))
     if topology.guest is None:
         return tuple(nodes)
     guest = topology.guest
@@ -69,8 +69,8 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
 
 def refused_items(name: str, errors: Collection[LauncherkitError]) -> tuple[Item, ...]:
     """A guest that can't have what it asks for, in the place of that of the topology; nothing without errors."""
-    told = tuple(Item("guest", visible(subject_of(each)), (), "", each.code, "bad") for each in errors)
-    return (Item("node", f"guest {visible(name)}", (), "", "can't start", "bad", told),) if told else ()
+    items = tuple(Item("guest", visible(subject_of(each)), (), "", each.code, "bad") for each in errors)
+    return (Item("node", f"guest {visible(name)}", (), "", "can't start", "bad", items),) if items else ()
 
 
 def _node(node: TreeNode, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:

@@ -12,7 +12,7 @@ from launcherkit.render.columns import columns, counted, visible, wrapped
 from launcherkit.render.evidence import Evidence
 from launcherkit.render.functions import driver_of, part_in_group, what
 
-_TOLD_ABOVE = ("stayed", "left-alone")
+_SHOWN_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation covers itself."""
 
 
@@ -30,16 +30,16 @@ def explain_plan(
     """
     plan = translation.plan
     lines = [_summary(translation, evidence), ""]
-    told: set[str] = set()
+    shown: set[str] = set()
     for device in plan.devices:
-        lines += [*_device(device, evidence, told, colours), ""]
+        lines += [*_device(device, evidence, shown, colours), ""]
     for group in plan.groups if groups else ():
         lines += [*_group(group, translation, evidence, colours), ""]
     if picture:
         lines += [colours.head("PCI tree"), *picture.splitlines(), ""]
     lines += [*_needs(translation, evidence, colours), *_left(translation, evidence, colours)]
     lines += [
-        f"{colours.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _TOLD_ABOVE
+        f"{colours.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _SHOWN_ABOVE
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -62,11 +62,11 @@ def _functions(translation: Translation) -> list[PlannedFunction]:
     return [function for device in translation.plan.devices for function in device.functions]
 
 
-def _device(device: PlannedDevice, evidence: Evidence, told: set[str], colours: Colours) -> Iterator[str]:
+def _device(device: PlannedDevice, evidence: Evidence, shown: set[str], colours: Colours) -> Iterator[str]:
     claim = device.primary.attachment.claim
     yield colours.head(_title(claim))
     if claim is not None and claim.variable is not None:
-        yield from _answer(claim.variable, evidence, told)
+        yield from _answer(claim.variable, evidence, shown)
     addresses = (*(function.source for function in device.functions), *(stayed.address for stayed in device.stayed))
     width = max(len(str(address)) for address in addresses)
     for function in device.functions:
@@ -87,12 +87,12 @@ def _title(claim: Claim | None) -> str:
     return f"{claim.section} {claim.name!r}, a hostdev of the domain"
 
 
-def _answer(variable: str, evidence: Evidence, told: set[str]) -> Iterator[str]:
+def _answer(variable: str, evidence: Evidence, shown: set[str]) -> Iterator[str]:
     """The variable that answers and, the first time, its content."""
-    if variable in told:
+    if variable in shown:
         yield f"  answered by {visible(variable)}, as above"
         return
-    told.add(variable)
+    shown.add(variable)
     allocation = evidence.allocations.get(variable)
     entries = allocation.entries if allocation else ()
     yield f"  answered by {visible(variable)}, which holds"

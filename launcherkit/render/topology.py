@@ -41,7 +41,7 @@ class _Pen:
 _HOST_COLUMNS = 72
 """Columns for the host if the guest is beside it."""
 _GAP = 3
-_MOST_TOLD = 10
+_MOST_BLOCKERS = 10
 
 
 def draw(
@@ -49,7 +49,7 @@ def draw(
     colours: Colours,
     across: int,
     refused: Sequence[Line] = (),
-    told: Mapping[str, str] = MappingProxyType({}),
+    marks: Mapping[str, str] = MappingProxyType({}),
     gone: Collection[PciAddress] = (),
 ) -> str:
     """The tree as text, with the guest beside it if there is room, else below it.
@@ -59,12 +59,12 @@ def draw(
         colours: ANSI colours or none.
         across: columns of the terminal; longer lines are broken between their parts.
         refused: the lines for a guest that can't have its devices, in place of the topology's guest.
-        told: further marks on functions and mediated devices, by address or UUID.
+        marks: further marks on functions and mediated devices, by address or UUID.
         gone: functions of the topology that the host no longer has.
     """
     guest = refused or ([] if topology.guest is None else [*guest_lines(topology.guest, colours)])
     groups = {group.number: group for group in topology.groups}
-    pen = _Pen(colours, groups, {**marks_of(topology, colours), **told}, gone)
+    pen = _Pen(colours, groups, {**marks_of(topology, colours), **marks}, gone)
     host = _host(topology, pen, alone=not guest)
     right = [text for line in guest for text in broken(line, across)]
     room = across - _GAP - max(map(width, right), default=0)
@@ -95,10 +95,10 @@ def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
 def _in_the_way(topology: HostTopology, colours: Colours) -> Iterator[Line]:
     """What is in the way; at the end, because that is what a terminal shows of a large host."""
     found = [in_the_way_words(*each) for each in topology.in_the_way()]
-    for device, code, why in found[:_MOST_TOLD]:
+    for device, code, why in found[:_MOST_BLOCKERS]:
         yield Line(("in the way:", device, colours.bad(code), why))
-    if found[_MOST_TOLD:]:
-        yield Line((f"and {len(found) - _MOST_TOLD} more",))
+    if found[_MOST_BLOCKERS:]:
+        yield Line((f"and {len(found) - _MOST_BLOCKERS} more",))
 
 
 def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:

@@ -18,7 +18,7 @@ from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, gr
 class Backends(NamedTuple):
     """Each function's ``<driver iommufd>``, and the resulting backend."""
 
-    said: Mapping[HostAddress, bool]
+    attributes: Mapping[HostAddress, bool]
     """Functions that need the attribute; the others follow the domain's ``<iommufd>``."""
     iommufd: frozenset[HostAddress]
     """Functions that go through iommufd."""
@@ -65,28 +65,28 @@ def decide_backends(
     fixed, errors = _by_group(units, domain, host)
     chooser = _Chooser(units, domain, host, node_of, fixed, policy)
     reasons: dict[str, list[str]] = {}
-    said: dict[HostAddress, bool] = {}
+    attributes: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
     for unit in units:
         if unit.kind != "pci":
             continue
-        primary_says = _said(unit.primary, domain)
+        primary_says = _declared(unit.primary, domain)
         way, why = chooser.way(unit)
         if why is not None:
             reasons.setdefault(why, []).append(str(unit.primary.source))
         needed = way if way != default else None
         for attachment in unit.attachments:
-            own = _said(attachment, domain)
+            own = _declared(attachment, domain)
             says = own if own is not None else primary_says if primary_says is not None else needed
             if says is not None and not unit.kept:
-                said[attachment.source] = says
+                attributes[attachment.source] = says
             if default if says is None else says:
                 through.add(attachment.source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
-    return Backends(said, frozenset(through), tuple(notes), tuple(errors))
+    return Backends(attributes, frozenset(through), tuple(notes), tuple(errors))
 
 
-def _said(attachment: Attachment, domain: DomainFacts) -> bool | None:
+def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
     return None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].iommufd
 
 
@@ -100,7 +100,7 @@ def _by_group(
         for attachment in unit.attachments:
             if attachment.hostdev is None or unit.kind != "pci":
                 continue
-            says = _said(attachment, domain)
+            says = _declared(attachment, domain)
             if says is None:
                 says = False if unit.kept and domain.iommufd is None else domain.iommufd
             group = None if says is None else group_of(attachment.source, host)
@@ -144,8 +144,8 @@ class _Chooser:
     def way(self, unit: Unit) -> tuple[bool, str | None]:
         """Whether a unit goes through iommufd; and why, if the document doesn't say."""
         for attachment in unit.attachments:
-            if (said := _said(attachment, self._domain)) is not None:
-                return said, None
+            if (declared := _declared(attachment, self._domain)) is not None:
+                return declared, None
         for attachment in unit.attachments if self._fixed else ():
             group = group_of(attachment.source, self._host)
             if group is not None and group in self._fixed:
@@ -156,12 +156,12 @@ class _Chooser:
 
     def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""
-        said = self._domain.iommufd
-        if said is None and self._has_mdev:
+        declared = self._domain.iommufd
+        if declared is None and self._has_mdev:
             return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
-        if said is None and self._policy != "auto":
+        if declared is None and self._policy != "auto":
             return self._policy == "yes", None
-        preferred = self._elsewhere if said is None else said
+        preferred = self._elsewhere if declared is None else declared
         if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY

@@ -55,8 +55,8 @@ def decide_displays(
     for unit in units:
         for attachment in unit.attachments:
             source = attachment.source
-            shown = said = _said(attachment, domain)
-            if said is None:
+            shown = declared = _declared(attachment, domain)
+            if declared is None:
                 by_default = nobody_said and unit is first
                 shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
             if unit.kind == "mdev":
@@ -68,11 +68,11 @@ def decide_displays(
                 continue
             if shown.display == "on" and not domain.has_graphics:
                 notes.append(Note("no-display", f"{source}: no display, because the domain has no graphics device"))
-                shown = Shown(shown.model, said and "off", said and said.ramfb and "off")
+                shown = Shown(shown.model, declared and "off", declared and declared.ramfb and "off")
             if shown.ramfb == "on":
                 if holder not in (None, source):
                     notes.append(Note("no-ramfb", f"{source}: no ramfb, because {holder} has the domain's only one"))
-                    shown = shown._replace(ramfb=said and "off")
+                    shown = shown._replace(ramfb=declared and "off")
                 else:
                     holder = source
             decided[source] = shown
@@ -89,7 +89,7 @@ def _ramfb_holder(domain: DomainFacts) -> HostAddress | str | None:
     return next((hostdev.source for hostdev in domain.hostdevs if hostdev.ramfb == "on"), None)
 
 
-def _said(attachment: Attachment, domain: DomainFacts) -> Shown | None:
+def _declared(attachment: Attachment, domain: DomainFacts) -> Shown | None:
     """The attributes of an existing hostdev, which only an explicit request changes."""
     if attachment.hostdev is None:
         return None

@@ -80,11 +80,11 @@ Rom = Annotated[str, BeforeValidator(_checked_rom)]
 Driver = Annotated[str, AfterValidator(_checked_driver)]
 
 
-class _Written(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WrittenAliasPrefixes(_Written):
+class AliasPrefixesSchema(_Schema):
     """What comes before a request's name in its alias; each begins with `ua-`."""
 
     gpu: AliasPrefix | None = Field(None, description="For requests under gpus. Default: ua-gpu-")
@@ -92,7 +92,7 @@ class WrittenAliasPrefixes(_Written):
     usb: AliasPrefix | None = Field(None, description="For USB devices under hostDevices. Default: ua-usb-host-")
 
 
-class WrittenPolicy(_Written):
+class PolicySchema(_Schema):
     """The policy of launcherkit. Every key may be left out."""
 
     siblings: Siblings | None = Field(
@@ -106,7 +106,7 @@ class WrittenPolicy(_Written):
     managed: bool | None = Field(
         None, description="Whether libvirt binds the devices to vfio-pci and gives them back. Default: no"
     )
-    alias_prefixes: WrittenAliasPrefixes | None = Field(None, alias="aliasPrefixes")
+    alias_prefixes: AliasPrefixesSchema | None = Field(None, alias="aliasPrefixes")
     extra_prefixes: tuple[VariablePrefix, ...] | None = Field(
         None,
         alias="extraPrefixes",
@@ -154,9 +154,9 @@ class WrittenPolicy(_Written):
 
     def layer(self) -> Layer:
         """Only the decisions that are set."""
-        said: dict[str, Any] = self.model_dump(exclude_none=True)
-        said |= said.pop("alias_prefixes", {})
-        return cast("Layer", said)  # the model has the same fields
+        decisions: dict[str, Any] = self.model_dump(exclude_none=True)
+        decisions |= decisions.pop("alias_prefixes", {})
+        return cast("Layer", decisions)  # the model has the same fields
 
 
 _REMEDY = "`launcherkit explain policy` lists all keys."
@@ -164,7 +164,7 @@ _ANNOTATION_REMEDY = f"Correct the annotation {ANNOTATION}; it takes {' and '.jo
 _OPERATORS_REMEDY = (
     f"Remove it from the annotation, which takes {' and '.join(TENANT_KEYS)}; or ask the operator to set it."
 )
-_OPERATORS_KEYS = {field.alias or name for name, field in WrittenPolicy.model_fields.items()} - set(TENANT_KEYS)
+_OPERATORS_KEYS = {field.alias or name for name, field in PolicySchema.model_fields.items()} - set(TENANT_KEYS)
 
 
 def read_policy_file(path: str) -> Layer:
@@ -195,4 +195,4 @@ def read_policy_annotation(text: str) -> Layer:
 
 
 def _validated(values: object, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
-    return validate_document(WrittenPolicy, values, name, error, remedy).layer()
+    return validate_document(PolicySchema, values, name, error, remedy).layer()

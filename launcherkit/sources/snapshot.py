@@ -49,11 +49,11 @@ def _json(value: object) -> str:
 
 
 def _lines(key: str, values: Iterable[Mapping[str, Any]]) -> str:
-    lines = ",".join("\n" + _json(_said(line)) for line in values)
+    lines = ",".join("\n" + _json(_known(line)) for line in values)
     return f'"{key}": [{lines}' + ("\n]" if lines else "]")
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that are known."""
     return {key: value for key, value in values.items() if value is not None}
 
@@ -77,7 +77,7 @@ def _function(facts: HostFacts, function: PciFunction) -> dict[str, Any]:
 
 def _detail(detail: PciDetail) -> dict[str, Any]:
     vgpu, link = detail.vgpu, detail.link
-    return _said(
+    return _known(
         {
             "revision": None if detail.revision is None else f"{detail.revision:02x}",
             "header_type": detail.header_type,
@@ -94,7 +94,7 @@ def _detail(detail: PciDetail) -> dict[str, Any]:
             "power_state": detail.power_state,
             "vfio_dev": detail.vfio_dev,
             "vgpu": None if vgpu is None else {"current_type": vgpu.current_type, "creatable": vgpu.creatable},
-            "link": None if link is None else _said(link._asdict()),
+            "link": None if link is None else _known(link._asdict()),
         }
     )
 
@@ -109,5 +109,5 @@ def _mdev(mdev: Mdev) -> dict[str, Any]:
 
 
 def _parent(parent: MdevParent) -> dict[str, Any]:
-    types = [_said(offered._asdict()) for offered in parent.types]
+    types = [_known(offered._asdict()) for offered in parent.types]
     return {"name": parent.name, "address": str(parent.address) if parent.address else None, "types": types}

@@ -143,21 +143,21 @@ def _groups(
     value: object, functions: dict[PciAddress, PciFunction], problems: Problems
 ) -> dict[int, tuple[PciAddress, ...]]:
     """The listed groups, or those of the functions if none are listed; the two must not differ."""
-    said: dict[int, list[PciAddress]] = {}
+    by_function: dict[int, list[PciAddress]] = {}
     for address in sorted(functions):
         group = functions[address].iommu_group
         if group is not None:
-            said.setdefault(group, []).append(address)
+            by_function.setdefault(group, []).append(address)
     if value is None:
-        return {group: tuple(members) for group, members in said.items()}
+        return {group: tuple(members) for group, members in by_function.items()}
     fields = Fields(value, "$.groups", problems)
     groups = {}
     for key in value if isinstance(value, dict) else ():
         members = fields.many(key, _address, "a PCI address")
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             problems.add("$.groups", f"{key!r} is not the number of a group")
-        elif not problems.count and sorted(members) != said.get(int(key), []):  # else a function may be wrong
-            those = " ".join(map(str, said.get(int(key), []))) or "that it is empty"
+        elif not problems.count and sorted(members) != by_function.get(int(key), []):  # else a function may be wrong
+            those = " ".join(map(str, by_function.get(int(key), []))) or "that it is empty"
             problems.add(f"$.groups.{key}", f"not what the functions say: {those}")
         else:
             groups[int(key)] = members

@@ -68,7 +68,7 @@ def test_a_child_is_the_program_itself_with_its_arguments(children: Children, tm
 
 
 @pytest.mark.parametrize(("path", "error"), [("/no/such/daemon", FileNotFoundError), ("file", PermissionError)])
-def test_what_can_not_be_started_is_told_at_once(
+def test_what_can_not_be_started_is_reported_at_once(
     children: Children, tmp_path: Path, path: str, error: type[OSError]
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -91,7 +91,7 @@ class FakeLibvirt:
         return FakeGuest(self, "gpu-vm")
 
 
-def told(error: LauncherkitError) -> str:
+def reported(error: LauncherkitError) -> str:
     return f"{error.code}: {error.message}"
 
 
@@ -136,7 +136,7 @@ def test_a_running_domain_is_not_started() -> None:
     libvirt.running.add("gpu-vm")
     with pytest.raises(DomainInTheWay) as raised:
         define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
-    assert told(raised.value) in PROVOKED
+    assert reported(raised.value) in PROVOKED
     assert libvirt.defined == {"gpu-vm": b"former"}
 
 
@@ -145,9 +145,9 @@ def test_a_domain_without_a_name_is_refused() -> None:
         define(FakeLibvirt(), b"<domain/>", EMPTY_PLAN, start=False)
 
 
-def test_a_refused_domain_is_told_in_libvirts_words() -> None:
+def test_a_refused_domain_is_reported_in_libvirts_words() -> None:
     message = "XML error: Invalid PCI address 0000:00:01.0. slot must be <= 0"
-    assert told(not_defined(Refusal(message), "vm", EMPTY_PLAN)) in PROVOKED
+    assert reported(not_defined(Refusal(message), "vm", EMPTY_PLAN)) in PROVOKED
     with pytest.raises(DomainRefused):
         define(FakeLibvirt(define_fails=message), DOMAIN, EMPTY_PLAN, start=False)
 
@@ -184,7 +184,7 @@ def test_what_we_know_of_has_a_remedy(message: str, error: type[LauncherkitError
     ],
 )
 def test_the_device_that_it_is_about_is_named_by_its_request(message: str) -> None:
-    assert told(not_started(Refusal(message), "gpu-vm", translated().plan)) in PROVOKED
+    assert reported(not_started(Refusal(message), "gpu-vm", translated().plan)) in PROVOKED
 
 
 def test_an_alias_names_the_device_too() -> None:

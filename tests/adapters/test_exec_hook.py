@@ -68,7 +68,7 @@ def test_what_is_no_vmi_is_refused_with_nothing_on_stdout(tree: HostTree) -> Non
         assert result.stderr.startswith(b"error[LK111]: --vmi: expected a VirtualMachineInstance, found a")
 
 
-def test_a_misspelt_variable_is_told_of(tree: HostTree) -> None:
+def test_a_misspelt_variable_is_reported(tree: HostTree) -> None:
     env = {"LAUNCHERKIT_HOST": str(tree.root), "LAUNCHERKIT_SIBLNGS": "none", "LAUNCHERKIT_SERVICE_HOST": "10.0.0.1"}
     result = hook("--vmi", VMI, "--domain", DOMAIN, env=env)
     assert result.returncode == 0
@@ -84,7 +84,7 @@ def test_text_outside_ascii_survives_any_locale(tree: HostTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         ([], 2, "usage: onDefineDomain --vmi VMI_JSON --domain DOMAIN_XML"),
         (["--vmi", "{}"], 2, "usage:"),
@@ -95,10 +95,12 @@ def test_text_outside_ascii_survives_any_locale(tree: HostTree) -> None:
         (["--vmi", VMI, "--domain", "<domain>"], 65, "error[LK121]"),
     ],
 )
-def test_what_is_wrong_is_told_on_stderr_and_stdout_stays_empty(arguments: list[str], code: int, told: str) -> None:
+def test_what_is_wrong_is_reported_on_stderr_and_stdout_stays_empty(
+    arguments: list[str], code: int, reported: str
+) -> None:
     result = hook(*arguments, env={"LAUNCHERKIT_HOST": "none"})
     assert (result.returncode, result.stdout) == (code, b"")
-    assert told in result.stderr.decode()
+    assert reported in result.stderr.decode()
     assert "help: " in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode()
 
@@ -138,7 +140,7 @@ def test_a_reader_that_has_gone_fails_the_hook(tree: HostTree) -> None:
     assert b"Traceback" not in result.stderr
 
 
-def test_help_and_version_are_told_on_stdout() -> None:
+def test_help_and_version_are_reported_on_stdout() -> None:
     shown = hook("--help", env={})
     assert shown.returncode == 0
     assert b"LAUNCHERKIT_HOST" in shown.stdout

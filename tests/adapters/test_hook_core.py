@@ -34,26 +34,26 @@ DOMAIN = b"<domain type='kvm'><devices/></domain>"
     ],
 )
 def test_the_status_says_who_is_to_blame(error: type[LauncherkitError], status: Status) -> None:
-    told = refusal(error("the thing", "Mend it."))
-    assert told.status is status
-    assert told.message == f"error[{error.code}]: the thing; help: Mend it."
+    reported = refusal(error("the thing", "Mend it."))
+    assert reported.status is status
+    assert reported.message == f"error[{error.code}]: the thing; help: Mend it."
 
 
-def test_all_errors_are_told_on_one_line() -> None:
-    told = refusal(SeveralErrors([GroupNotViable("one\nline", "Do."), GroupNotViable("two", "Do that.")]))
-    assert told.message == "error[LK204]: one line; help: Do.; error[LK204]: two; help: Do that."
+def test_all_errors_are_reported_on_one_line() -> None:
+    reported = refusal(SeveralErrors([GroupNotViable("one\nline", "Do."), GroupNotViable("two", "Do that.")]))
+    assert reported.message == "error[LK204]: one line; help: Do.; error[LK204]: two; help: Do that."
 
 
 def test_the_commands_of_a_help_can_be_run_from_one_line() -> None:
-    told = refusal(GroupNotViable("one", "Free it:\necho a > /b\necho c > /d"))
-    assert told.message == "error[LK204]: one; help: Free it: echo a > /b; echo c > /d"
+    reported = refusal(GroupNotViable("one", "Free it:\necho a > /b\necho c > /d"))
+    assert reported.message == "error[LK204]: one; help: Free it: echo a > /b; echo c > /d"
 
 
 def test_a_very_long_message_is_cut_at_whole_errors() -> None:
-    told = refusal(SeveralErrors([GroupNotViable(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
-    assert told.message is not None
-    assert len(told.message) < MESSAGE_LIMIT + 400
-    assert told.message.endswith(" more, in the log of launcherkit")
+    reported = refusal(SeveralErrors([GroupNotViable(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
+    assert reported.message is not None
+    assert len(reported.message) < MESSAGE_LIMIT + 400
+    assert reported.message.endswith(" more, in the log of launcherkit")
     assert len(refusal(GroupNotViable("x" * 10_000, "Do.")).message or "") == MESSAGE_LIMIT
 
 
@@ -70,9 +70,9 @@ def test_a_bug_is_an_internal_error_and_its_traceback_is_for_who_debugs(
         complete_domain(DOMAIN, b'{"metadata": {"name": "vm"}, "spec": {"domain": {}}}', HookSettings(env, {}, "none"))
     assert failure.value.status is Status.INTERNAL
     assert failure.value.message == "internal error in launcherkit: ZeroDivisionError; its log has more"
-    told = capsys.readouterr().err
-    assert told.startswith("error: default/vm: internal error: ZeroDivisionError: the secret of the domain\n")
-    assert ("Traceback" in told) is debug
+    reported = capsys.readouterr().err
+    assert reported.startswith("error: default/vm: internal error: ZeroDivisionError: the secret of the domain\n")
+    assert ("Traceback" in reported) is debug
 
 
 def test_a_setting_that_is_wrong_fails_the_call() -> None:

@@ -63,7 +63,7 @@ def path(sockets: Path, hook: HookProcess) -> Path:
 def refused(*arguments: str | Path, env: dict[str, str] | None = None) -> tuple[int, str]:
     """Exit code and messages of a process that should not come up."""
     with hook_process(*arguments, serves=(), env=env) as process:
-        return process.wait(), process.told()
+        return process.wait(), process.reported()
 
 
 # The socket
@@ -90,9 +90,9 @@ def test_a_socket_of_a_killed_predecessor_is_taken_over(sockets: Path, hook: Hoo
 
 
 def test_a_socket_of_a_living_neighbour_is_not(sockets: Path, path: Path) -> None:
-    code, told = refused("--socket-dir", sockets)
+    code, reported = refused("--socket-dir", sockets)
     assert code == 78
-    assert told.startswith(provoked("LK611").replace(FOLDER, str(sockets)))
+    assert reported.startswith(provoked("LK611").replace(FOLDER, str(sockets)))
     assert call(path, lambda client: client.info()).name == "launcherkit"
 
 
@@ -112,40 +112,43 @@ def test_what_is_not_a_socket_is_not_touched(sockets: Path, way: str) -> None:
         place.symlink_to("elsewhere")
     else:
         place.mkdir()
-    code, told = refused("--socket-dir", sockets)
-    assert (code, "error[LK612]" in told, "what is there is not a socket" in told) == (78, True, True)
+    code, reported = refused("--socket-dir", sockets)
+    assert (code, "error[LK612]" in reported, "what is there is not a socket" in reported) == (78, True, True)
     assert os.path.lexists(place)
 
 
-def test_a_folder_that_is_not_there_is_told(sockets: Path) -> None:
-    code, told = refused("--socket-dir", sockets / "absent")
+def test_a_folder_that_is_not_there_is_reported(sockets: Path) -> None:
+    code, reported = refused("--socket-dir", sockets / "absent")
     assert code == 78
-    assert told.startswith(provoked("LK612").replace(FOLDER, str(sockets / "absent")))
+    assert reported.startswith(provoked("LK612").replace(FOLDER, str(sockets / "absent")))
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_told(sockets: Path) -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_reported(sockets: Path) -> None:
     (sockets / ("x" * 120)).mkdir()
-    code, told = refused("--socket-dir", sockets / ("x" * 120))
-    assert (code, "error[LK612]" in told, "too long" in told) == (78, True, True)
+    code, reported = refused("--socket-dir", sockets / ("x" * 120))
+    assert (code, "error[LK612]" in reported, "too long" in reported) == (78, True, True)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "with space", "é", "-"])
 def test_a_container_name_that_can_name_no_socket_is_refused(sockets: Path, name: str) -> None:
-    code, told = refused("--socket-dir", sockets, env={"CONTAINER_NAME": name})
-    assert (code, told.startswith(f"error[LK613]: CONTAINER_NAME: {name!r} is not a valid socket name")) == (78, True)
-    assert name != "../up" or told.startswith(provoked("LK613"))
+    code, reported = refused("--socket-dir", sockets, env={"CONTAINER_NAME": name})
+    assert (code, reported.startswith(f"error[LK613]: CONTAINER_NAME: {name!r} is not a valid socket name")) == (
+        78,
+        True,
+    )
+    assert name != "../up" or reported.startswith(provoked("LK613"))
 
 
 def test_a_plugins_folder_that_is_a_link_is_refused(sockets: Path) -> None:
     (sockets / "gpus").symlink_to(sockets)
-    code, told = refused("--plugin-dir", sockets, "--domain-hook", "gpus")
-    assert (code, "error[LK612]" in told, "is a symbolic link" in told) == (78, True, True)
+    code, reported = refused("--plugin-dir", sockets, "--domain-hook", "gpus")
+    assert (code, "error[LK612]" in reported, "is a symbolic link" in reported) == (78, True, True)
 
 
 def test_where_one_of_two_sockets_can_not_be_made_neither_stays(sockets: Path) -> None:
     flags = ("--socket-dir", sockets, "--plugin-dir", sockets / "absent" / "deep", "--domain-hook", "a/b")
-    code, told = refused(*flags)
-    assert (code, "error[LK613]: --domain-hook" in told) == (78, True)
+    code, reported = refused(*flags)
+    assert (code, "error[LK613]: --domain-hook" in reported) == (78, True)
     assert os.listdir(sockets) == []
 
 
@@ -213,7 +216,7 @@ def test_a_second_signal_does_not_wait_for_calls(hook: HookProcess, path: Path) 
         hook.process.terminate()
         hook.wait_for("ending; calls under way: 1")
         assert hook.end() == 0
-    assert "did not finish" not in hook.told()
+    assert "did not finish" not in hook.reported()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -278,7 +281,7 @@ def test_a_broken_request_is_answered_and_nothing_else_is_harmed(
         client.send()
         assert client.headers_until(stream, "grpc-status") == str(status.value)
     assert call(path, lambda other: other.info()).name == "launcherkit"
-    assert "Traceback" not in hook.told()
+    assert "Traceback" not in hook.reported()
 
 
 def test_huge_metadata_end_the_connection_that_sent_them_alone(path: Path) -> None:
@@ -296,7 +299,7 @@ def test_noise_ends_the_connection_that_sent_it_alone(hook: HookProcess, path: P
         while noise.recv(4096):
             pass
     assert call(path, lambda other: other.info()).name == "launcherkit"
-    assert "Traceback" not in hook.told()
+    assert "Traceback" not in hook.reported()
 
 
 def test_calls_that_are_cancelled_leave_nothing_behind(hook: HookProcess, path: Path) -> None:
@@ -312,7 +315,7 @@ def test_calls_that_are_cancelled_leave_nothing_behind(hook: HookProcess, path: 
     hook.process.terminate()
     hook.wait_for("ending; calls under way: 0")
     assert hook.wait() == 0
-    assert "Traceback" not in hook.told()
+    assert "Traceback" not in hook.reported()
 
 
 def test_a_stream_that_is_never_used_is_reset_by_its_client_alone(path: Path) -> None:
@@ -364,7 +367,7 @@ def test_it_never_imports_what_is_heavy(sockets: Path, host: HostTree) -> None:
         with pytest.raises(GRPCError):
             call(sockets / "hook.sock", lambda client: client.define(b"<domain>"))
         assert process.end() == 0
-        lines = [line for line in process.told().splitlines() if line.startswith("import time:")]
+        lines = [line for line in process.reported().splitlines() if line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
     assert {"lxml", "grpclib", "launcherkit"} <= imported
     assert imported & set(NEVER) == set()

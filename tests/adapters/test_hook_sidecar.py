@@ -98,7 +98,7 @@ def test_a_failure_is_a_grpc_error_with_the_line_and_the_help_and_the_next_call_
 
 
 @pytest.mark.parametrize(
-    ("domain", "vmi", "told"),
+    ("domain", "vmi", "reported"),
     [
         (DOMAIN, b"{", "error[LK111]: the VMI is not JSON"),
         (b"<domain>", VMI, "error[LK121]"),
@@ -107,14 +107,14 @@ def test_a_failure_is_a_grpc_error_with_the_line_and_the_help_and_the_next_call_
         (b"", VMI, "error[LK1"),
     ],
 )
-def test_bad_input_is_an_invalid_argument(path: Path, domain: bytes, vmi: bytes, told: str) -> None:
+def test_bad_input_is_an_invalid_argument(path: Path, domain: bytes, vmi: bytes, reported: str) -> None:
     with pytest.raises(GRPCError) as failure:
         call(path, lambda client: client.define(domain, vmi))
     assert failure.value.status is Status.INVALID_ARGUMENT
-    assert told in (failure.value.message or "")
+    assert reported in (failure.value.message or "")
 
 
-def test_notes_are_told_with_the_name_of_the_vmi(path: Path, hook: HookProcess, host: HostTree) -> None:
+def test_notes_are_reported_with_the_name_of_the_vmi(path: Path, hook: HookProcess, host: HostTree) -> None:
     host.function("0000:e1:00.2", device=0x1AEC, class_code=0x0C0330, driver="vfio-pci", group=45)
     assert call(path, lambda client: client.define()).count(b"<hostdev ") == 2
     assert "0000:e1:00.2" in hook.wait_for("note: render/gpu-vm: ")

@@ -7,14 +7,14 @@ import threading
 from launcherkit.adapters.host_name import tell_if_slow
 
 
-def test_a_name_that_takes_long_to_resolve_is_told_once() -> None:
-    told: list[str] = []
+def test_a_name_that_takes_long_to_resolve_is_reported_once() -> None:
+    reported: list[str] = []
     done = threading.Event()
-    thread = tell_if_slow("launcher-0", told.append, resolve=lambda _: done.wait(), patience=0.01)
+    thread = tell_if_slow("launcher-0", reported.append, resolve=lambda _: done.wait(), patience=0.01)
     assert thread is not None
     thread.join()
     done.set()
-    (text,) = told
+    (text,) = reported
     assert text.startswith("the host name launcher-0 has not been resolved in 0.01 seconds")
     assert text.endswith("add the name to /etc/hosts")
 
@@ -24,11 +24,11 @@ def test_a_name_that_resolves_or_is_known_not_to_is_not_told_of() -> None:
         raise OSError(name)
 
     for resolve in (str.upper, unknown):
-        told: list[str] = []
-        thread = tell_if_slow("launcher-0", told.append, resolve=resolve, patience=3600)
+        reported: list[str] = []
+        thread = tell_if_slow("launcher-0", reported.append, resolve=resolve, patience=3600)
         assert thread is not None
         thread.join()
-        assert told == []
+        assert reported == []
 
 
 def test_a_name_with_a_dot_is_not_asked_for() -> None:

@@ -64,7 +64,7 @@ def beside(server: Cluster, path: Path, scenario: Scenario) -> str:
     """Run a scenario with a daemon beside the process; what that process said."""
     with container(server, path) as process:
         daemon(path, scenario)
-        return process.told()
+        return process.reported()
 
 
 def specs(*names: str) -> list[dict[str, Any]]:
@@ -114,10 +114,10 @@ def test_a_pool_at_the_limits_of_the_api_is_taken_and_never_written_again(server
         it.socket.publish_slices(DRIVER, [])
         await shown(server, [])
 
-    told = [line for line in beside(server, path, scenario).splitlines() if "ResourceSlices" in line]
+    reported = [line for line in beside(server, path, scenario).splitlines() if "ResourceSlices" in line]
     # The last one may not have been said yet.
     both = [f"info: {DRIVER}: {count} ResourceSlices, generation 1" for count in (2, 0)]
-    assert told in (both[:1], both)
+    assert reported in (both[:1], both)
 
 
 def test_what_the_driver_publishes_of_a_large_node_is_taken_as_it_is(
@@ -227,25 +227,25 @@ def needed() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("resource", "verb"), needed())
-def test_what_is_missing_without_a_right_is_told(
+def test_what_is_missing_without_a_right_is_reported(
     server: Cluster, path: Path, claim: dict[str, Any], resource: str, verb: str
 ) -> None:
     with without(server, resource, verb), container(server, path) as process:
-        told = daemon(path, lambda it: use_all(it, claim, lambda: refused(process, it.lines)))
-        (line,) = set(refused(process, told.lines))
+        reported = daemon(path, lambda it: use_all(it, claim, lambda: refused(process, it.lines)))
+        (line,) = set(refused(process, reported.lines))
         assert f'cannot {verb} resource "{resource}"' in line
 
 
 def test_with_all_rights_nothing_is_refused(server: Cluster, path: Path, claim: dict[str, Any]) -> None:
     with container(server, path) as process:
         rounds = count()
-        told = daemon(path, lambda it: use_all(it, claim, lambda: next(rounds) == 12))
-        assert refused(process, told.lines) == []
+        reported = daemon(path, lambda it: use_all(it, claim, lambda: next(rounds) == 12))
+        assert refused(process, reported.lines) == []
 
 
 def refused(process: ClusterProcess, lines: list[str]) -> list[str]:
     """What the server has refused: the rest of each line from ``cannot`` on."""
-    found = [line for line in [*process.told().splitlines(), *lines] if " cannot " in line]
+    found = [line for line in [*process.reported().splitlines(), *lines] if " cannot " in line]
     return sorted({f"cannot {line.partition(' cannot ')[2].partition(' in ')[0]}" for line in found})
 
 

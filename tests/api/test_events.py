@@ -79,14 +79,14 @@ def test_a_token_that_names_no_node_tells_of_none(server: Cluster) -> None:
 
 
 def test_an_event_on_its_node_is_not_made_one_on_another(server: Cluster) -> None:
-    told = json.loads(event("node-1"))
-    told["metadata"] = {"name": "device-turned", "namespace": "default"}
+    reported = json.loads(event("node-1"))
+    reported["metadata"] = {"name": "device-turned", "namespace": "default"}
     change = ("apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-")
     who = (f"--as={ACCOUNT}", f"--as-user-extra={NODE_NAME}=node-1")
-    server.kubectl(*change, *who, given=json.dumps(told))
-    told["involvedObject"]["name"] = "node-2"
+    server.kubectl(*change, *who, given=json.dumps(reported))
+    reported["involvedObject"]["name"] = "node-2"
     with pytest.raises(Refused, match=REFUSAL):
-        server.kubectl(*change, *who, given=json.dumps(told))
+        server.kubectl(*change, *who, given=json.dumps(reported))
 
 
 def test_others_tell_of_what_they_like(server: Cluster) -> None:

@@ -90,6 +90,6 @@ def test_without_the_extra_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "launcherkit", "completion", "bash"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (78, "")
-    (told,) = provoked("completion", "LK872")
-    assert done.stderr.splitlines()[0] == told.replace("LK872: ", "error[LK872]: ")
+    (reported,) = provoked("completion", "LK872")
+    assert done.stderr.splitlines()[0] == reported.replace("LK872: ", "error[LK872]: ")
     assert "pip install 'launcherkit[completion]'" in done.stderr

@@ -121,7 +121,7 @@ def test_a_file_of_the_users_own_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "vmi.json").read_text() == "mine"
 
 
-def test_a_directory_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_can_not_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = launcherkit("demo", "--dir", str(tmp_path / "file" / "below"))
     assert result.returncode == 65

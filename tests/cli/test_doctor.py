@@ -38,13 +38,13 @@ def doctor(*arguments: str | Path, env: Mapping[str, str] = {}) -> Result:
 def document(*arguments: str | Path, env: Mapping[str, str] = {}) -> dict[str, object]:
     result = doctor("--json", *arguments, env=env)
     assert result.stderr == b""
-    told: dict[str, object] = json.loads(result.stdout)
-    assert result.returncode == (0 if told["passed"] else 1)
-    return told
+    reported: dict[str, object] = json.loads(result.stdout)
+    assert result.returncode == (0 if reported["passed"] else 1)
+    return reported
 
 
-def statuses(told: dict[str, object], check: str) -> list[str]:
-    found = told["findings"]
+def statuses(reported: dict[str, object], check: str) -> list[str]:
+    found = reported["findings"]
     assert isinstance(found, list)
     return [each["status"] for each in found if each["check"] == check]
 
@@ -82,28 +82,28 @@ def test_a_host_that_is_ready_passes(tree: HostTree) -> None:
 
 
 def test_every_finding_is_of_a_check_that_is_listed_in_its_order(tree: HostTree, domain: Path) -> None:
-    told = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
-    found = told["findings"]
+    reported = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
+    found = reported["findings"]
     assert isinstance(found, list)
     names = [each["check"] for each in found]
     assert names == sorted(names, key=list(CHECKS).index)
     assert set(CHECKS) - set(names) == {"host-facts", "dra-kubelet", "dra-cdi", "dra-driver"}
-    assert told["format"] == "launcherkit.io/doctor/v1"
+    assert reported["format"] == "launcherkit.io/doctor/v1"
 
 
 def test_a_vm_is_checked_with_what_it_gets(tree: HostTree, domain: Path) -> None:
     tree.card("0000:01:00", group=12, driver="nouveau")
-    told = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
-    assert told["passed"] is True
-    assert "1 device, 2 hostdevs" in str(told["lookedAt"])
-    assert "libvirt asks for 17 GiB" in json.dumps(told)
-    assert "0000:01:00" not in json.dumps(told)
+    reported = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
+    assert reported["passed"] is True
+    assert "1 device, 2 hostdevs" in str(reported["lookedAt"])
+    assert "libvirt asks for 17 GiB" in json.dumps(reported)
+    assert "0000:01:00" not in json.dumps(reported)
 
 
 def test_in_a_container_with_devices_no_domain_is_needed(tree: HostTree) -> None:
-    told = document("--host", tree.root, env={VARIABLE: "0000:e1:00.0"})
-    assert statuses(told, "translation") == ["ok"]
-    assert statuses(told, "group-viability") == ["ok"]
+    reported = document("--host", tree.root, env={VARIABLE: "0000:e1:00.0"})
+    assert statuses(reported, "translation") == ["ok"]
+    assert statuses(reported, "group-viability") == ["ok"]
 
 
 def test_a_group_that_is_not_viable_fails_under_its_own_name(tree: HostTree, domain: Path) -> None:
@@ -120,28 +120,28 @@ def test_a_group_that_is_not_viable_fails_under_its_own_name(tree: HostTree, dom
 
 def test_a_missing_node_fails_once_under_its_own_name(tree: HostTree, domain: Path) -> None:
     (tree.root / "dev/vfio/44").unlink()
-    told = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
-    assert statuses(told, "vfio-nodes") == ["fail"]
-    assert statuses(told, "translation") == ["ok"]
+    reported = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
+    assert statuses(reported, "vfio-nodes") == ["fail"]
+    assert statuses(reported, "translation") == ["ok"]
     ignored = document("--host", tree.root, "--domain", domain, "--no-node-check", env={VARIABLE: "0000:e1:00.0"})
     assert statuses(ignored, "vfio-nodes") == ["skipped"]
 
 
 def test_what_was_allocated_and_is_not_there_is_a_finding(tree: HostTree, domain: Path) -> None:
-    told = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e2:00.0"})
-    assert told["passed"] is False
-    assert statuses(told, "translation") == ["fail"]
-    assert "LK203" in json.dumps(told)
+    reported = document("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e2:00.0"})
+    assert reported["passed"] is False
+    assert statuses(reported, "translation") == ["fail"]
+    assert "LK203" in json.dumps(reported)
 
 
 def test_a_snapshot_is_checked_as_far_as_it_goes(tree: HostTree, tmp_path: Path, domain: Path) -> None:
     snapshot = tmp_path / "host.json"
     snapshot.write_text(dump(Host.from_sysfs(tree.root).scan(), None))
-    told = document("--host", snapshot, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
-    assert told["passed"] is True
+    reported = document("--host", snapshot, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})
+    assert reported["passed"] is True
     for check in ("kernel-command-line", "node-permissions", "memlock", "qemu-version"):
-        assert statuses(told, check) == ["skipped"]
-    assert "libvirt will ask for 17 GiB" in json.dumps(told)
+        assert statuses(reported, check) == ["skipped"]
+    assert "libvirt will ask for 17 GiB" in json.dumps(reported)
 
 
 def test_strict_makes_warnings_fail(tree: HostTree) -> None:
@@ -158,15 +158,15 @@ def test_list_names_every_check_and_reads_nothing() -> None:
 
 
 def test_a_host_without_sysfs_is_a_finding(tmp_path: Path) -> None:
-    told = document("--host", tmp_path)
-    assert statuses(told, "host-facts") == ["fail"]
-    assert statuses(told, "iommu-groups") == ["skipped"]
+    reported = document("--host", tmp_path)
+    assert statuses(reported, "host-facts") == ["fail"]
+    assert statuses(reported, "iommu-groups") == ["skipped"]
 
 
 def test_no_host_at_all_skips_what_it_must(domain: Path) -> None:
-    told = document("--host", "none", "--domain", domain)
-    assert told["passed"] is True
-    assert statuses(told, "memlock") == ["skipped"]
+    reported = document("--host", "none", "--domain", domain)
+    assert reported["passed"] is True
+    assert statuses(reported, "memlock") == ["skipped"]
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_this_machine_whatever_it_is_gets_findings_and_no_traceback() -> None:
 def test_what_a_dra_claim_gave_is_checked_too(tmp_path: Path) -> None:
     case = ROOT / "tests/golden/dra-claim"
     arguments = ("--domain", case / "domain.xml", "--vmi", case / "vmi.json", "--host", case / "host.json")
-    told = document(*arguments, "--dra-dir", case / "dra")
-    assert statuses(told, "translation") == ["ok"]
-    assert "fail" not in statuses(told, "group-viability")
+    reported = document(*arguments, "--dra-dir", case / "dra")
+    assert statuses(reported, "translation") == ["ok"]
+    assert "fail" not in statuses(reported, "group-viability")
     failed = document(*arguments, "--dra-dir", tmp_path)
     assert statuses(failed, "translation") == ["fail"]
     assert failed["passed"] is False
@@ -240,8 +240,8 @@ def test_the_version_of_kubevirt_is_that_of_the_launchers_image(
     spec = {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": "nvidia.com/GA102"}]}}}
     vmi = tmp_path / "vmi.json"
     vmi.write_text(json.dumps({"spec": spec, "status": {"launcherContainerImageVersion": image}}))
-    told = document("--host", tree.root, "--domain", domain, "--vmi", vmi, env={VARIABLE: "0000:e1:00.0"})
-    assert statuses(told, "known-problems") == [status]
+    reported = document("--host", tree.root, "--domain", domain, "--vmi", vmi, env={VARIABLE: "0000:e1:00.0"})
+    assert statuses(reported, "known-problems") == [status]
 
 
 def test_the_version_of_the_kernel_is_read(tree: HostTree) -> None:

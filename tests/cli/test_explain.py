@@ -154,14 +154,14 @@ def test_it_tells_what_was_allocated_beyond_the_requests(case: Case) -> None:
     assert "0000:e1" not in left
 
 
-def test_a_function_that_is_asked_for_by_name_and_rides_along_is_told_as_both(case: Case) -> None:
+def test_a_function_that_is_asked_for_by_name_and_rides_along_is_reported_as_both(case: Case) -> None:
     case.asks_for(GPU, host_devices=("nvidia.com/AUDIO",))
     words = case.words(**{VARIABLE: "0000:e1:00.0", "PCI_RESOURCE_NVIDIA_COM_AUDIO": "0000:e1:00.1"})
     assert "attached: hostDevices 'dev1' asks for nvidia.com/AUDIO" in words
     assert "1 device, 2 hostdevs" in words
 
 
-def test_hostdevs_that_the_domain_has_already_are_told_as_such(case: Case) -> None:
+def test_hostdevs_that_the_domain_has_already_are_reported_as_such(case: Case) -> None:
     hostdev = (
         "<hostdev mode='subsystem' type='pci' managed='no'><source>"
         "<address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/></source></hostdev>"
@@ -186,7 +186,7 @@ def test_a_mediated_device_has_its_type_its_display_and_its_group(case: Case) ->
     assert "goes to the guest" in line_with(words.partition("IOMMU group 120")[2], uuid)
 
 
-def test_a_usb_device_is_told_with_its_node(case: Case) -> None:
+def test_a_usb_device_is_reported_with_its_node(case: Case) -> None:
     case.asks_for(host_devices=("kubevirt.io/storage",))
     words = case.words(USB_RESOURCE_KUBEVIRT_IO_STORAGE="1:4")
     assert "USB device" in line_with(words, "1:4", "primary")
@@ -199,19 +199,19 @@ def test_a_node_that_is_missing_is_told_where_that_is_no_error(case: Case) -> No
     assert "not here: /dev/vfio/44" in line_with(words, "QEMU opens")
 
 
-def test_a_vmi_that_asks_for_nothing_is_told_so(case: Case) -> None:
+def test_a_vmi_that_asks_for_nothing_is_reported_so(case: Case) -> None:
     case.asks_for()
     assert case.words() == f"The VMI asks for no device; {case.domain} stays as it is.\n"
 
 
-def test_with_no_host_facts_the_guess_is_told(case: Case) -> None:
+def test_with_no_host_facts_the_guess_is_reported(case: Case) -> None:
     words = case.words("--host", "none", **{VARIABLE: "0000:e1:00.0,0000:e1:00.1"})
     assert "nothing is known of the host" in words
     assert "note: " in words
     assert "without host facts the lowest function of a slot is assumed to be the primary" in words
 
 
-def test_with_no_vmi_every_device_of_the_environment_is_told(tmp_path: Path) -> None:
+def test_with_no_vmi_every_device_of_the_environment_is_reported(tmp_path: Path) -> None:
     case = Case(tmp_path)
     case.tree.card("0000:e1:00", group=44)
     assert "from the environment alone" in case.words(**{VARIABLE: "0000:e1:00.0"})
@@ -249,7 +249,7 @@ def test_a_misspelt_resource_shows_what_was_allocated(case: Case) -> None:
     assert "group 44" in line_with(words.partition(VARIABLE)[2], "0000:e1:00.0")
 
 
-def test_what_claims_got_is_told_in_a_failure_too(case: Case, tmp_path: Path) -> None:
+def test_what_claims_got_is_reported_in_a_failure_too(case: Case, tmp_path: Path) -> None:
     """E5."""
     file = case.claims("0000:e1:00.0", "0000:e1:00.1")
     case.tree.function("0000:e1:00.2", device=0x1AD6, class_code=0x0C0330, driver="xhci_hcd", group=44)
@@ -261,7 +261,7 @@ def test_what_claims_got_is_told_in_a_failure_too(case: Case, tmp_path: Path) ->
     assert "vfio-pci, group 44" in line_with(held, "0000:e1:00.1")
 
 
-def test_a_claim_without_metadata_is_told_with_where_to_give_it(case: Case) -> None:
+def test_a_claim_without_metadata_is_reported_with_where_to_give_it(case: Case) -> None:
     """E4, E5."""
     case.claims()
     result = case.explain("--dra-dir", "absent")
@@ -270,13 +270,13 @@ def test_a_claim_without_metadata_is_told_with_where_to_give_it(case: Case) -> N
     assert b"the metadata of claims with --dra-dir" in result.stderr
 
 
-def test_a_device_that_is_gone_is_told_as_gone(case: Case) -> None:
+def test_a_device_that_is_gone_is_reported_as_gone(case: Case) -> None:
     result = case.explain(**{VARIABLE: "0000:e2:00.0"})
     assert b"error[LK203]" in result.stderr
     assert "not on this host" in line_with(result.stdout.decode(), "0000:e2:00.0")
 
 
-def test_hostdevs_of_the_domain_are_told_in_a_failure_too(case: Case) -> None:
+def test_hostdevs_of_the_domain_are_reported_in_a_failure_too(case: Case) -> None:
     (case.tree.path("0000:e1:00.1") / "config").write_bytes(b"\xff" * 64)
     address = "<address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/>"
     hostdev = f"<hostdev type='pci'><source>{address}</source></hostdev>"
@@ -314,7 +314,7 @@ def test_json_of_a_failure_is_nothing_at_all(case: Case) -> None:
     assert result.stdout == b""
 
 
-def test_with_nothing_to_explain_the_usage_is_told() -> None:
+def test_with_nothing_to_explain_the_usage_is_reported() -> None:
     result = run("explain")
     assert result.returncode == 2
     assert result.stdout == b""

@@ -26,7 +26,7 @@ def exits(program: Program, *arguments: str, across: int = 80) -> int | str | No
 
 
 @of_every_program
-def test_the_version_is_told(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     assert exits(program, "--version") == 0
     assert capsys.readouterr().out == f"{program.name} {program.version}\n"
 
@@ -55,7 +55,7 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "told"),
+    ("program", "arguments", "reported"),
     [
         (
             0,
@@ -98,11 +98,11 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
         ),
     ],
 )
-def test_what_is_misspelt_is_told_with_its_command_and_the_nearest(
-    program: int, arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_what_is_misspelt_is_reported_with_its_command_and_the_nearest(
+    program: int, arguments: str, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exits(PROGRAMS[program], *arguments.split()) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ SERVICE = {"LAUNCHERKIT_SERVICE_HOST": "1", "LAUNCHERKIT_PORT_80_TCP_ADDR": "1",
 
 
 @pytest.mark.parametrize(
-    ("program", "env", "told"),
+    ("program", "env", "reported"),
     [
         (
             0,
@@ -145,14 +145,14 @@ SERVICE = {"LAUNCHERKIT_SERVICE_HOST": "1", "LAUNCHERKIT_PORT_80_TCP_ADDR": "1",
         (1, {"LAUNCHERKIT_SIBLINGS": "slot", "LAUNCHERKIT_PLUGIN_SERVICE_PORT": "1", **SERVICE}, []),
     ],
 )
-def test_a_variable_that_nothing_reads_is_told_with_the_nearest(
-    program: int, env: dict[str, str], told: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_variable_that_nothing_reads_is_reported_with_the_nearest(
+    program: int, env: dict[str, str], reported: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plugin.yaml").write_text("auto: nvidia\n")
     run_program(
         PROGRAMS[program], (["explain", "LK204"], ["check-config", str(tmp_path / "plugin.yaml")])[program], env
     )
-    assert capfd.readouterr().err.splitlines() == [f"note: the variable {text}" for text in told]
+    assert capfd.readouterr().err.splitlines() == [f"note: the variable {text}" for text in reported]
 
 
 @pytest.mark.parametrize(

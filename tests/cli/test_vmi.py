@@ -30,7 +30,7 @@ def test_what_is_no_vmi_is_refused_and_nothing_is_printed(
     assert capfdbinary.readouterr().out == b""
 
 
-def test_devices_that_the_vmi_does_not_ask_for_are_told_of_by_doctor_and_explain(
+def test_devices_that_the_vmi_does_not_ask_for_are_reported_of_by_doctor_and_explain(
     arguments: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "vmi.json").write_text(json.dumps({"spec": {"domain": {"devices": {}}}}))

@@ -149,7 +149,7 @@ def kubevirt(permitted: dict[str, Any]) -> str:
     )
 
 
-def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
+def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_reported(
     server: Cluster, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = json.loads(server.kubectl("get", "nodes", "-o", "json"))["items"][0]["metadata"]["name"]
@@ -189,7 +189,7 @@ def test_with_the_rights_of_the_manifests_all_is_heard_and_events_are_told(
 
     with ClusterProcess(path, node, kubeconfig, "--watch-pods") as process:
         asyncio.run(scenario())
-        assert "can't" not in process.told().partition("disconnected")[0].replace("no connection", "")
+        assert "can't" not in process.reported().partition("disconnected")[0].replace("no connection", "")
     assert message in server.kubectl("describe", "node", node)
 
 

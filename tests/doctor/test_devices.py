@@ -59,7 +59,7 @@ def test_a_device_without_a_group_fails() -> None:
     assert (found.subject, found.status) == (GPU, "fail")
 
 
-def test_a_gpu_that_the_host_keeps_is_told_and_is_no_failure() -> None:
+def test_a_gpu_that_the_host_keeps_is_reported_and_is_no_failure() -> None:
     found = finding(host_facts(facts(*card("0000:e1:00", 44, driver="nouveau"))), "group-viability")
     assert (found.subject, found.status) == (GPU, "skipped")
     assert "bound to nouveau" in found.seen
@@ -124,7 +124,7 @@ def test_the_physical_function_of_a_vgpu_card_fails() -> None:
     assert (found.subject, found.status) == (GPU, "fail")
 
 
-def test_reset_methods_are_told() -> None:
+def test_reset_methods_are_reported() -> None:
     assert [each.seen for each in findings(vm_facts(), "reset-method")] == ["bus", "bus"]
 
 
@@ -153,7 +153,7 @@ def test_an_old_kernel_that_tells_no_reset_methods_is_skipped() -> None:
     assert "5.15" in found.seen
 
 
-def test_resizable_bars_are_told_with_what_they_have() -> None:
+def test_resizable_bars_are_reported_with_what_they_have() -> None:
     sizes = {at(GPU): (Resizable(1, 32 * GIB),)}
     found = finding(vm_facts(gathered=gathered(resizable=sizes)), "resizable-bar")
     assert (found.subject, found.status, found.seen) == (GPU, "ok", "BAR 1 has 256 MiB of 32 GiB at most")

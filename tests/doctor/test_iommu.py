@@ -60,7 +60,7 @@ def test_a_command_line_that_switches_it_off_fails(word: str) -> None:
     assert (found.status, found.seen) == ("fail", f"{word} switches the IOMMU off")
 
 
-def test_what_the_command_line_says_of_it_is_told() -> None:
+def test_what_the_command_line_says_of_it_is_reported() -> None:
     words = ("ro", "intel_iommu=on", "iommu=pt", "quiet")
     found = finding(vm_facts(gathered=gathered({"command_line": words})), "kernel-command-line")
     assert (found.status, found.seen) == ("ok", "intel_iommu=on iommu=pt")
@@ -93,7 +93,7 @@ def test_a_variant_driver_stands_for_the_module() -> None:
     assert "nvgrace_gpu_vfio_pci" in found.seen
 
 
-def test_of_a_snapshot_the_drivers_are_told_and_the_machine_is_skipped() -> None:
+def test_of_a_snapshot_the_drivers_are_reported_and_the_machine_is_skipped() -> None:
     snapshot = vm_facts(healthy_host(), gathered=None)
     assert finding(snapshot, "vfio-modules").status == "ok"
     for check in ("iommu-firmware", "kernel-command-line"):

@@ -80,7 +80,7 @@ def test_a_low_soft_limit_below_a_high_hard_one_is_raised_by_libvirt() -> None:
     assert "limit none, soft 8 MiB" in found.seen
 
 
-def test_what_a_viommu_would_need_is_told() -> None:
+def test_what_a_viommu_would_need_is_reported() -> None:
     found = finding(vm_facts(), "memlock")
     assert "with a vIOMMU 33 GiB (2 x 16 GiB RAM + 1 GiB)" in found.seen
 

@@ -25,12 +25,12 @@ CDEVS = ("/dev/iommu", "/dev/vfio/devices/vfio3", "/dev/vfio/devices/vfio4")
 WITH_CDEVS = healthy_host()._replace(details={at(GPU): detail(vfio_dev="vfio3"), at(AUDIO): detail(vfio_dev="vfio4")})
 
 
-def test_the_old_set_is_told() -> None:
+def test_the_old_set_is_reported() -> None:
     found = finding(vm_facts(), "vfio-nodes")
     assert (found.status, found.seen) == ("ok", "the groups': /dev/vfio/vfio, /dev/vfio/44")
 
 
-def test_the_new_set_is_told() -> None:
+def test_the_new_set_is_reported() -> None:
     found = finding(vm_facts(WITH_CDEVS._replace(nodes=frozenset(CDEVS))), "vfio-nodes")
     assert (found.status, found.seen) == ("ok", f"iommufd's: {', '.join(CDEVS)}")
 
@@ -41,7 +41,7 @@ def test_a_missing_node_fails_by_its_name() -> None:
     assert "device plugin" in found.remedy
 
 
-def test_half_of_the_other_set_is_told_with_what_is_missing() -> None:
+def test_half_of_the_other_set_is_reported_with_what_is_missing() -> None:
     found = findings(vm_facts(WITH_CDEVS._replace(nodes=frozenset(CDEVS[1:]))), "vfio-nodes")
     assert [each.subject for each in found] == ["/dev/vfio/vfio", "/dev/vfio/44"]
     assert "/dev/vfio/devices/vfio3 is there, but not /dev/iommu" in found[0].seen
@@ -91,7 +91,7 @@ def test_a_host_without_devices_for_vms_still_wants_the_container_node() -> None
     assert finding(host_facts(host._replace(nodes=frozenset(NODES[:1]))), "vfio-nodes").status == "ok"
 
 
-def test_owner_and_mode_are_told() -> None:
+def test_owner_and_mode_are_reported() -> None:
     found = findings(vm_facts(), "node-permissions")
     assert [(each.subject, each.status, each.seen) for each in found] == [
         ("/dev/vfio/vfio", "ok", "mode 0600, owner 0:0"),

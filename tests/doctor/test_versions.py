@@ -38,7 +38,7 @@ def test_generic_initiators_want_libvirt_11_8(libvirt: Version | None, status: s
     assert finding(vm_facts(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     assert finding(vm_facts(), "libvirt-version").seen.startswith("libvirt 9.0.0; ")
     assert finding(vm_facts(gathered=gathered(libvirt=(12, 3, 0))), "libvirt-version").seen == "libvirt 12.3.0"
 
@@ -58,7 +58,7 @@ def problems(**changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("qemu", "guest", "told"),
+    ("qemu", "guest", "reported"),
     [
         ((9, 0, 2), SNP, {"": "ok"}),
         ((9, 1, 0), SNP, {"qemu-sev-snp": "warn"}),
@@ -69,9 +69,9 @@ def problems(**changes: Any) -> dict[str, str]:
     ],
 )
 def test_qemu_9_1_is_warned_of_where_the_guest_has_sev_snp_and_a_device(
-    qemu: Version, guest: object, told: dict[str, str]
+    qemu: Version, guest: object, reported: dict[str, str]
 ) -> None:
-    assert problems(gathered=gathered(qemu=qemu), guest=guest) == told
+    assert problems(gathered=gathered(qemu=qemu), guest=guest) == reported
 
 
 def test_the_warning_names_version_source_and_remedy() -> None:
@@ -82,10 +82,10 @@ def test_the_warning_names_version_source_and_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kubevirt", "told"), [((1, 8, 4), {"": "ok"}), ((1, 9, 0), {"kubevirt-plugins": "warn"}), (None, {"": "ok"})]
+    ("kubevirt", "reported"), [((1, 8, 4), {"": "ok"}), ((1, 9, 0), {"kubevirt-plugins": "warn"}), (None, {"": "ok"})]
 )
-def test_a_kubevirt_that_a_plugin_breaks_is_warned_of(kubevirt: Version | None, told: dict[str, str]) -> None:
-    assert problems(kubevirt=kubevirt) == told
+def test_a_kubevirt_that_a_plugin_breaks_is_warned_of(kubevirt: Version | None, reported: dict[str, str]) -> None:
+    assert problems(kubevirt=kubevirt) == reported
 
 
 def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
@@ -93,7 +93,7 @@ def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
     assert problems(kubevirt=(1, 9, 0), subject=subject) == {"": "ok"}
 
 
-def test_where_no_vm_is_known_it_is_told_of_and_does_not_count() -> None:
+def test_where_no_vm_is_known_it_is_reported_and_does_not_count() -> None:
     (found,) = findings(host_facts(healthy_host(), qemu=(9, 1, 0)), "known-problems")
     assert (found.status, found.subject) == ("skipped", "qemu-sev-snp")
 

@@ -232,7 +232,7 @@ def test_an_mdev_needs_a_uuid(source: str) -> None:
         facts(f"<hostdev type='mdev'>{source}</hostdev>")
 
 
-def test_all_bad_hostdevs_are_told_at_once() -> None:
+def test_all_bad_hostdevs_are_reported_at_once() -> None:
     with pytest.raises(SeveralErrors) as raised:
         facts(
             "<hostdev type='pci'/>",

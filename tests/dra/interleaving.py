@@ -254,8 +254,8 @@ class World:
         """What a claim had before it was allocated again isn't its own any more."""
         allocated = self._allocated(uid)
         if allocated and allocated != {self.name_of(key) for key in self.seen.get(uid, ())}:
-            for told in (self.prepared, self.seen):
-                told.pop(uid, None)
+            for reported in (self.prepared, self.seen):
+                reported.pop(uid, None)
 
     def _allocated(self, uid: str) -> set[str]:
         """What the cluster says that a claim has now; nothing where it is gone."""
@@ -268,8 +268,8 @@ class World:
 
     async def unprepare(self, uid: str) -> None:
         mine = self._ended[uid] = next(self._numbers)
-        for told in (self.prepared, self.seen):
-            told.pop(uid, None)
+        for reported in (self.prepared, self.seen):
+            reported.pop(uid, None)
         try:
             await self.preparer.unprepare(self.known[uid])
         except LauncherkitError as error:

@@ -131,8 +131,8 @@ class Node:
         try:
             self.manager.wait(condition, what)
         except AssertionError as never:
-            told = self.process.told() if self.process is not None else "it doesn't run"
-            raise AssertionError(f"{never}; the driver says:\n{told}") from None
+            reported = self.process.reported() if self.process is not None else "it doesn't run"
+            raise AssertionError(f"{never}; the driver says:\n{reported}") from None
 
     # Claims and pods
 

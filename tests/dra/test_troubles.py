@@ -177,7 +177,7 @@ def test_two_cards_of_one_group_are_never_with_two_pods(node: Node, tree: HostTr
     node.run(node.pod("other", "two"))
 
 
-def test_a_silent_cluster_is_told_of_before_the_kubelet_gives_up(node: Node) -> None:
+def test_a_silent_cluster_is_reported_before_the_kubelet_gives_up(node: Node) -> None:
     node.start()
     uid = node.claim("one")
     node.pod("vm", "one")

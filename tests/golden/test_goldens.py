@@ -84,5 +84,5 @@ def test_the_schema_marks_every_name_in_the_writer() -> None:
 def test_every_error_has_a_case() -> None:
     """Those from LK600 on are of adapters and services, which a case has none of; a test of theirs provokes them."""
     files = [HERE / name / "expected.error" for name in CASES if name not in DOCUMENTS]
-    told = {line.partition(": ")[0] for file in files for line in file.read_text(encoding="utf-8").splitlines()}
-    assert [code for code in LauncherkitError.codes() if code < "LK6" and code not in told] == []
+    reported = {line.partition(": ")[0] for file in files for line in file.read_text(encoding="utf-8").splitlines()}
+    assert [code for code in LauncherkitError.codes() if code < "LK6" and code not in reported] == []

@@ -52,9 +52,9 @@ def test_a_second_run_in_a_sidecar_without_variables_restores_it_too(scratch: Ca
     for name in CASES:
         first = (GOLDEN / name / "expected.xml").read_bytes()
         case = read_case(str(GOLDEN / name))
-        settings = {key: value for key, value in case.written.env.items() if key.startswith("LAUNCHERKIT_")}
-        flags = (*case.written.flags, "--dra-dir", "nothing-by-claim")
-        sidecar = replace(case, written=case.written.model_copy(update={"env": settings, "flags": flags}))
+        settings = {key: value for key, value in case.yaml.env.items() if key.startswith("LAUNCHERKIT_")}
+        flags = (*case.yaml.flags, "--dra-dir", "nothing-by-claim")
+        sidecar = replace(case, yaml=case.yaml.model_copy(update={"env": settings, "flags": flags}))
         second, _ = translate_case(sidecar, scratch(name), domain=stripped(first))
         assert second == first, name
 

@@ -40,5 +40,5 @@ def guest_in_container(place: Pod, env: Mapping[str, str], nodes: Iterable[str],
         *(sys.executable, "-c", _LAUNCHERKIT, "run", "--template", "q35", *values),
         *("--set", "cmdline=pci off", "--env-file", str(variables), "--console"),
     )
-    assert process.ends() == 0, process.told
+    assert process.ends() == 0, process.reported
     return process.printed

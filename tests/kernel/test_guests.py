@@ -112,7 +112,7 @@ def test_run_takes_a_guest_with_a_card_from_its_start_to_its_end(
         *("run", "--template", "q35", *values, "--set", f"kernel={guests.kernel}"),
         *("--env-file", str(variables), "--connect", guests.pod.uri, "--console"),
     )
-    assert process.ends() == 0, process.told
+    assert process.ends() == 0, process.reported
     listing = read_listing(process.printed)
     check_found(rehearsal, listing)
     assert len(slots_with(listing, DISPLAY, AUDIO)) == 1, process.printed

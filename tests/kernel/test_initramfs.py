@@ -57,7 +57,7 @@ def test_a_module_comes_after_those_that_it_needs(modules: Path) -> None:
     assert [path.name for path in found] == ["fscache.ko", "netfs.ko", "9p.ko", "virtio-pci.ko.xz"]
 
 
-def test_a_module_that_is_nowhere_is_told(modules: Path) -> None:
+def test_a_module_that_is_nowhere_is_reported(modules: Path) -> None:
     with pytest.raises(CannotFetch, match="no module overlay"):
         in_order(modules, ["overlay"])
 
@@ -69,7 +69,7 @@ def test_modules_are_unpacked_however_the_distribution_packs_them(tmp_path: Path
     assert unpacked(path) == b"\x7fELF"
 
 
-def test_a_module_in_an_unknown_packing_is_told(tmp_path: Path) -> None:
+def test_a_module_in_an_unknown_packing_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "9p.ko.lzo"
     path.touch()
     with pytest.raises(CannotFetch, match=r"9p\.ko\.lzo can't be unpacked here"):

@@ -46,7 +46,7 @@ def test_iommufd_is_added_to_a_new_kernel_without_it(
     assert iommufd.is_missing(modules(tmp_path, release, config)) is expected
 
 
-def test_what_is_built_later_knows_of_iommufd_and_a_failure_is_told(
+def test_what_is_built_later_knows_of_iommufd_and_a_failure_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers that didn't would give other modules another layout of VFIO's structures."""

@@ -71,8 +71,8 @@ def test_a_layout_is_brought_about_asserted_and_changed(parent: Parent, layout: 
 
 
 def test_no_more_are_made_than_there_is_room_for(parent: Parent) -> None:
-    told = vgpu("create", "--parent", parent.address, "--type", LARGE_NAME, "--count", "3", code=65)
-    assert f"error[LK732]: {parent.address} has room for 2 of type {LARGE_NAME}, not for 3" in told
+    reported = vgpu("create", "--parent", parent.address, "--type", LARGE_NAME, "--count", "3", code=65)
+    assert f"error[LK732]: {parent.address} has room for 2 of type {LARGE_NAME}, not for 3" in reported
     assert len(parent.made()) == 2
 
 

@@ -30,7 +30,9 @@ def test_a_device_whose_node_goes_is_not_allocatable_until_it_is_back(serving: S
     serving.host.lose_node(f"vfio/{card.group}")
     node.wait_counts({SICK: (2, 1)})
     until(
-        lambda: any(f"/dev/vfio/{card.group} is not there" in told for told in node.events()), "an event", node.events
+        lambda: any(f"/dev/vfio/{card.group} is not there" in reported for reported in node.events()),
+        "an event",
+        node.events,
     )
 
     serving.host.node(f"vfio/{card.group}")

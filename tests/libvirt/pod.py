@@ -151,7 +151,7 @@ class Process:
         return self._output.read_text(errors="replace")
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return self._errors.read_text(errors="replace")
 
     def pid(self) -> int:
@@ -194,14 +194,16 @@ class Process:
         try:
             return self._unshare.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it never ended:\n{self.printed}\n{self.told}") from None
+            raise AssertionError(f"it never ended:\n{self.printed}\n{self.reported}") from None
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds, or fail with what the process has told."""
         deadline = time.monotonic() + SECONDS
         while not holds():
             if self._unshare.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"never saw {what}; exit code {self._unshare.poll()}\n{self.printed}\n{self.told}")
+                raise AssertionError(
+                    f"never saw {what}; exit code {self._unshare.poll()}\n{self.printed}\n{self.reported}"
+                )
             time.sleep(0.05)
 
     def says(self, text: str) -> None:
@@ -210,7 +212,7 @@ class Process:
 
     def tells(self, text: str) -> None:
         """Wait until it has said something on standard error."""
-        self.until(lambda: text in self.told, repr(text))
+        self.until(lambda: text in self.reported, repr(text))
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def test_a_device_that_can_not_be_passed_through_is_an_error_with_a_remedy(place
     assert place.libvirt("list", "--all", "--name").split() == []
 
 
-def test_nobody_at_the_uri_is_told(kernel: Path) -> None:
+def test_nobody_at_the_uri_is_reported(kernel: Path) -> None:
     expected = Path(__file__).parents[1] / "provoked" / "libvirt.error"
     with pytest.raises(LibvirtNotThere) as raised:
         run(vm("qemu+unix:///session?socket=/nowhere", kernel), {})

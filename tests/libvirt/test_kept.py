@@ -30,7 +30,7 @@ def test_what_libvirt_adds_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "told"),
+    ("was", "now", "reported"),
     [
         (" multifunction='on'", "", "guest multifunction was on, is gone"),
         ("managed='no'", "managed='yes'", "managed was no, is yes"),
@@ -39,21 +39,21 @@ def test_what_libvirt_adds_is_no_difference() -> None:
         ("bus='0xe1'", "bus='0xe2'", "gone"),
     ],
 )
-def test_a_change_is_told(was: str, now: str, told: str) -> None:
+def test_a_change_is_reported(was: str, now: str, reported: str) -> None:
     found = differences(domain(PORT, GPU), domain(PORT, GPU.replace(was, now)))
-    assert any(told in line for line in found)
+    assert any(reported in line for line in found)
 
 
-def test_a_function_that_becomes_multifunction_by_itself_is_told() -> None:
+def test_a_function_that_becomes_multifunction_by_itself_is_reported() -> None:
     plain = GPU.replace(" multifunction='on'", "")
     assert differences(domain(plain), domain(GPU)) != []
 
 
-def test_a_hostdev_that_nobody_asked_for_is_told() -> None:
+def test_a_hostdev_that_nobody_asked_for_is_reported() -> None:
     assert differences(domain(), domain(GPU)) != []
 
 
-def test_a_controller_of_another_model_is_told() -> None:
+def test_a_controller_of_another_model_is_reported() -> None:
     bridge = PORT.replace("pcie-root-port", "pcie-to-pci-bridge")
     assert differences(domain(PORT), domain(bridge)) == [
         "controller 1: model was pcie-root-port, is pcie-to-pci-bridge"

@@ -52,9 +52,9 @@ def domains(place: Pod) -> set[str]:
 
 def test_a_guest_that_shuts_down_ends_the_pod_with_0_and_leaves_nothing(place: Pod, kernel: Path) -> None:
     process = launch(place, kernel, "off")
-    assert process.ends() == 0, process.told
+    assert process.ends() == 0, process.reported
     assert "guest: hello\nguest: off\n" in process.printed
-    assert "the guest has shut down" in process.told
+    assert "the guest has shut down" in process.reported
     assert domains(place) == set()
 
 
@@ -62,7 +62,7 @@ def test_sigterm_asks_the_guest_to_shut_down(place: Pod, kernel: Path) -> None:
     process = launch(place, kernel, "wait", *STAYS)
     process.says("guest: waiting")
     process.send(TERM)
-    assert process.ends() == 0, process.told
+    assert process.ends() == 0, process.reported
     assert "guest: off" in process.printed
     assert domains(place) == set()
 
@@ -71,7 +71,7 @@ def test_a_guest_that_does_not_shut_down_in_time_is_destroyed(place: Pod, kernel
     process = launch(place, kernel, "deaf", "--grace", "1")
     process.says("guest: deaf")
     process.send(TERM)
-    assert process.ends() == 13, process.told
+    assert process.ends() == 13, process.reported
     assert domains(place) == set()
 
 
@@ -81,14 +81,14 @@ def test_a_second_signal_destroys_at_once(place: Pod, kernel: Path) -> None:
     process.send(TERM)
     process.tells("asked to stop")
     process.send(TERM)
-    assert process.ends() == 13, process.told
+    assert process.ends() == 13, process.reported
 
 
 def test_a_guest_that_somebody_destroys_is_told_from_one_that_crashes(place: Pod, kernel: Path) -> None:
     process = launch(place, kernel, "wait")
     process.says("guest: waiting")
     place.libvirt("destroy", "vm")
-    assert process.ends() == 11, process.told
+    assert process.ends() == 11, process.reported
 
 
 def test_a_qemu_that_dies_is_a_crash(place: Pod, kernel: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_qemu_that_dies_is_a_crash(place: Pod, kernel: Path) -> None:
     process.says("guest: waiting")
     for pid in process.inner("qemu-system-x86_64"):
         os.kill(pid, KILL)
-    assert process.ends() == 10, process.told
+    assert process.ends() == 10, process.reported
     assert domains(place) == set()
 
 
@@ -107,8 +107,8 @@ def test_a_start_after_kill_9_cleans_what_the_first_left(place: Pod, kernel: Pat
     first.ends()
     assert domains(place) == {"vm"}
     second = launch(place, kernel, "off", "--owner", "pod-1")
-    assert second.ends() == 0, second.told
-    assert "the guest vm was left by an earlier launcher of pod-1: destroyed and undefined" in second.told
+    assert second.ends() == 0, second.reported
+    assert "the guest vm was left by an earlier launcher of pod-1: destroyed and undefined" in second.reported
     assert domains(place) == set()
 
 
@@ -119,7 +119,7 @@ def test_what_belongs_to_another_owner_or_to_nobody_is_not_touched(place: Pod, k
     first.ends()
     second = launch(place, kernel, "off", "--owner", "pod-2")
     assert second.ends() == 65
-    assert "error[LK626]: the domain vm is there already and belongs to pod-1" in second.told
+    assert "error[LK626]: the domain vm is there already and belongs to pod-1" in second.reported
     assert domains(place) == {"vm"}
 
 
@@ -131,9 +131,9 @@ def test_a_libvirtd_that_dies_is_started_again_and_the_guest_goes_on(place: Pod,
     os.kill(daemon, KILL)
     process.tells("libvirt is back")
     assert process.inner("qemu-system-x86_64") == [qemu]
-    assert f"{DAEMON} was killed by signal 9" in process.told
+    assert f"{DAEMON} was killed by signal 9" in process.reported
     process.send(TERM)
-    assert process.ends() == 0, process.told
+    assert process.ends() == 0, process.reported
     assert domains(place) == set()
 
 
@@ -161,24 +161,24 @@ def test_pid_1_buries_what_others_leave_to_it(place: Pod, kernel: Path) -> None:
 def test_a_libvirt_that_is_not_there_is_waited_for_and_then_69(place: Pod, kernel: Path) -> None:
     process = launch(place, kernel, "off", "--no-daemon", "--wait", "1")
     assert process.ends() == 69
-    assert "error[LK621]: libvirt does not answer at qemu:///system" in process.told
+    assert "error[LK621]: libvirt does not answer at qemu:///system" in process.reported
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (["--domain", "/nowhere/domain.xml"], "error[LK131]: /nowhere/domain.xml: No such file or directory"),
         (["--template", "q35", "--set", "name=vm", "--env-file", "/nowhere/env"], "error[LK131]: /nowhere/env: "),
         (["--domain", "tests/libvirt/kernel/guest.c"], "error[LK121]: tests/libvirt/kernel/guest.c"),
     ],
 )
-def test_what_is_wrong_with_an_input_is_told_before_any_daemon_is_started(
-    place: Pod, given: list[str], told: str
+def test_what_is_wrong_with_an_input_is_reported_before_any_daemon_is_started(
+    place: Pod, given: list[str], reported: str
 ) -> None:
     process = place.launcherkit("run", *given, "--host", "none")
     assert process.ends() == 65
-    assert told in process.told
-    assert "started" not in process.told
+    assert reported in process.reported
+    assert "started" not in process.reported
 
 
 def test_a_stop_while_libvirt_is_waited_for_is_heard(place: Pod, kernel: Path) -> None:
@@ -187,13 +187,13 @@ def test_a_stop_while_libvirt_is_waited_for_is_heard(place: Pod, kernel: Path) -
     process.until(alive.exists, "the liveness file")
     process.send(TERM)
     assert process.ends() == 0
-    assert "asked to stop before the guest ran" in process.told
+    assert "asked to stop before the guest ran" in process.reported
 
 
 def test_a_guest_that_can_not_start_is_69_and_leaves_nothing(place: Pod, kernel: Path) -> None:
     process = launch(place, Path("/nowhere/kernel"), "off")
     assert process.ends() == 69
-    assert "error[LK624]: libvirt does not start vm" in process.told
+    assert "error[LK624]: libvirt does not start vm" in process.reported
     assert domains(place) == set()
 
 
@@ -204,7 +204,7 @@ def test_a_guest_that_outlived_its_launcher_is_destroyed_by_the_next_one(place: 
     first.kill()
     assert place.libvirt("list", "--name").split() == ["vm"]
     second = place.outside("run", *vm(kernel, "off", "other"), "--connect", place.uri, "--owner", "pod-1")
-    assert second.ends() == 0, second.told
+    assert second.ends() == 0, second.reported
     assert place.libvirt("list", "--all", "--name").split() == []
 
 
@@ -228,4 +228,4 @@ def test_a_libvirtd_of_somebody_else_that_does_not_come_back_is_69(place: Pod, k
     process.says("guest: waiting")
     daemons.send(KILL)
     assert process.ends() == 69
-    assert "the guest goes on" in process.told
+    assert "the guest goes on" in process.reported

@@ -69,9 +69,9 @@ class Desk:
         """By node."""
         result = self.run("--json", *arguments, config=config)
         assert result.stderr == ""
-        told = json.loads(result.stdout)
-        assert result.returncode == (0 if told["starts"] else 1)
-        return {node["name"]: node for node in told["nodes"]}
+        reported = json.loads(result.stdout)
+        assert result.returncode == (0 if reported["starts"] else 1)
+        return {node["name"]: node for node in reported["nodes"]}
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_the_cpus_of_the_nodes_numa_nodes_decide_where_the_guest_finds_it(desk: 
     assert outcome["domain"].count("pcie-expander-bus") == 2
 
 
-def test_what_is_bound_to_no_vfio_driver_is_told_with_the_names_that_the_plugin_gives_by_itself(desk: Desk) -> None:
+def test_what_is_bound_to_no_vfio_driver_is_reported_with_the_names_that_the_plugin_gives_by_itself(desk: Desk) -> None:
     """It isn't advertised at all then."""
     desk.vm("nvidia.com/2204")
     desk.node("unbound", ("0000:01:00", 1), driver="nvidia")
@@ -290,7 +290,7 @@ def test_on_a_terminal_lines_fit_its_width_and_in_a_pipe_an_error_is_one_line(de
     assert f"\n  LK861  {error['message']}\n" in desk.run().stdout
 
 
-def test_one_node_alone_is_told_with_what_its_guest_finds(desk: Desk) -> None:
+def test_one_node_alone_is_reported_with_what_its_guest_finds(desk: Desk) -> None:
     desk.vm(GPU)
     desk.node("node", ("0000:01:00", 1))
     text = desk.run("--node", "node").stdout
@@ -298,7 +298,7 @@ def test_one_node_alone_is_told_with_what_its_guest_finds(desk: Desk) -> None:
     assert re.search(r"^    \d\d:00\.0  .*  .*\[10de:2204\]$", text, re.M)
 
 
-def told(result: Result, code: str) -> None:
+def reported(result: Result, code: str) -> None:
     """That it ended with the error as its page shows it."""
     (line,) = provoked("rehearsal", code)
     assert f"error[{code}]: {line.partition(': ')[2]}\n" in result.stderr
@@ -319,12 +319,12 @@ def test_a_device_by_resource_claim_is_not_rehearsed(desk: Desk) -> None:
     vmi = {"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": {"gpus": gpus}}}}
     (desk.folder / "vm.yaml").write_text(json.dumps(vmi))
     desk.node("node")
-    told(desk.run(), "LK862")
+    reported(desk.run(), "LK862")
 
 
 def test_a_folder_without_snapshots_is_an_error(desk: Desk) -> None:
     desk.vm(GPU)
-    told(desk.run(), "LK864")
+    reported(desk.run(), "LK864")
 
 
 def test_two_nodes_of_one_name_and_a_name_that_there_isnt_are_errors(desk: Desk) -> None:
@@ -349,7 +349,7 @@ def test_without_the_plugin_it_says_what_to_install(desk: Desk) -> None:
     program = "import importlib.metadata as m, sys; m.entry_points = lambda **_: []\n"
     program += "from launcherkit.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "rehearse", "vm.yaml", "--nodes", "nodes"]
-    told(subprocess.run(command, cwd=desk.folder, env={}, capture_output=True, text=True, check=False), "LK863")
+    reported(subprocess.run(command, cwd=desk.folder, env={}, capture_output=True, text=True, check=False), "LK863")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_the_domain_has_what_the_vmi_says(domain: dict[str, Any], expected: dict
         ),
     ],
 )
-def test_what_of_the_size_of_a_vm_is_not_understood_is_told(
+def test_what_of_the_size_of_a_vm_is_not_understood_is_reported(
     domain: dict[str, Any], values: dict[str, str], said: str
 ) -> None:
     vmi = {"metadata": {"name": "vm1"}, "spec": {"domain": domain}}

@@ -46,7 +46,7 @@ def test_a_request_by_claim_needs_no_variable() -> None:
     check(request(None))
 
 
-def test_a_missing_variable_is_told_with_what_was_expected_what_is_there_and_what_is_near() -> None:
+def test_a_missing_variable_is_reported_with_what_was_expected_what_is_there_and_what_is_near() -> None:
     """E4."""
     env = {"PCI_RESOURCE_NVIDIA_COM_GA102": "0000:e1:00.0,0000:01:00.0,", "USB_RESOURCE_STICK": "", "PATH": "/bin"}
     message = missing("nvidia.com/GA103", env).message

@@ -129,7 +129,7 @@ def test_a_member_that_can_not_be_read_counts_as_in_the_way() -> None:
     assert f"{MATE}, a member of it, can't be read: uevent: Input/output error" in error.message
 
 
-def test_every_member_that_is_in_the_way_is_told() -> None:
+def test_every_member_that_is_in_the_way_is_reported() -> None:
     """V1."""
     functions = [function(f"0000:e1:00.{number}", AUDIO, driver="snd_hda_intel") for number in (1, 2, 3)]
     assert len(problems(facts(function(GPU), *functions), GPU)) == 3

@@ -168,4 +168,4 @@ def test_without_file_descriptors_it_says_so_once_and_comes_back() -> None:
         time.sleep(2.5)  # it tries again each second
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         served.ask()
-        assert served.process.told().count("accept") == 1
+        assert served.process.reported().count("accept") == 1

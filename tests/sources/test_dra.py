@@ -76,7 +76,7 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ("", "holds no object"),
         ("[]", "object 1 is not an object"),
@@ -95,11 +95,11 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
         ({"apiVersion": ALPHA, "requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
     ],
 )
-def test_what_names_no_one_device_is_told_with_what_was_found(tmp_path: Path, document: Any, told: str) -> None:
+def test_what_names_no_one_device_is_reported_with_what_was_found(tmp_path: Path, document: Any, reported: str) -> None:
     put(tmp_path, document)
     with pytest.raises(BadClaim) as raised:
         read(tmp_path)
-    assert told in raised.value.message
+    assert reported in raised.value.message
     assert str(tmp_path) in raised.value.message
     assert "gpus[0] 'gpu1'" in raised.value.message
 

@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     assert read(tmp_path, b"A=\xff\xfe\nB=1") == {"A": "\udcff\udcfe", "B": "1"}
 
 
-def test_all_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+def test_all_that_is_wrong_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(SeveralErrors) as raised:
         read(tmp_path, "PCI_RESOURCE_A=1\nnonsense\n=x\nPCI_RESOURCE_A=2")
     lines = [leaf.message.rpartition("/env, ")[2].partition(":")[0] for leaf in raised.value.leaves()]

@@ -56,7 +56,7 @@ def test_an_entry_that_is_no_address_is_named_with_variable_position_and_value()
     assert "device" in raised.value.message
 
 
-def test_all_bad_entries_are_told_at_once() -> None:
+def test_all_bad_entries_are_reported_at_once() -> None:
     with pytest.raises(SeveralErrors) as raised:
         read(X, "a,0000:e1:00.0,b")
     assert [leaf.message.partition(":")[0] for leaf in raised.value.leaves()] == [f"{X}, entry 1", f"{X}, entry 3"]

@@ -57,9 +57,9 @@ def test_what_is_no_regular_file_is_an_error_that_says_what_it_is(
     tmp_path: Path, make: Callable[[Path], str], read: Callable[[str], object]
 ) -> None:
     path = tmp_path / "x"
-    told = make(path)
+    reported = make(path)
     before = {*os.listdir("/proc/self/fd")}
-    with pytest.raises(UnreadableFile, match=told) as raised:
+    with pytest.raises(UnreadableFile, match=reported) as raised:
         read(str(path))
     assert raised.value.message.startswith(str(path))
     assert {*os.listdir("/proc/self/fd")} <= before  # others may be closed meanwhile, with what had them open
@@ -70,7 +70,7 @@ def test_what_is_no_regular_file_is_an_error_that_says_what_it_is(
 def test_so_it_is_with_every_input_of_a_command(tmp_path: Path, make: Callable[[Path], str], flag: str) -> None:
     (tmp_path / "domain.xml").write_text("<domain><devices/></domain>")
     path = tmp_path / "x"
-    told = make(path)
+    reported = make(path)
     inputs = {"--domain": str(tmp_path / "domain.xml"), flag: str(path)}
     arguments = [part for item in inputs.items() for part in item]
     with pytest.raises(LauncherkitError) as raised:
@@ -78,14 +78,14 @@ def test_so_it_is_with_every_input_of_a_command(tmp_path: Path, make: Callable[[
             PROGRAM, ["translate", *arguments], {"PCI_RESOURCE_X": "0000:e1:00.0", "LAUNCHERKIT_HOST": str(tmp_path)}
         )
     assert str(path) in raised.value.message
-    assert told in raised.value.message or (flag == "--host" and raised.value.code == "LK501")
+    assert reported in raised.value.message or (flag == "--host" and raised.value.code == "LK501")
 
 
 @pytest.mark.parametrize("make", [make_fifo, link_to_device], ids=lambda make: make.__name__)
 def test_so_it_is_with_metadata_of_claims(tmp_path: Path, make: Callable[[Path], str]) -> None:
     (tmp_path / "resourceclaims/c/r").mkdir(parents=True)
-    told = make(tmp_path / "resourceclaims/c/r/x-metadata.json")
-    with pytest.raises(BadClaim, match=told):
+    reported = make(tmp_path / "resourceclaims/c/r/x-metadata.json")
+    with pytest.raises(BadClaim, match=reported):
         DraFiles(str(tmp_path)).read(Request("gpus", 0, "gpu1", None, None, DeviceClaim("claim", "c", "r")))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, OperatorsKey, SeveralErrors, UnreadableFile
 from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.policy_file import WrittenPolicy, read_policy_annotation, read_policy_file
+from launcherkit.sources.policy_file import PolicySchema, read_policy_annotation, read_policy_file
 
 FULL = """\
 siblings: group
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_named_by_file_path_and_value(tmp_path: Path, text: str
     assert raised.value.exit_code == 78
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(SeveralErrors) as raised:
         read(tmp_path, "siblings: x\npairing: y\nbogus: z")
     assert len(raised.value.errors) == 3
@@ -139,7 +139,7 @@ def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse
         assert len(leaf.message) < 400
 
 
-KEYS = {field.alias or name for name, field in WrittenPolicy.model_fields.items()}
+KEYS = {field.alias or name for name, field in PolicySchema.model_fields.items()}
 
 
 @pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing"}))

@@ -164,7 +164,7 @@ def _function(**changes: Any) -> dict[str, Any]:
         ([], "$: a list is not an object"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_path_and_value(document: Any, message: str) -> None:
+def test_what_is_wrong_is_reported_with_file_path_and_value(document: Any, message: str) -> None:
     if isinstance(document, dict):
         document = {"format": FORMAT} | document
     with pytest.raises(LauncherkitError) as caught:
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_told_with_file_path_and_value(document: Any, message: 
     assert caught.value.message.startswith(f"host.json: {message}")
 
 
-def test_all_that_is_wrong_is_told_at_once_up_to_twenty() -> None:
+def test_all_that_is_wrong_is_reported_at_once_up_to_twenty() -> None:
     functions = [_function(address=f"0000:01:{device:02x}.0", vendor=1, device="") for device in range(32)]
     with pytest.raises(LauncherkitError) as caught:
         load(json.dumps({"format": FORMAT, "functions": functions}))

@@ -343,7 +343,7 @@ def test_a_function_that_can_not_be_read_is_unknown_and_stays_a_member_of_its_gr
     assert host.scan().unknown == {}
 
 
-def test_a_variable_that_names_what_can_not_be_read_is_told_so(tmp_path: Path) -> None:
+def test_a_variable_that_names_what_can_not_be_read_is_reported_so(tmp_path: Path) -> None:
     HostTree(tmp_path).card("0000:e1:00", group=44)
     env = {"PCI_RESOURCE_A": "0000:e1:00.0"}
     with (

@@ -17,7 +17,7 @@ PROVOKED = (ROOT / "tests" / "provoked" / "template.error").read_text().splitlin
 OURS = list_templates()
 
 
-def told(error: LauncherkitError) -> str:
+def reported(error: LauncherkitError) -> str:
     return f"{error.code}: {error.message}"
 
 
@@ -43,13 +43,13 @@ def test_a_value_is_escaped_for_xml() -> None:
     assert root.xpath("string(devices/disk/source/@file)") == value
 
 
-def test_a_value_that_is_missing_is_told() -> None:
+def test_a_value_that_is_missing_is_reported() -> None:
     with pytest.raises(BadTemplateValue) as raised:
         find_template("q35").render({})
-    assert told(raised.value) in PROVOKED
+    assert reported(raised.value) in PROVOKED
 
 
-def test_a_value_that_is_not_used_is_told_with_those_that_are() -> None:
+def test_a_value_that_is_not_used_is_reported_with_those_that_are() -> None:
     with pytest.raises(BadTemplateValue, match="no value 'nam'") as raised:
         Template("t", "{{ name }}").render({"nam": "vm"})
     assert raised.value.remedy == "It has these: name."
@@ -78,18 +78,18 @@ def test_what_a_template_may_not_do_is_an_error(text: str) -> None:
         Template("t", text).render({"x": "1"} if "x" in text and "exit" not in text and "x.y" in text else {})
 
 
-def test_a_syntax_error_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_syntax_error_is_reported_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("vm.xml.j2").write_text("<domain>{{ } }}</domain>")
     with pytest.raises(BadTemplate) as raised:
         find_template("./vm.xml.j2").render({})
-    assert told(raised.value) in PROVOKED
+    assert reported(raised.value) in PROVOKED
 
 
-def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_name_is_reported_with_those_that_there_are() -> None:
     with pytest.raises(NoSuchTemplate) as raised:
         find_template("q36")
-    assert told(raised.value) in PROVOKED
+    assert reported(raised.value) in PROVOKED
     assert "q35, virt-aarch64" in raised.value.remedy
 
 

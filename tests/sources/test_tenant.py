@@ -17,7 +17,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, AliasPrefixes, Siblings
 from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.policy_file import WrittenPolicy
+from launcherkit.sources.policy_file import PolicySchema
 from launcherkit.sources.settings import resolve_policy
 from launcherkit.sources.tenant import is_within, narrow
 from launcherkit.sources.vmi import Vmi
@@ -64,7 +64,7 @@ hostile_annotations = hostile_values.map(json.dumps) | st.text(max_size=40)
 
 
 def test_the_generator_knows_every_key_of_a_policy() -> None:
-    assert {field.alias or name for name, field in WrittenPolicy.model_fields.items()} <= set(_KEYS)
+    assert {field.alias or name for name, field in PolicySchema.model_fields.items()} <= set(_KEYS)
 
 
 def resolved(operator: Policy, annotation: str) -> Policy | None:
@@ -135,7 +135,7 @@ def test_pairing_can_be_repeated_and_not_changed() -> None:
             narrow(policy_of({"pairing": held}), {"pairing": asked})  # type: ignore[typeddict-item]  # a Literal
 
 
-def test_all_that_would_widen_is_told_at_once() -> None:
+def test_all_that_would_widen_is_reported_at_once() -> None:
     with pytest.raises(SeveralErrors) as raised:
         narrow(Policy("none"), {"siblings": "group", "pairing": "positional"})
     assert [leaf.code for leaf in raised.value.leaves()] == ["LK106", "LK106"]

@@ -105,7 +105,7 @@ def test_without_nodes_nothing_is_known_of_them() -> None:
         ("", "holds no device"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(text: str, line: str) -> None:
     with pytest.raises(LauncherkitError) as caught:
         parse_recording(text, "x.umockdev")
     assert caught.value.code == "LK503"
@@ -113,14 +113,14 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: str) -> None:
     assert line in caught.value.message
 
 
-def test_all_that_is_wrong_is_told_at_once_up_to_twenty() -> None:
-    for wrong, told in ((3, 3), (1000, 20)):
+def test_all_that_is_wrong_is_reported_at_once_up_to_twenty() -> None:
+    for wrong, reported in ((3, 3), (1000, 20)):
         with pytest.raises(LauncherkitError) as caught:
             parse_recording("P: /devices/a\n" + "junk\n" * wrong)
-        assert len(list(caught.value.leaves())) == told
+        assert len(list(caught.value.leaves())) == reported
 
 
-def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_such(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match=r"none\.umockdev: No such file"):
         Host.from_umockdev(tmp_path / "none.umockdev")
 
@@ -147,7 +147,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("P: /devices/x\n" + "\n" * 1_000_001, "more than 1000000 lines or parts of paths"),
         ("P: /devices" + "/x" * 1_000_001, "more than 1000000 lines or parts of paths"),
@@ -156,8 +156,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("P: /devices/x\nA: " + "x/" * 4096 + "x=1", "line 2: 'x/x/"),
     ],
 )
-def test_what_would_take_much_memory_is_refused_before_it_does(text: str, told: str) -> None:
+def test_what_would_take_much_memory_is_refused_before_it_does(text: str, reported: str) -> None:
     with pytest.raises(LauncherkitError) as caught:
         parse_recording(text)
     assert caught.value.code == "LK503"
-    assert told in caught.value.message
+    assert reported in caught.value.message

@@ -116,7 +116,7 @@ def test_what_has_the_wrong_shape_is_named_by_its_path(document: object, path: s
     assert all(isinstance(leaf, BadVmi) for leaf in raised.value.leaves())
 
 
-def test_all_faults_are_told_together() -> None:
+def test_all_faults_are_reported_together() -> None:
     with pytest.raises(SeveralErrors) as raised:
         read_vmi(vmi(gpus=[{"name": 1, "deviceName": 2}], hostDevices=7))
     assert len(raised.value.errors) == 3

@@ -138,13 +138,13 @@ def browsing(profile: Path) -> Iterator[Browser]:
     program = find_program("chromium")
     assert program, "chromium is not installed"
     theirs, commands = os.pipe()
-    answers, told = os.pipe()
+    answers, reported = os.pipe()
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     # Nothing of it may look for the network: only what a page asks for counts.
     flags += ["--disable-component-update", "--disable-default-apps", "--remote-debugging-pipe"]
 
     def place() -> None:
-        for there, number in ((os.dup(theirs), 3), (os.dup(told), 4)):
+        for there, number in ((os.dup(theirs), 3), (os.dup(reported), 4)):
             os.dup2(there, number)
 
     process = subprocess.Popen(
@@ -155,7 +155,7 @@ def browsing(profile: Path) -> Iterator[Browser]:
         pass_fds=(3, 4),
     )
     os.close(theirs)
-    os.close(told)
+    os.close(reported)
     try:
         yield Browser(commands, answers)
     finally:

@@ -114,10 +114,10 @@ class ServerProcess:
         with self._change:
             self._change.wait_for(lambda: found() is not None or self._ended, PATIENCE)
             line = found()
-        assert line is not None, f"it never said {text!r}, but\n{self.told()}"
+        assert line is not None, f"it never said {text!r}, but\n{self.reported()}"
         return line
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """All that it has said."""
         with self._change:
             return "\n".join(self._lines)

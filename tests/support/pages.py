@@ -69,7 +69,7 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
-    told: Mapping[str, str]
+    reported: Mapping[str, str]
     """What the comments above it say, and under ``file`` the name of the file that it is."""
 
 
@@ -100,7 +100,7 @@ def name_of(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     found: list[Block] = []
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     opened: tuple[int, str, str] | None = None
     text: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), start=1):
@@ -108,17 +108,17 @@ def blocks(page: Path) -> list[Block]:
         if opened is not None:
             start, indent, language = opened
             if fence and not fence["language"]:
-                found.append(Block(start, language, "".join(text), told))
-                opened, text, told = None, [], {}
+                found.append(Block(start, language, "".join(text), reported))
+                opened, text, reported = None, [], {}
             else:
                 text.append(line.removeprefix(indent) + "\n")
         elif fence:
             opened = number, fence["indent"], fence["language"]
         elif comment := _COMMENT.match(line):
-            told[comment["key"]] = comment["value"] or ""
+            reported[comment["key"]] = comment["value"] or ""
         elif line.strip():
             file = _FILE.match(line)
-            told = {"file": file["path"]} if file else {}
+            reported = {"file": file["path"]} if file else {}
     assert opened is None, f"{name_of(page)}: the last block has no end"
     return found
 

@@ -101,7 +101,7 @@ def test_one_that_can_not_be_made_again_does_not_take_the_old_one_along(log: Pat
     assert Path(env[CACHE], "sid", "made").is_dir()
 
 
-def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> None:
+def test_who_is_not_root_is_reported(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(CannotMake, match="sudo"):
         make(env)

@@ -79,7 +79,7 @@ def accelerator(address: str, device: int) -> Build:
         ),
     ],
 )
-def test_a_change_is_told_once_and_what_differs_from_boot_to_boot_is_none(
+def test_a_change_is_reported_once_and_what_differs_from_boot_to_boot_is_none(
     tmp_path: Path, old: list[Build], new: list[Build], expected: list[HostChange]
 ) -> None:
     assert list(changes(host(tmp_path / "old", *old), host(tmp_path / "new", *new))) == expected
@@ -106,7 +106,7 @@ def test_vfs_that_are_gone_are_told_by_their_number(tmp_path: Path) -> None:
     assert changes(old, new) == (HostChange("VFs", "0000:01:00.0", "2", "0"),)
 
 
-def test_a_group_that_is_lost_with_the_iommu_is_told(tmp_path: Path) -> None:
+def test_a_group_that_is_lost_with_the_iommu_is_reported(tmp_path: Path) -> None:
     old = host(tmp_path / "old", nic("0000:02:00.0"))
     off = old._replace(
         functions={key: each._replace(iommu_group=None) for key, each in old.functions.items()}, groups={}

@@ -109,7 +109,7 @@ def test_a_snapshot_made_by_hand_that_lists_no_groups_is_drawn_too(tmp_path: Pat
     assert "IOMMU group 7" in done.stdout
 
 
-def test_a_host_that_is_not_there_is_told_of() -> None:
+def test_a_host_that_is_not_there_is_reported() -> None:
     done = run("--host", "/nowhere")
     assert (done.returncode, done.stdout) == (65, "")
     assert "error[" in done.stderr
@@ -169,13 +169,15 @@ OF_OBJECTS = ("properties", "required", "additionalProperties")
 
 
 @every_machine
-def test_what_is_in_the_way_is_told_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
+def test_what_is_in_the_way_is_reported_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
     tree = topology(name)
-    told = [(str(blocker.device), blocker.code or "no group") for blocker, _ in tree.in_the_way()]
+    reported = [(str(blocker.device), blocker.code or "no group") for blocker, _ in tree.in_the_way()]
     last = [line.split()[3:] for line in draw(tree, PLAIN, 300).splitlines() if line.startswith("in the way:")]
-    assert [(words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, told, strict=True)] == told
+    assert [
+        (words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, reported, strict=True)
+    ] == reported
     first = outline(tree)[0]
-    assert [(each.label, each.badge) for each in first.items if first.label == "in the way"] == told
+    assert [(each.label, each.badge) for each in first.items if first.label == "in the way"] == reported
 
 
 @every_machine

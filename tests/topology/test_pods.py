@@ -80,8 +80,8 @@ def test_where_there_is_no_kubelet_the_error_says_so() -> None:
         Path(folder, "sys/bus/pci/devices").mkdir(parents=True)
         code, out, err = asyncio.run(run(host=Path(folder)))
     assert (code, out) == (69, "")
-    (told,) = provoked("kubelet", "LK871")
-    assert told.replace("LK871: ", "error[LK871]: ") == err.splitlines()[0].replace(folder, "")
+    (reported,) = provoked("kubelet", "LK871")
+    assert reported.replace("LK871: ", "error[LK871]: ") == err.splitlines()[0].replace(folder, "")
 
 
 def test_a_socket_at_which_nobody_listens_is_an_error(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ class Api:
             if not 200 <= response.status < 300:
                 text = response.read(OBJECT_BYTES, decode_content=True).decode("utf-8", "replace")
                 response.close()
-                raise ApiProblem(response.status, f"{method} {path}: {_said(text) or response.reason}")
+                raise ApiProblem(response.status, f"{method} {path}: {_status_message(text) or response.reason}")
         except (OpenApiException, HTTPError, ConfigException, OSError) as problem:
             raise ApiProblem(0, f"{method} {path}: {problem}") from problem
         return response
@@ -245,7 +245,7 @@ def _parsed(text: bytes) -> Json:
     return value
 
 
-def _said(text: str) -> str:
+def _status_message(text: str) -> str:
     """The message of a Status object, with which the server refuses a request."""
     try:
         return str(json.loads(text)["message"])[:1000]

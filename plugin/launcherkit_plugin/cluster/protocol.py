@@ -125,6 +125,6 @@ def answer(message: Message) -> Answer:
             return Answer(number, None, error)
         case Message("claim", {"id": int(number), "object": dict(claim)}):
             return Answer(number, claim, "")
-        case Message("token", {"id": int(number), "allowed": bool(), "why": str()} as said):
-            return Answer(number, said, "")
+        case Message("token", {"id": int(number), "allowed": bool(), "why": str()} as review):
+            return Answer(number, review, "")
     raise ValueError(f"{message.name}: {shown(message.value)} has neither what was asked nor an error")

@@ -122,14 +122,14 @@ class ClusterSocket:
     async def review_token(self, token: str, seconds: float) -> str | None:
         """See `launcherkit_plugin.page.gate.Reviews`."""
         try:
-            said = await self._ask("review-token", {"token": token}, seconds)
+            review = await self._ask("review-token", {"token": token}, seconds)
         except _NotAnswered as why:
             raise TokenNotReviewed(
                 f"the token can't be reviewed: {why}",
                 "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
                 "create tokenreviews and subjectaccessreviews, which the component `page` allows.",
             ) from None
-        return None if said["allowed"] else str(said["why"])
+        return None if review["allowed"] else str(review["why"])
 
     async def _ask(self, name: str, body: Mapping[str, object], seconds: float) -> dict[str, Any]:
         """Ask the cluster container a question and return the answer.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from launcherkit.model.policy import Siblings
 
 
-class WrittenDeviceConfig(BaseModel):
+class DeviceConfigSchema(BaseModel):
     """Parameters of the DRA driver of launcherkit, in a DeviceClass or a ResourceClaim."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -12,7 +12,7 @@ from launcherkit.sources.layer import is_variable_prefix
 from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
 
 
-class Written(BaseModel):
+class Schema(BaseModel):
     """A mapping in a configuration: no keys but its own; a key without a value counts as missing."""
 
     # Validators are built on first use: most models are used only as parts of others.

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from launcherkit.errors import Collector, shown
 from launcherkit.model.note import Note
-from launcherkit_plugin.config.fields import Written, parse_pair
+from launcherkit_plugin.config.fields import Schema, parse_pair
 from launcherkit_plugin.devices.names import check_resource_name
 from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.errors import BadPluginConfig
@@ -20,34 +20,34 @@ from launcherkit_plugin.model.errors import BadPluginConfig
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
 
 
-class _WrittenDevice(Written):
+class _DeviceSchema(Schema):
     resource: str = Field(alias="resourceName")
     external: bool = Field(
         False, alias="externalResourceProvider", description="The plugin advertises only those where it is true."
     )
 
 
-class WrittenPciDevice(_WrittenDevice):
+class PciDeviceSchema(_DeviceSchema):
     """A model of PCI devices."""
 
     selector: str = Field(alias="pciVendorSelector", examples=["10DE:1EB8"])
 
 
-class WrittenMediatedDevice(_WrittenDevice):
+class MediatedDeviceSchema(_DeviceSchema):
     """A type of mediated devices."""
 
     selector: str = Field(alias="mdevNameSelector", examples=["GRID T4-1Q"])
 
 
-class WrittenPermitted(Written):
+class PermittedSchema(Schema):
     """As in the KubeVirt resource."""
 
-    pci: list[WrittenPciDevice] = Field([], alias="pciHostDevices")
-    mediated: list[WrittenMediatedDevice] = Field([], alias="mediatedDevices")
+    pci: list[PciDeviceSchema] = Field([], alias="pciHostDevices")
+    mediated: list[MediatedDeviceSchema] = Field([], alias="mediatedDevices")
     usb: list[dict[str, Any]] = Field([], description="Not for this plugin, whoever provides them.")
 
 
-class _WrittenTypes(Written):
+class _TypesSchema(Schema):
     types: list[str] = Field([], alias="mediatedDeviceTypes")
     old_types: list[str] = Field([], alias="mediatedDevicesTypes", description="The old name of mediatedDeviceTypes.")
 
@@ -56,33 +56,33 @@ class _WrittenTypes(Written):
         return self.types or self.old_types
 
 
-class WrittenNodeTypes(_WrittenTypes):
+class NodeTypesSchema(_TypesSchema):
     """Types for the nodes that have all of these labels."""
 
     node_selector: dict[str, str] = Field(alias="nodeSelector")
 
 
-class WrittenMediatedDevices(_WrittenTypes):
+class MediatedDevicesSchema(_TypesSchema):
     """As in the KubeVirt resource."""
 
     enabled: bool = Field(
         True, description="Whether KubeVirt creates them itself; ignored in the plugin's own configuration."
     )
-    nodes: list[WrittenNodeTypes] = Field([], alias="nodeMediatedDeviceTypes")
+    nodes: list[NodeTypesSchema] = Field([], alias="nodeMediatedDeviceTypes")
 
 
-class WrittenDeveloper(Written):
+class DeveloperSchema(Schema):
     """As in the KubeVirt resource."""
 
     gates: list[str] = Field([], alias="featureGates")
 
 
-class WrittenSettings(Written):
+class SettingsSchema(Schema):
     """What we read of the configuration of KubeVirt."""
 
-    permitted: WrittenPermitted | None = Field(None, alias="permittedHostDevices")
-    mediated: WrittenMediatedDevices | None = Field(None, alias="mediatedDevicesConfiguration")
-    developer: WrittenDeveloper | None = Field(None, alias="developerConfiguration")
+    permitted: PermittedSchema | None = Field(None, alias="permittedHostDevices")
+    mediated: MediatedDevicesSchema | None = Field(None, alias="mediatedDevicesConfiguration")
+    developer: DeveloperSchema | None = Field(None, alias="developerConfiguration")
 
     @property
     def makes_vgpus(self) -> bool:
@@ -108,7 +108,7 @@ class KubevirtRules(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *, in_force: bool) -> KubevirtRules:
+def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, in_force: bool) -> KubevirtRules:
     """Translate KubeVirt's settings.
 
     Args:
@@ -120,7 +120,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     Raises:
         BadPluginConfig, SeveralErrors: an entry for this plugin is wrong.
     """
-    permitted = settings.permitted or WrittenPermitted.model_validate({})
+    permitted = settings.permitted or PermittedSchema.model_validate({})
     errors = Collector()
     models: dict[str, dict[tuple[int, int], None]] = {}
     types: dict[str, dict[str, None]] = {}
@@ -169,7 +169,7 @@ def rules_of(settings: WrittenSettings, name: str, labels: Mapping[str, str], *,
     )
 
 
-def types_of_node(mediated: WrittenMediatedDevices | None, labels: Mapping[str, str]) -> tuple[str, ...]:
+def types_of_node(mediated: MediatedDevicesSchema | None, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The vGPU types of a node: those of all node selectors that match it, else those for every node."""
     if mediated is None:
         return ()
@@ -182,7 +182,7 @@ def types_of_node(mediated: WrittenMediatedDevices | None, labels: Mapping[str, 
     return tuple(dict.fromkeys(fitting or mediated.wanted))
 
 
-_Device = TypeVar("_Device", bound=_WrittenDevice)
+_Device = TypeVar("_Device", bound=_DeviceSchema)
 _Value = TypeVar("_Value")
 
 
@@ -201,7 +201,7 @@ def _checked(check: Callable[[str], _Value], text: str, path: str) -> _Value:
         raise BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY, key=path) from problem
 
 
-def _others(permitted: WrittenPermitted) -> Iterator[Selector]:
+def _others(permitted: PermittedSchema) -> Iterator[Selector]:
     for entry in permitted.pci:
         if not entry.external:
             try:

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from launcherkit.errors import Collector, shown
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document, validate_document
-from launcherkit_plugin.config.fields import Written
+from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
-from launcherkit_plugin.config.kubevirt import KubevirtRules, WrittenSettings, rules_of
-from launcherkit_plugin.config.schema import WrittenConfig, WrittenKubevirt, WrittenLayout
+from launcherkit_plugin.config.kubevirt import KubevirtRules, SettingsSchema, rules_of
+from launcherkit_plugin.config.schema import ConfigSchema, KubevirtSchema, LayoutSchema
 from launcherkit_plugin.devices.cdi import check_kinds
 from launcherkit_plugin.devices.names import clashes, variable_name, written_names
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
@@ -56,14 +56,14 @@ def read_config(
         BadPluginConfig, NameClash, SeveralErrors: all mistakes in it.
         EmptyPluginConfig: nothing in it could ever be advertised.
     """
-    written = _read(path, WrittenConfig)
+    document = _read(path, ConfigSchema)
     if auto is not None:
-        written = written.model_copy(update={"auto": auto})
-    wanted = written.kubevirt or WrittenKubevirt.model_validate({})
+        document = document.model_copy(update={"auto": auto})
+    wanted = document.kubevirt or KubevirtSchema.model_validate({})
     found = _settings(wanted, path, kubevirt)
     rules = rules_of(found.settings, found.name, labels or {}, in_force=found.in_force)
-    config = _config(written, rules, path)
-    if written.kubevirt in (None, WrittenKubevirt.model_validate({})):
+    config = _config(document, rules, path)
+    if document.kubevirt in (None, KubevirtSchema.model_validate({})):
         _check_says_something(config, path)
     _check_names(config, path)
     _check_kinds(with_dra(config, every=dra))
@@ -81,8 +81,8 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
         UnreadableFile: it can't be read.
         BadPluginConfig, SeveralErrors: all mistakes in it.
     """
-    written = _read(path, WrittenLayout)
-    return tuple(entry.value() for entry in written.layout), tuple(written.spread)
+    document = _read(path, LayoutSchema)
+    return tuple(entry.value() for entry in document.layout), tuple(document.spread)
 
 
 def read_permitted(path: str) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ def read_permitted(path: str) -> Mapping[str, Any]:
     return permitted
 
 
-_Model = TypeVar("_Model", bound=Written)
+_Model = TypeVar("_Model", bound=Schema)
 
 
 def _read(path: str, model: type[_Model]) -> _Model:
@@ -116,11 +116,11 @@ def _parse(path: str, remedy: str) -> Any:
     return parse_document(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
 
 
-def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
-    vgpu = written.vgpu
+def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
+    vgpu = document.vgpu
     return Config(
-        auto=written.auto,
-        pci=(*_pci_rules(written), *rules.pci),
+        auto=document.auto,
+        pci=(*_pci_rules(document), *rules.pci),
         vgpu=VgpuConfig(
             mdevs=(*(resource.value() for resource in vgpu.mediated_devices), *rules.mdevs),
             vfs=tuple(resource.value() for resource in vgpu.virtual_functions),
@@ -128,25 +128,25 @@ def _config(written: WrittenConfig, rules: KubevirtRules, path: str) -> Config:
             spread=tuple(vgpu.spread) or rules.spread,
             grace_seconds=vgpu.grace_seconds,
         ),
-        aliases=written.aliases,
-        domains=written.domains,
-        pci_ids=None if written.pci_ids is None else _beside(path, written.pci_ids),
-        nodes=written.nodes,
-        cdi=None if written.cdi is None else written.cdi.value(),
-        rescan_seconds=written.rescan_seconds,
-        dra=None if written.dra is None else written.dra.value(),
-        page=written.page,
+        aliases=document.aliases,
+        domains=document.domains,
+        pci_ids=None if document.pci_ids is None else _beside(path, document.pci_ids),
+        nodes=document.nodes,
+        cdi=None if document.cdi is None else document.cdi.value(),
+        rescan_seconds=document.rescan_seconds,
+        dra=None if document.dra is None else document.dra.value(),
+        page=document.page,
     )
 
 
-def _pci_rules(written: WrittenConfig) -> Iterator[PciRule]:
-    """The written rules, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs CDI, if
+def _pci_rules(document: ConfigSchema) -> Iterator[PciRule]:
+    """The document rules, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs CDI, if
     CDI is configured; and ``void`` is set if a rule gives cards to containers, since these need NVIDIA's container
     runtime, which must then leave the cards of VMs alone."""
-    container = any("container" in resource.uses for resource in written.resources)
-    for resource in written.resources:
+    container = any("container" in resource.uses for resource in document.resources)
+    for resource in document.resources:
         rule = resource.value()
-        if resource.use == "any" and not (rule.names or rule.dra) and written.cdi is not None:
+        if resource.use == "any" and not (rule.names or rule.dra) and document.cdi is not None:
             rule = rule._replace(uses=(*rule.uses, "kata"))
         yield rule._replace(void=container) if resource.environment.void is None else rule
 
@@ -184,7 +184,7 @@ def _check_kinds(config: Config) -> None:
 class _Found(NamedTuple):
     """KubeVirt's settings and their source."""
 
-    settings: WrittenSettings
+    settings: SettingsSchema
     name: str
     """The name of the source in messages."""
     files: tuple[str, ...]
@@ -193,14 +193,14 @@ class _Found(NamedTuple):
     """A KubeVirt uses them too: they are from its resource, and not only in its format."""
 
 
-def _settings(wanted: WrittenKubevirt, path: str, cluster: Mapping[str, Any] | None) -> _Found:
+def _settings(wanted: KubevirtSchema, path: str, cluster: Mapping[str, Any] | None) -> _Found:
     if wanted.file is not None:
         file = _beside(path, wanted.file)
         configuration, is_resource = _configuration(_parse(file, KUBEVIRT_REMEDY), file)
         return _Found(_known(configuration, file), file, (path, file), is_resource)
     if wanted.cluster:
         return _Found(_known(cluster or {}, _CLUSTER), _CLUSTER, (path,), in_force=True)
-    inline = WrittenSettings.model_construct(permitted=wanted.permitted, mediated=wanted.mediated)
+    inline = SettingsSchema.model_construct(permitted=wanted.permitted, mediated=wanted.mediated)
     return _Found(inline, f"{path}, kubevirt", (path,), in_force=False)
 
 
@@ -232,11 +232,11 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
     return ((spec.get("configuration") or {}) if isinstance(spec, dict) else spec), True
 
 
-def _known(values: Any, name: str) -> WrittenSettings:
+def _known(values: Any, name: str) -> SettingsSchema:
     """The settings, without unknown keys: they are KubeVirt's, and every release adds some."""
     values = deepcopy(values)
     try:
-        return WrittenSettings.model_validate(values)
+        return SettingsSchema.model_validate(values)
     except ValidationError as problem:
         for fault in problem.errors(include_url=False):
             if fault["type"] == "extra_forbidden":
@@ -245,4 +245,4 @@ def _known(values: Any, name: str) -> WrittenSettings:
                 for step in path:
                     place = place[step]
                 del place[key]
-    return validate_document(WrittenSettings, values, name, BadPluginConfig, KUBEVIRT_REMEDY)
+    return validate_document(SettingsSchema, values, name, BadPluginConfig, KUBEVIRT_REMEDY)

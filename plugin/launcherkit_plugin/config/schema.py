@@ -18,11 +18,11 @@ from launcherkit_plugin.config.fields import (
     Id,
     Pair,
     ResourceName,
+    Schema,
     ShortName,
-    Written,
 )
-from launcherkit_plugin.config.kubevirt import WrittenMediatedDevices, WrittenPermitted
-from launcherkit_plugin.config.uses import WrittenContainer, WrittenUse
+from launcherkit_plugin.config.kubevirt import MediatedDevicesSchema, PermittedSchema
+from launcherkit_plugin.config.uses import ContainerSchema, UseSchema
 from launcherkit_plugin.model.config import (
     DRA_DRIVER,
     Auto,
@@ -41,7 +41,7 @@ from launcherkit_plugin.model.config import (
 )
 
 
-class WrittenSelector(Written):
+class SelectorSchema(Schema):
     """Which PCI functions. A function must match every key that is given, and one entry of each list."""
 
     vendors: list[Id] = Field([], description="Vendor IDs, hex.")
@@ -59,7 +59,7 @@ class WrittenSelector(Written):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> WrittenSelector:
+    def _says_something(self) -> SelectorSchema:
         if self.value() == Selector():
             raise ValueError("it selects every function: give at least one criterion")
         return self
@@ -78,7 +78,7 @@ class WrittenSelector(Written):
         )
 
 
-class WrittenEnvironment(Written):
+class EnvironmentSchema(Schema):
     """The variable that a container gets."""
 
     prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
@@ -92,16 +92,16 @@ class WrittenEnvironment(Written):
     )
 
 
-class WrittenResource(WrittenUse):
+class ResourceSchema(UseSchema):
     """PCI functions that are advertised under one name, or each model under its own."""
 
     name: ResourceName | None = Field(None, description="Default: a name for each model, from pci.ids.")
-    select: list[WrittenSelector] = Field(min_length=1, description="Functions that any of these selects.")
-    exclude: list[WrittenSelector] = Field([], description="Except these.")
+    select: list[SelectorSchema] = Field(min_length=1, description="Functions that any of these selects.")
+    exclude: list[SelectorSchema] = Field([], description="Except these.")
     siblings: Siblings = Field(
         "slot", description="Which siblings are attached with a device; must match launcherkit's policy in the pod."
     )
-    environment: WrittenEnvironment = Field(default_factory=lambda: WrittenEnvironment.model_validate({}))
+    environment: EnvironmentSchema = Field(default_factory=lambda: EnvironmentSchema.model_validate({}))
     bind: bool | Literal["on-demand"] = Field(
         False,
         description="Bind them, with their IOMMU groups, to vfio-pci; on-demand: when one is allocated.",
@@ -128,13 +128,13 @@ class WrittenResource(WrittenUse):
     dra: bool = Field(False, description="Publish them for Dynamic Resource Allocation instead.")
 
     @model_validator(mode="after")
-    def _one_device_a_card(self) -> WrittenResource:
+    def _one_device_a_card(self) -> ResourceSchema:
         if self.companion and self.dra:
             raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
         return self
 
     @model_validator(mode="after")
-    def _on_demand(self) -> WrittenResource:
+    def _on_demand(self) -> ResourceSchema:
         if self.bind != "on-demand":
             fields = {"bind_seconds": "bindSeconds", "grace_seconds": "graceSeconds", "give_back": "giveBack"}
             for field, key in fields.items():
@@ -149,7 +149,7 @@ class WrittenResource(WrittenUse):
 
     def value(self) -> PciRule:
         demand = OnDemand(self.bind_seconds, self.grace_seconds, self.give_back)
-        container = self.container or WrittenContainer.model_validate({})
+        container = self.container or ContainerSchema.model_validate({})
         return PciRule(
             tuple(selector.value() for selector in self.select),
             tuple(selector.value() for selector in self.exclude),
@@ -170,7 +170,7 @@ class WrittenResource(WrittenUse):
         )
 
 
-class _WrittenVgpuResource(Written):
+class _VgpuResourceSchema(Schema):
     types: list[Glob] = Field(min_length=1, description="Names or IDs of vGPU types, with * ? [...] as wildcards.")
     name: ResourceName | None = Field(None, description="Default: each type under its own name.")
     mode: Mode = Field(
@@ -185,19 +185,19 @@ class _WrittenVgpuResource(Written):
         return VgpuRule(tuple(self.types), self.name, self.mode, tuple(self.parents), self.prefix, self.dra)
 
 
-class WrittenMdevResource(_WrittenVgpuResource):
+class MdevResourceSchema(_VgpuResourceSchema):
     """Mediated devices that are advertised under one name, or each type under its own."""
 
     prefix: EnvironmentPrefix = Field("MDEV_PCI_RESOURCE", description="Prefix of the variable's name.")
 
 
-class WrittenVfResource(_WrittenVgpuResource):
+class VfResourceSchema(_VgpuResourceSchema):
     """Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own."""
 
     prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
 
 
-class WrittenLayoutEntry(Written):
+class LayoutEntrySchema(Schema):
     """A number of vGPUs of a type on a card."""
 
     parent: Glob = Field(description="A card: a glob of addresses, or #0 for the first by address.")
@@ -205,7 +205,7 @@ class WrittenLayoutEntry(Written):
     count: Annotated[int, Field(ge=0)] | None = Field(None, description="Default: as many as there is room for.")
 
     @model_validator(mode="after")
-    def _number(self) -> WrittenLayoutEntry:
+    def _number(self) -> LayoutEntrySchema:
         number = self.parent.removeprefix("#")
         if number != self.parent and not (number.isascii() and number.isdigit()):
             raise ValueError("a card by number is #0, #1 and so on")
@@ -215,26 +215,26 @@ class WrittenLayoutEntry(Written):
         return LayoutEntry(self.parent, self.type, self.count)
 
 
-class WrittenLayout(Written):
+class LayoutSchema(Schema):
     """Which vGPUs a node has."""
 
-    layout: list[WrittenLayoutEntry] = Field([], description="Which vGPUs the cards of this node have.")
+    layout: list[LayoutEntrySchema] = Field([], description="Which vGPUs the cards of this node have.")
     spread: list[Glob] = Field(
         [], description="Types for the other cards in turn; each card gets as many of its type as it has room for."
     )
 
 
-class WrittenVgpu(WrittenLayout):
+class VgpuSchema(LayoutSchema):
     """The settings for vGPUs."""
 
-    mediated_devices: list[WrittenMdevResource] = Field([], alias="mediatedDevices")
-    virtual_functions: list[WrittenVfResource] = Field([], alias="virtualFunctions")
+    mediated_devices: list[MdevResourceSchema] = Field([], alias="mediatedDevices")
+    virtual_functions: list[VfResourceSchema] = Field([], alias="virtualFunctions")
     grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
         60.0, alias="graceSeconds", description="How long a vGPU must be unused before it is removed."
     )
 
 
-class WrittenCdi(Written):
+class CdiSchema(Schema):
     """Devices by the Container Device Interface."""
 
     folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
@@ -252,7 +252,7 @@ class WrittenCdi(Written):
         return CdiConfig(self.folder, self.only, self.annotations, self.kind, self.environment)
 
 
-class WrittenDra(Written):
+class DraSchema(Schema):
     """A driver of Dynamic Resource Allocation, for devices of the rules that say ``dra: true``."""
 
     driver: DriverName = Field(DRA_DRIVER, description="The name of the driver, as in DeviceClasses.")
@@ -264,23 +264,23 @@ class WrittenDra(Written):
         return DraConfig(self.driver, self.environment, self.all, self.evict)
 
 
-class WrittenKubevirt(Written):
+class KubevirtSchema(Schema):
     """KubeVirt's own settings: written here, in a file, or in the cluster; one of these."""
 
     file: str | None = Field(None, min_length=1, description="A KubeVirt resource as kubectl prints it.")
     cluster: bool = Field(False, description="Read and watch the cluster's KubeVirt resource.")
-    permitted: WrittenPermitted | None = Field(None, alias="permittedHostDevices")
-    mediated: WrittenMediatedDevices | None = Field(None, alias="mediatedDevicesConfiguration")
+    permitted: PermittedSchema | None = Field(None, alias="permittedHostDevices")
+    mediated: MediatedDevicesSchema | None = Field(None, alias="mediatedDevicesConfiguration")
 
     @model_validator(mode="after")
-    def _from_one_place(self) -> WrittenKubevirt:
+    def _from_one_place(self) -> KubevirtSchema:
         places = [self.file is not None, self.cluster, self.permitted is not None or self.mediated is not None]
         if sum(places) > 1:
             raise ValueError("give only one of file, cluster and the settings themselves")
         return self
 
 
-class WrittenConfig(Written):
+class ConfigSchema(Schema):
     """The configuration of the device plugin of launcherkit. Every key may be left out."""
 
     auto: Auto | None = Field(
@@ -288,11 +288,11 @@ class WrittenConfig(Written):
         description="Advertise what is bound to a VFIO driver without further rules: NVIDIA's GPUs, every GPU and "
         "accelerator, or everything; vGPUs that exist too.",
     )
-    resources: list[WrittenResource] = Field(
+    resources: list[ResourceSchema] = Field(
         [], description="PCI functions. The first rule that selects a function applies."
     )
-    vgpu: WrittenVgpu = Field(default_factory=lambda: WrittenVgpu.model_validate({}))
-    kubevirt: WrittenKubevirt | None = None
+    vgpu: VgpuSchema = Field(default_factory=lambda: VgpuSchema.model_validate({}))
+    kubevirt: KubevirtSchema | None = None
     aliases: dict[AliasKey, ShortName] = Field(
         {}, description="Names for models (10de:2204) and vGPU types (GRID T4-1Q), without the domain."
     )
@@ -303,8 +303,8 @@ class WrittenConfig(Written):
     nodes: NodeChoice = Field(
         "auto", description="Which device nodes a container gets: those of groups, VFIO's character devices, or both."
     )
-    cdi: WrittenCdi | None = None
-    dra: WrittenDra | None = None
+    cdi: CdiSchema | None = None
+    dra: DraSchema | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
     )
@@ -315,7 +315,7 @@ class WrittenConfig(Written):
     )
 
     @model_validator(mode="after")
-    def _each_device_once(self) -> WrittenConfig:
+    def _each_device_once(self) -> ConfigSchema:
         if self.nodes == "both" and self.cdi is not None and self.cdi.kind == "resource":
             raise ValueError("cdi: {kind: resource} names each device once: nodes is auto, group or cdev")
         return self

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from launcherkit_plugin.config.fields import DeviceNode, ResourceName, Written
+from launcherkit_plugin.config.fields import DeviceNode, ResourceName, Schema
 from launcherkit_plugin.model.config import CardUse, CdiNames, ContainerBy, ContainerUse, Sharing, SharingPolicy, Use
 
 
-class WrittenContainer(Written):
+class ContainerSchema(Schema):
     """How containers get cards that keep the driver of the host."""
 
     by: ContainerBy | None = Field(
@@ -34,11 +34,11 @@ class WrittenContainer(Written):
     cdi_names: CdiNames = Field("uuid", alias="cdiNames", description="By cdi: what these files call the cards.")
 
     @model_validator(mode="after")
-    def _names_of_files(self) -> WrittenContainer:
+    def _names_of_files(self) -> ContainerSchema:
         keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
-        written = [key for field, key in keys.items() if field in self.model_fields_set]
-        if self.by != "cdi" and written:
-            raise ValueError(f"{_are(written)} for `by: cdi`")
+        given = [key for field, key in keys.items() if field in self.model_fields_set]
+        if self.by != "cdi" and given:
+            raise ValueError(f"{_are(given)} for `by: cdi`")
         if self.pass_nodes and self.by in ("cdi", "nodes"):
             raise ValueError("passDeviceSpecs is for `by: environment`")
         return self
@@ -47,7 +47,7 @@ class WrittenContainer(Written):
         return ContainerUse(self.by, tuple(self.nodes), self.cdi_kind, self.cdi_names, self.pass_nodes)
 
 
-class WrittenSharing(Written):
+class SharingSchema(Schema):
     """Containers share each card; keys as NVIDIA's device plugin has them."""
 
     replicas: Annotated[int, Field(ge=2, le=1024)] = Field(description="How often each card is advertised.")
@@ -69,7 +69,7 @@ class WrittenSharing(Written):
         return Sharing(self.replicas, self.rename, self.one_a_request, self.policy)
 
 
-class WrittenNames(Written):
+class NamesSchema(Schema):
     """What the resources of `use: any` are called; uses that aren't named get none."""
 
     vm: ResourceName | None = None
@@ -81,7 +81,7 @@ class WrittenNames(Written):
         return {use: name for use, name in named.items() if name is not None}
 
 
-class WrittenUse(Written):
+class UseSchema(Schema):
     """Who gets the cards of a rule."""
 
     use: Use = Field(
@@ -89,11 +89,11 @@ class WrittenUse(Written):
         description="vm: launchers of VMs; kata: Kata Containers; container: containers, through the host's driver; "
         "any: whichever asks first, each under its own name.",
     )
-    names: WrittenNames | None = Field(
+    names: NamesSchema | None = Field(
         None, description="With `use: any`: the names of the resources, instead of `name`."
     )
-    container: WrittenContainer | None = Field(None, description="How containers get the cards.")
-    sharing: WrittenSharing | None = Field(None, description="Containers share each card.")
+    container: ContainerSchema | None = Field(None, description="How containers get the cards.")
+    sharing: SharingSchema | None = Field(None, description="Containers share each card.")
 
     @property
     def uses(self) -> tuple[CardUse, ...]:
@@ -103,7 +103,7 @@ class WrittenUse(Written):
         return ("vm", "container") if self.names is None else tuple(self.names.value())
 
     @model_validator(mode="after")
-    def _of_its_use(self) -> WrittenUse:
+    def _of_its_use(self) -> UseSchema:
         if self.use not in ("container", "any"):
             if self.sharing is not None:
                 raise ValueError("a VM doesn't share its cards: sharing is for `use: container` and `use: any`")
@@ -118,7 +118,7 @@ class WrittenUse(Written):
         return self
 
     @model_validator(mode="after")
-    def _of_passthrough(self) -> WrittenUse:
+    def _of_passthrough(self) -> UseSchema:
         """Refuse keys that are only for cards of VMs."""
         if self.use == "vm":
             return self
@@ -137,7 +137,7 @@ class WrittenUse(Written):
         return self
 
     @model_validator(mode="after")
-    def _of_claims(self) -> WrittenUse:
+    def _of_claims(self) -> UseSchema:
         """With ``dra``, refuse keys that only the device plugin supports (D1)."""
         have = {
             "`use: kata`": self.use == "kata",

@@ -31,7 +31,7 @@ class PageServing:
     """Opens and closes the page, as the command line and the configuration say.
 
     Args:
-        said: the option on the command line; None: not given.
+        option: the one on the command line; None: not given.
         env: of the process.
         root: of the host's file system.
         cluster: has tokens reviewed.
@@ -39,9 +39,9 @@ class PageServing:
     """
 
     def __init__(
-        self, said: PageChoice | None, env: Mapping[str, str], root: str, cluster: ClusterSocket, log: Log
+        self, option: PageChoice | None, env: Mapping[str, str], root: str, cluster: ClusterSocket, log: Log
     ) -> None:
-        self._said = said
+        self._option = option
         self._node = env.get(NODE) or os.uname().nodename
         self._root = root
         self._cluster = cluster
@@ -63,7 +63,7 @@ class PageServing:
         Raises:
             PageNotServed: the page can't be served as configured.
         """
-        wanted = self._said or choice
+        wanted = self._option or choice
         if wanted == "auto" and not (self._served and self._served.loopback):
             wanted = "off"
         if wanted == "token" and (self._served is None or not self._cluster.listens):

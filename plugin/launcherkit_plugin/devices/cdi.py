@@ -249,11 +249,11 @@ class GrantedNodes:
         """Set the devices in the CDI files, if CDI is used: see `CdiFiles.replace`."""
         if self.cdi is not None:
             self.cdi.replace(
-                {name: {key: self._said(paths) for key, paths in of_one.items()} for name, of_one in nodes.items()},
+                {name: {key: self._opened(paths) for key, paths in of_one.items()} for name, of_one in nodes.items()},
                 held,
             )
 
-    def _said(self, nodes: Sequence[str]) -> tuple[str, ...]:
+    def _opened(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return opened_outside(nodes) if self.cdi is not None and self.cdi.by_resource else tuple(nodes)
 
     def grant(
@@ -278,10 +278,10 @@ class GrantedNodes:
         """
         names: tuple[str, ...] = ()
         if self.cdi is not None:
-            self.cdi.add(resource.name, {key: self._said(paths) for key, paths in nodes.items()})
+            self.cdi.add(resource.name, {key: self._opened(paths) for key, paths in nodes.items()})
             names = self.cdi.names(resource.name, nodes)
         if together is None:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
         env = {resource.variable: ",".join(nodes if listed is None else listed)} if self._environment else {}
         annotations = cdi_annotation(names) if names and self._annotate else {}
-        return Grant(env, () if names and self._only else self._said(together), names, annotations)
+        return Grant(env, () if names and self._only else self._opened(together), names, annotations)

@@ -74,7 +74,7 @@ class ClaimStatuses:
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
-        self._told: dict[str, tuple[DeviceState, ...]] = {}
+        self._sent: dict[str, tuple[DeviceState, ...]] = {}
 
     def known(self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState]) -> None:
         """Note claims that were prepared before this process started. Their status was sent then; it is sent again
@@ -82,7 +82,7 @@ class ClaimStatuses:
         for record in records:
             found = _states(record, states)
             if all(state.healthy for state in found):
-                self._told[record.ref.uid] = found
+                self._sent[record.ref.uid] = found
 
     def changed(
         self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState], when: str
@@ -94,11 +94,11 @@ class ClaimStatuses:
             states: of the published devices, by name.
             when: the current time, in the format of Kubernetes.
         """
-        told = {}
+        current = {}
         for record in records:
             uid, found = record.ref.uid, _states(record, states)
-            told[uid] = found
-            if found != self._told.get(uid):
+            current[uid] = found
+            if found != self._sent.get(uid):
                 yield (
                     record.ref,
                     [
@@ -108,7 +108,7 @@ class ClaimStatuses:
                         for device, state in zip(record.devices, found, strict=True)
                     ],
                 )
-        self._told = told
+        self._sent = current
 
 
 def _states(record: ClaimRecord, states: Mapping[str, DeviceState]) -> tuple[DeviceState, ...]:

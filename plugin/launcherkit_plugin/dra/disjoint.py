@@ -54,11 +54,11 @@ def check_resources(resources: Iterable[Resource]) -> None:
         for device in resource.devices.values():
             owners[resource.dra].update(dict.fromkeys(_parts(device), resource.name))
     errors = Collector()
-    told = set()
+    reported = set()
     for part, ours in owners[True].items():
         theirs = owners[False].get(part)
-        if theirs is not None and (ours, theirs) not in told:
-            told.add((ours, theirs))
+        if theirs is not None and (ours, theirs) not in reported:
+            reported.add((ours, theirs))
             words = f"{part} is for DRA by the resource {ours} and for the device plugin by {theirs}"
             errors.add(CardInBothWorlds(words, _REMEDY, device=part, resource=ours))
     errors.raise_if_any()

@@ -78,14 +78,14 @@ class Registration(Servicer):
     Args:
         driver: its name.
         endpoint: the path of the service's socket.
-        told: called with the kubelet's answer: empty if the driver is registered, else why not.
+        answered: called with the kubelet's answer: empty if the driver is registered, else why not.
     """
 
     service = wire.DESCRIPTOR.services_by_name["Registration"]
 
-    def __init__(self, driver: str, endpoint: str, told: Callable[[str], object]) -> None:
+    def __init__(self, driver: str, endpoint: str, answered: Callable[[str], object]) -> None:
         self._info = wire.PluginInfo(type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=VERSIONS)
-        self._told = told
+        self._answered = answered
 
     async def GetInfo(self, stream: Stream[wire.InfoRequest, wire.PluginInfo]) -> None:
         await receive(stream, wire.InfoRequest, _REQUEST_BYTES)
@@ -95,7 +95,7 @@ class Registration(Servicer):
         self, stream: Stream[wire.RegistrationStatus, wire.RegistrationStatusResponse]
     ) -> None:
         status = await receive(stream, wire.RegistrationStatus, _REQUEST_BYTES)
-        self._told("" if status.plugin_registered else status.error or "it doesn't say why")
+        self._answered("" if status.plugin_registered else status.error or "it doesn't say why")
         await stream.send_message(wire.RegistrationStatusResponse())
 
 
@@ -166,7 +166,7 @@ class KubeletSockets:
         _remove_dead(self._paths, self._driver)
         self._ours = {}
         async with AsyncExitStack() as opening:
-            registration = Registration(self._driver, self._paths.service, self._told)
+            registration = Registration(self._driver, self._paths.service, self._answered)
             for path, services in ((self._paths.service, self._services), (self._paths.registration, [registration])):
                 self._ours[path] = await opening.enter_async_context(
                     serving(
@@ -181,7 +181,7 @@ class KubeletSockets:
             self._running = opening.pop_all()
             self._healths.open()
 
-    def _told(self, why: str) -> None:
+    def _answered(self, why: str) -> None:
         """Handle the kubelet's answer to the registration."""
         self._reporter.metrics.registered(self._driver, "refused" if why else "done")
         if why:

@@ -148,8 +148,8 @@ class NodeDriver:
         pools = {device.device: device.pool for record in claims for device in record.devices}
         self._healths.put(states, lambda name: pools.get(name, self._node))
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for ref, told in self._statuses.changed(claims, states, now):
-            self._cluster.claim_status(ref.namespace, ref.name, ref.uid, told)
+        for ref, devices in self._statuses.changed(claims, states, now):
+            self._cluster.claim_status(ref.namespace, ref.name, ref.uid, devices)
 
     async def close(self) -> None:
         """Stop serving; claims keep their devices."""

@@ -69,16 +69,16 @@ def _parts_of(values: Sequence[_T], most: int) -> Iterable[Sequence[_T]]:
 
 
 def _device(device: DraDevice) -> dict[str, Any]:
-    written: dict[str, Any] = {"name": device.name}
+    shape: dict[str, Any] = {"name": device.name}
     if device.attributes:
-        written["attributes"] = device.attributes
+        shape["attributes"] = device.attributes
     if device.capacity:
-        written["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
+        shape["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
     if device.counters:
-        written["consumesCounters"] = _consumed(device.counters)
+        shape["consumesCounters"] = _consumed(device.counters)
     if device.taints:
-        written["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
-    return written
+        shape["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
+    return shape
 
 
 @lru_cache(maxsize=1024)

@@ -49,8 +49,8 @@ def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
     text = read_short(path)
     if text is None:
         return None
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    minor, uuid = said.get("Device Minor", ""), said.get("GPU UUID", "")
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    minor, uuid = fields.get("Device Minor", ""), fields.get("GPU UUID", "")
     before = [name for name in os.listdir(f"{proc}/{GPUS}") if name < str(address)]
     return NvidiaCard(int(minor) if minor.isdecimal() else None, uuid if _UUID.fullmatch(uuid) else None, len(before))
 

@@ -211,8 +211,8 @@ def modprobe(name: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise _not_loaded(name, str(problem)) from problem
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise _not_loaded(name, said or f"modprobe ended with exit code {done.returncode}")
+        complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise _not_loaded(name, complaint or f"modprobe ended with exit code {done.returncode}")
 
 
 def no_modprobe(name: str) -> None:

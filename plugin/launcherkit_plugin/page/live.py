@@ -97,7 +97,7 @@ class NodePage:
         self._hanging: Process | None = None
         """A process that hangs in sysfs."""
         self._forgetting: asyncio.TimerHandle | None = None
-        recent.told = lambda: self._loop.call_soon_threadsafe(self._change)
+        recent.on_event = lambda: self._loop.call_soon_threadsafe(self._change)
 
     def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
         """Set the facts, resources and usage of the loop's last turn."""
@@ -192,12 +192,12 @@ class NodePage:
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events, each with the version of the contents at that time."""
         yield b"retry: 1000\n\n"
-        ends, said = self._loop.time() + STREAM_SECONDS, ""
+        ends, sent = self._loop.time() + STREAM_SECONDS, ""
         while self._loop.time() < ends:
             state = self._state.now
-            if said != self.version:
-                said = self.version
-                yield f"data: {said}\n\n".encode()
+            if sent != self.version:
+                sent = self.version
+                yield f"data: {sent}\n\n".encode()
             else:
                 yield b":\n\n"
             await self._state.change(state, HEARTBEAT_SECONDS)

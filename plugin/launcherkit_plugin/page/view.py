@@ -138,14 +138,14 @@ class RecentChanges:
         self._further = further
         self._clock = clock
         self._kept: deque[NodeChange] = deque(maxlen=_MOST)
-        self.told: Callable[[], object] = lambda: None
+        self.on_event: Callable[[], object] = lambda: None
         """Called after each Event, from any thread."""
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
         """See `Recorder.event`."""
         self._further.event(type, reason, message)
         self._kept.appendleft(NodeChange(self._clock(), type, reason, message[:_CHARACTERS]))
-        self.told()
+        self.on_event()
 
     def newest_first(self) -> tuple[NodeChange, ...]:
         """The remembered changes, the newest first."""

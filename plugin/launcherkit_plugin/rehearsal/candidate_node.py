@@ -75,7 +75,7 @@ class CandidateNode:
             available = [] if resource is None else free(resource, self._offer.usage)
             if len(available) < count:
                 reasons = list(self._reasons(name, resource))
-                errors.add(self._too_few(name, count, resource, len(available), told=bool(reasons)))
+                errors.add(self._too_few(name, count, resource, len(available), explained=bool(reasons)))
                 errors.extend(reasons)
         errors.raise_if_any()
 
@@ -93,7 +93,9 @@ class CandidateNode:
             chosen += [_Chosen(name, resources[name].devices[key], choice) for key in ids]
         return chosen, grants
 
-    def _too_few(self, name: str, count: int, resource: Resource | None, available: int, *, told: bool) -> NotOffered:
+    def _too_few(
+        self, name: str, count: int, resource: Resource | None, available: int, *, explained: bool
+    ) -> NotOffered:
         asked = f"{self.name} has {available} of the {count} {name} that the VM asks for"
         if resource is None:
             names = sorted(each.name for each in self._offer.resources if _is_for_vms(each))
@@ -107,7 +109,7 @@ class CandidateNode:
             text = f"{asked}: it advertises {counted(len(resource.devices), 'device')}"
             text += f", {len(held)} of them in use" if held else ""
             text += f", {len(unhealthy)} Unhealthy" if unhealthy else ""
-            text += "".join(f": {each.problem.text}" for each in unhealthy[:1] if each.problem and not told)
+            text += "".join(f": {each.problem.text}" for each in unhealthy[:1] if each.problem and not explained)
         return NotOffered(
             text,
             "Free or repair the devices that are named, or run the VM on another node. Names come from this machine's "
@@ -117,12 +119,12 @@ class CandidateNode:
 
     def _reasons(self, name: str, resource: Resource | None) -> Iterator[LauncherkitError]:
         """What is wrong with the unavailable devices; each error once."""
-        told: set[str] = set()
+        reported: set[str] = set()
         for functions in self._unavailable(name, resource):
             errors = check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts)
             for error in list(errors) or self._without_nodes(functions):
-                if error.message not in told and len(told) < _MOST_REASONS:
-                    told.add(error.message)
+                if error.message not in reported and len(reported) < _MOST_REASONS:
+                    reported.add(error.message)
                     yield error
 
     def _without_nodes(self, functions: Sequence[PciAddress]) -> Iterator[NodeMissing]:

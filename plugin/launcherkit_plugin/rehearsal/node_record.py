@@ -104,7 +104,7 @@ def _resource(resource: Resource) -> dict[str, Any]:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    said = {
+    values = {
         "id": device.id,
         "numa_node": device.numa_node,
         "problem": device.problem and device.problem._asdict(),
@@ -117,7 +117,7 @@ def _device(device: Device) -> dict[str, Any]:
         "vgpu_types": list(device.vgpu_types),
         "place": device.place,
     }
-    return {key: value for key, value in said.items() if value not in (None, "", [])}
+    return {key: value for key, value in values.items() if value not in (None, "", [])}
 
 
 def _read_resource(fields: Fields) -> Resource:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, m
 from launcherkit.errors import Collector
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document, validate_document
-from launcherkit_plugin.config.fields import Written
+from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.model.errors import BadInjections
 
 PARAMETER = re.compile(r"\$\{([A-Za-z]+)\}")
@@ -32,7 +32,7 @@ NamedItem = Annotated[
 ]
 
 
-class WrittenCondition(Written):
+class ConditionSchema(Schema):
     """Which pods are meant; all that is written must hold."""
 
     labels: dict[str, str] = Field({}, description="Labels that the pod has, with these values.")
@@ -51,7 +51,7 @@ class WrittenCondition(Written):
     )
 
 
-class WrittenAdditions(Written):
+class AdditionsSchema(Schema):
     """What a pod gets, as in a pod's `spec`."""
 
     init_containers: list[NamedItem] = Field(
@@ -61,14 +61,14 @@ class WrittenAdditions(Written):
     volumes: list[NamedItem] = Field([], description="Volumes.")
 
 
-class Injection(Written):
+class Injection(Schema):
     """Something to be added to some pods. A string that is ``${KEY}`` stands for a key of the parameters."""
 
     name: Name = Field(description="Its own, that of its parameters and of the webhook's path.")
     parameters: dict[str, str] = Field({}, description="What the ConfigMap with the parameters begins with.")
-    when: WrittenCondition
+    when: ConditionSchema
     claims: str = Field("", description="A container whose claims each added container gets too.")
-    add: WrittenAdditions
+    add: AdditionsSchema
 
     @model_validator(mode="after")
     def _knows_its_parameters(self) -> Injection:

@@ -130,10 +130,10 @@ def answer(request: bytes, injection: Injection, parameters: ParameterValues | N
             raise BadReview("not an AdmissionReview of admission.k8s.io/v1")
         if asked["kind"]["kind"] != "Pod" or asked["operation"] != "CREATE":
             raise BadReview("not about the creation of a pod")
-        told = {"uid": uid, **_decided(pod, injection, parameters)}
+        response = {"uid": uid, **_decided(pod, injection, parameters)}
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as problem:
         raise BadReview("not an AdmissionReview with a pod") from problem
-    return json.dumps({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": told}).encode()
+    return json.dumps({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}).encode()
 
 
 def _decided(pod: dict[str, Any], injection: Injection, parameters: ParameterValues | None) -> dict[str, Any]:

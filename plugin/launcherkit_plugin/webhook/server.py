@@ -171,11 +171,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"{self.path}: there is /{', /'.join(self.by.injections)}")
         else:
             try:
-                told = answer(request, injection, read_parameters(self.by.parameters / injection.name))
+                response = answer(request, injection, read_parameters(self.by.parameters / injection.name))
             except (BadReview, OSError, UnicodeError) as problem:
                 self._refuse(HTTPStatus.BAD_REQUEST, f"{self.path}: {problem}")
             else:
-                self._send(HTTPStatus.OK, told, "application/json")
+                self._send(HTTPStatus.OK, response, "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.close_connection = True

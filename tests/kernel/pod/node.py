@@ -130,8 +130,8 @@ class Node:
                 break
         else:
             do(*self._cluster, "up", what)
-        told = do(*self._cluster, "env")
-        self._places = dict(word.partition("=")[::2] for line in told.splitlines() for word in shlex.split(line))
+        reported = do(*self._cluster, "env")
+        self._places = dict(word.partition("=")[::2] for line in reported.splitlines() for word in shlex.split(line))
 
     @property
     def kubelet_dir(self) -> Path:

@@ -90,8 +90,8 @@ def _bare(place: Path) -> Made:
 
 def binaries_of(program: Path) -> Path:
     """Where the cluster has its programs; it gets them where it hasn't yet."""
-    told = subprocess.run([program, "env"], capture_output=True, text=True, check=True).stdout
-    places = dict(word.partition("=")[::2] for line in told.splitlines() for word in shlex.split(line))
+    reported = subprocess.run([program, "env"], capture_output=True, text=True, check=True).stdout
+    places = dict(word.partition("=")[::2] for line in reported.splitlines() for word in shlex.split(line))
     if "CLUSTER_BIN" not in places:
         raise NoCluster(f"`{program} env` doesn't tell CLUSTER_BIN, where its programs are")
     binaries = Path(places["CLUSTER_BIN"])

@@ -86,7 +86,7 @@ def test_a_guest_whose_cells_are_swapped_says_so(booted: Boot) -> None:
 
 def promised(case: Path, folder: Path) -> bytes | None:
     """The document of a rehearsal on the host of a golden case; None where it has hostdevs that nobody is asked for."""
-    written = read_case(str(case)).written
+    written = read_case(str(case)).yaml
     domain = (case / "domain.xml").read_bytes()
     if b"<hostdev" in domain or not written.env:
         return None

@@ -29,7 +29,9 @@ def test_a_good_one_is_told_to_be_fine(command: list[str], tmp_path: Path, capfd
     assert out == f"{path}: fine: 1 rule for PCI functions, 0 for vGPUs, 2 aliases\n"
 
 
-def test_what_is_served_by_dra_is_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_served_by_dra_is_reported(
+    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("resources: [{select: [{vendors: [10de]}], dra: true}, {select: [{vendors: [1002]}]}]")
     rules = f"{path}: fine: 2 rules for PCI functions, 0 for vGPUs"
@@ -37,7 +39,7 @@ def test_what_is_served_by_dra_is_told(command: list[str], tmp_path: Path, capfd
     assert "2 of them by DRA" in outcome(capfd, *command, str(path), "--dra")[1]
 
 
-def test_a_wrong_one_is_told_whole(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_one_is_reported_whole(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("auto: x\nbogus: 1")
     code, out, err = outcome(capfd, *command, str(path))
@@ -45,7 +47,7 @@ def test_a_wrong_one_is_told_whole(command: list[str], tmp_path: Path, capfd: py
     assert [line.partition(":")[0] for line in err] == ["error[LK701]", "error[LK701]", "help", "help"]
 
 
-def test_notes_are_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_notes_are_reported(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("kubevirt: {permittedHostDevices: {usb: [{resourceName: a/b}]}}")
     code, _, err = outcome(capfd, *command, str(path))

@@ -90,7 +90,7 @@ def test_a_device_that_can_not_be_had_is_listed_with_the_reason(tree: HostTree, 
     assert "0000:e2:00.0" in row["ABOUT"]
 
 
-def test_a_gpu_that_another_driver_has_is_told_of(tree: HostTree, discover: Discover) -> None:
+def test_a_gpu_that_another_driver_has_is_reported(tree: HostTree, discover: Discover) -> None:
     tree.card("0000:e1:00", group=44)
     for bus in (1, 2, 3):
         tree.function(f"0000:{bus:02x}:00.0", driver="nvidia", group=bus)
@@ -148,7 +148,9 @@ def test_names_come_from_the_table_that_is_configured(tree: HostTree, discover: 
     assert row["RESOURCE"] == "nvidia.com/GA102_GEFORCE_RTX_3090"
 
 
-def test_a_model_that_has_no_name_but_its_number_is_told_of(tree: HostTree, discover: Discover, tmp_path: Path) -> None:
+def test_a_model_that_has_no_name_but_its_number_is_reported(
+    tree: HostTree, discover: Discover, tmp_path: Path
+) -> None:
     (tmp_path / "pci.ids").write_text("10de  NVIDIA Corporation\n\t2203  GA102 [GeForce RTX 3090 Ti]\n")
     tree.card("0000:e1:00", group=44)
     outcome = discover(config=f"pciIds: {tmp_path}/pci.ids\nauto: nvidia")

@@ -145,7 +145,7 @@ def test_an_entry_in_another_spelling_is_there_already(tree: HostTree, permit: P
     assert permit(current=kubevirt(pciHostDevices=[same])).permitted == {"pciHostDevices": [same]}
 
 
-def test_what_kubevirt_would_advertise_too_is_told_of(tree: HostTree, permit: Permit) -> None:
+def test_what_kubevirt_would_advertise_too_is_reported(tree: HostTree, permit: Permit) -> None:
     tree.card("0000:01:00", group=12)
     own = {"pciVendorSelector": "10DE:2204", "resourceName": "nvidia.com/CARD"}
     other_name = {"pciVendorSelector": "10de:2204", "resourceName": "nvidia.com/GA102"}

@@ -18,7 +18,7 @@ def test_the_package_is_the_command() -> None:
     assert (done.returncode, done.stdout) == (0, f"launcherkit-plugin {__version__}\n")
 
 
-def test_errors_are_told_as_json_where_that_is_wanted(tmp_path: Path) -> None:
+def test_errors_are_reported_as_json_where_that_is_wanted(tmp_path: Path) -> None:
     done = plugin("--log-format", "json", "check-config", str(tmp_path / "no"))
     assert done.returncode == 65
     assert done.stderr.startswith('{"level": "error", "code": "LK131"')

@@ -32,7 +32,7 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
-def told(section: str) -> set[str]:
+def reported(section: str) -> set[str]:
     """The flags that the table of a section is about."""
     rows = re.findall(r"^\| (`-.*?) \|", sections(PAGE)[section], re.MULTILINE)
     return set(re.findall(r"`(--[a-z-]+)`", " ".join(rows)))
@@ -42,10 +42,10 @@ def told(section: str) -> set[str]:
 def test_the_page_tells_of_every_flag_of_a_command(command: str) -> None:
     section = f"launcherkit-plugin {command}"
     said = re.search(r"takes\s+all\s+\[places\]\(#places\)(?: but `(--\w+)`)?", sections(PAGE)[section])
-    places = told("Places") - set(said.groups()) if said else set()
-    assert told(section) | places == flags(command)
+    places = reported("Places") - set(said.groups()) if said else set()
+    assert reported(section) | places == flags(command)
 
 
-def test_every_command_has_a_section_and_no_other_is_told_of() -> None:
+def test_every_command_has_a_section_and_no_other_is_reported() -> None:
     commands = [name for name in sections(PAGE) if name.startswith("launcherkit-plugin ")]
     assert commands == [f"launcherkit-plugin {command}" for command in COMMANDS]

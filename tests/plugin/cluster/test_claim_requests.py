@@ -200,14 +200,14 @@ class Claims(Api):
 
 def written(server: Claims, *statuses: Json) -> tuple[list[float], list[str]]:
     """Write statuses until the script ends; the pauses and the lines of the log."""
-    told, pauses = Daemon(), list[float]()
-    reporter = Reporter(told.log)
+    reported, pauses = Daemon(), list[float]()
+    reporter = Reporter(reported.log)
     it = ClaimStatusWriter(server, reporter)
     for status in statuses:
         it.take(status)
     with pytest.raises(IndexError):
         persist(it.write, reporter, pauses.append, lambda: 0.0, fails=STATUS_FAILS)
-    return pauses, told.lines
+    return pauses, reported.lines
 
 
 def status(name: str, **device: Any) -> Json:

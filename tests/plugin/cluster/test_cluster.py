@@ -165,8 +165,8 @@ def test_the_end_of_a_pod_of_this_node_is_a_wakeup(server: ApiServer, kubeconfig
         await it.until(lambda: "the pod 'vms/b' has ended" in it.lines)
         assert await it.wakeups.wait(_SECONDS) == {Wakeup.PODS}
 
-    told = beside(path, kubeconfig, scenario, "--watch-pods")
-    assert not any("vms/c" in line for line in told.lines)
+    reported = beside(path, kubeconfig, scenario, "--watch-pods")
+    assert not any("vms/c" in line for line in reported.lines)
 
 
 def test_an_event_lands_on_the_node_and_its_repetition_raises_the_count(
@@ -239,14 +239,14 @@ def test_a_daemon_that_starts_anew_is_told_what_there_is(server: ApiServer, kube
 def test_without_credentials_the_process_says_so_and_ends(path: Path) -> None:
     with ClusterProcess(path, "node-1", None) as process:
         assert process.wait() == 69
-        (told,) = provoked("cluster", "LK741")
-        assert process.told().splitlines()[0] == told.replace("LK741", "error[LK741]")
+        (reported,) = provoked("cluster", "LK741")
+        assert process.reported().splitlines()[0] == reported.replace("LK741", "error[LK741]")
 
 
 def test_without_a_socket_or_a_node_it_says_what_to_give(kubeconfig: Path) -> None:
     with ClusterProcess("", "", kubeconfig) as process:
         assert process.wait() == 2
-        assert "give --cluster-socket SOCKET, and --node NAME" in process.told()
+        assert "give --cluster-socket SOCKET, and --node NAME" in process.reported()
 
 
 GROUP = 65533
@@ -319,8 +319,8 @@ def test_who_says_what_it_can_not_is_hung_up_on_and_another_may_come(line: bytes
         assert json.loads(await reader.readline()) == {"hello": {"version": 1}}
         writer.close()
 
-    told = daemon(path, scenario)
-    assert all(len(each) < 1000 for each in told.lines)
+    reported = daemon(path, scenario)
+    assert all(len(each) < 1000 for each in reported.lines)
 
 
 def test_a_key_that_is_not_known_yet_is_left_alone(path: Path) -> None:
@@ -394,14 +394,14 @@ def test_events_for_a_process_that_never_comes_do_not_pile_up(path: Path) -> Non
     daemon(path, scenario)
 
 
-def test_a_socket_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_socket_that_can_not_be_made_is_reported(tmp_path: Path) -> None:
     async def scenario(it: Daemon) -> None:
         raise AssertionError
 
     with pytest.raises(ClusterSocketNotMade) as caught:
         daemon(tmp_path / "none" / "daemon.sock", scenario)
-    (told,) = provoked("cluster", "LK743")
-    assert f"LK743: {caught.value.message}" == told.replace("/run/launcherkit-cluster", str(tmp_path / "none"))
+    (reported,) = provoked("cluster", "LK743")
+    assert f"LK743: {caught.value.message}" == reported.replace("/run/launcherkit-cluster", str(tmp_path / "none"))
 
 
 def test_the_daemons_side_has_no_kubernetes_client() -> None:
@@ -411,13 +411,13 @@ def test_the_daemons_side_has_no_kubernetes_client() -> None:
 
 
 def test_without_a_cluster_events_are_lines_of_the_log() -> None:
-    told = Daemon()
-    Reporter(told.log).happened("DeviceUnhealthy", "it is gone", "warning")
-    assert told.lines == ["it is gone"]
+    reported = Daemon()
+    Reporter(reported.log).happened("DeviceUnhealthy", "it is gone", "warning")
+    assert reported.lines == ["it is gone"]
 
 
 def test_a_watch_that_ends_begins_again_after_pauses_that_double_and_is_reported_once() -> None:
-    told, now, pauses = Daemon(), [0.0], list[float]()
+    reported, now, pauses = Daemon(), [0.0], list[float]()
 
     def watch() -> None:
         if len(pauses) == 4:
@@ -430,6 +430,6 @@ def test_a_watch_that_ends_begins_again_after_pauses_that_double_and_is_reported
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        persist(watch, Reporter(told.log), wait, lambda: now[0])
+        persist(watch, Reporter(reported.log), wait, lambda: now[0])
     assert pauses == [1.0, 2.0, 4.0, 8.0, 1.0, 2.0]
-    assert told.lines == 2 * ["the cluster can't be watched: nobody answers"]
+    assert reported.lines == 2 * ["the cluster can't be watched: nobody answers"]

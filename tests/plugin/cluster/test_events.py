@@ -13,7 +13,7 @@ EVENTS = st.builds(
 )
 
 
-def told(correlator: Correlator, event: Event, now: float) -> Occurrence:
+def reported(correlator: Correlator, event: Event, now: float) -> Occurrence:
     taken = correlator.take(event, now)
     assert taken is not None
     return taken
@@ -21,26 +21,26 @@ def told(correlator: Correlator, event: Event, now: float) -> Occurrence:
 
 def test_the_same_event_again_is_the_same_with_a_higher_count() -> None:
     correlator = Correlator()
-    first, again = told(correlator, GONE, 1000), told(correlator, GONE, 1100)
+    first, again = reported(correlator, GONE, 1000), reported(correlator, GONE, 1100)
     assert (first.times, again.times, again.number, again.first) == (1, 2, first.number, 1000)
 
 
 def test_after_ten_quiet_minutes_it_is_a_new_one() -> None:
     correlator = Correlator()
-    first, later = told(correlator, GONE, 1000), told(correlator, GONE, 1601)
+    first, later = reported(correlator, GONE, 1000), reported(correlator, GONE, 1601)
     assert (later.times, later.first) == (1, 1601)
     assert later.number != first.number
 
 
-def test_events_that_differ_are_told_apart() -> None:
+def test_events_that_differ_are_reported_apart() -> None:
     correlator = Correlator()
     others = [GONE._replace(reason="Other"), GONE._replace(type="Normal"), GONE._replace(message="other")]
-    assert len({told(correlator, event, 0).number for event in (GONE, *others)}) == 4
+    assert len({reported(correlator, event, 0).number for event in (GONE, *others)}) == 4
 
 
 def test_of_many_with_one_reason_one_goes_on_for_all() -> None:
     correlator = Correlator()
-    taken = [told(correlator, GONE._replace(message=f"slot {n}"), 0) for n in range(14)]
+    taken = [reported(correlator, GONE._replace(message=f"slot {n}"), 0) for n in range(14)]
     assert [each.event.message for each in taken[:10]] == [f"slot {n}" for n in range(10)]
     assert [(each.times, each.event.message) for each in taken[10:]] == [
         (n - 9, f"{COMBINED}slot {n}") for n in range(10, 14)
@@ -58,12 +58,12 @@ def test_a_node_that_flaps_has_a_budget_that_comes_back() -> None:
 
 def test_what_could_not_be_told_is_new_the_next_time() -> None:
     correlator = Correlator()
-    correlator.forget(told(correlator, GONE, 0))
-    assert told(correlator, GONE, 1).times == 1
+    correlator.forget(reported(correlator, GONE, 0))
+    assert reported(correlator, GONE, 1).times == 1
 
 
 def test_a_long_message_is_cut_to_what_kubernetes_keeps() -> None:
-    assert len(told(Correlator(), GONE._replace(message="x" * 5000), 0).event.message) == 1024
+    assert len(reported(Correlator(), GONE._replace(message="x" * 5000), 0).event.message) == 1024
 
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 1e4)), max_size=60))

@@ -212,26 +212,26 @@ class Store(Api):
         del self.slices[path.rpartition("/")[2]]
 
 
-def publisher(store: Store, told: Daemon) -> SlicePublisher:
-    return SlicePublisher(store, "node-1", DRIVER, Reporter(told.log))
+def publisher(store: Store, reported: Daemon) -> SlicePublisher:
+    return SlicePublisher(store, "node-1", DRIVER, Reporter(reported.log))
 
 
-def test_a_server_that_is_away_is_asked_after_pauses_that_double_and_that_is_told_once() -> None:
-    store, told = Store(), Daemon()
-    it = publisher(store, told)
+def test_a_server_that_is_away_is_asked_after_pauses_that_double_and_that_is_reported_once() -> None:
+    store, reported = Store(), Daemon()
+    it = publisher(store, reported)
     it.want(specs("a"))
     store.refusing = ApiProblem(403, "resourceslices is forbidden")
     assert [it.turn(0.0) for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE, LONGEST_PAUSE]
-    assert told.lines == ["ResourceSlices can't be written: resourceslices is forbidden; trying again"]
+    assert reported.lines == ["ResourceSlices can't be written: resourceslices is forbidden; trying again"]
     store.refusing = None
     assert it.turn(0.0) == 1.0
-    assert told.lines[1:] == [f"{DRIVER}: 1 ResourceSlices, generation 1"]
+    assert reported.lines[1:] == [f"{DRIVER}: 1 ResourceSlices, generation 1"]
     assert (it.turn(0.0), store.writes) == (1.0, 1)
 
 
 def test_a_slice_that_changes_while_it_is_written_is_looked_at_again_at_once() -> None:
-    store, told = Store(), Daemon()
-    it = publisher(store, told)
+    store, reported = Store(), Daemon()
+    it = publisher(store, reported)
     it.want(specs("a"))
     it.turn(0.0)
     it.want(specs("b"))
@@ -244,12 +244,12 @@ def test_a_slice_that_changes_while_it_is_written_is_looked_at_again_at_once() -
     store.meanwhile = change
     assert (it.turn(0.0), it.turn(0.0)) == (1.0, 1.0)
     assert [item["spec"]["devices"] for item in store.slices.values()] == [[{"name": "b"}]]
-    assert not any("can't" in line for line in told.lines)
+    assert not any("can't" in line for line in reported.lines)
 
 
 def test_two_that_want_different_slices_take_turns_more_and_more_slowly() -> None:
-    store, told = Store(), Daemon()
-    old, new = publisher(store, told), publisher(store, Daemon())
+    store, reported = Store(), Daemon()
+    old, new = publisher(store, reported), publisher(store, Daemon())
     old.want(specs("a"))
     new.want(specs("b"))
     old.turn(0.0)
@@ -259,7 +259,7 @@ def test_two_that_want_different_slices_take_turns_more_and_more_slowly() -> Non
         pauses.append(old.turn(now))
         now += pauses[-1]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
-    assert told.lines[-1].endswith("another process had changed them")
+    assert reported.lines[-1].endswith("another process had changed them")
     new.turn(now)
     assert old.turn(now + 10 * LONGEST_PAUSE) == 1.0, "long after the last time it is a first time again"
 
@@ -295,13 +295,13 @@ def test_what_a_server_without_the_feature_gates_drops_is_not_written_again() ->
     taint = {"key": "launcherkit.io/busy", "effect": "NoSchedule"}
     device = {"name": "a", "taints": [taint], "consumesCounters": [{"counterSet": "group", "counters": {}}]}
     counters = {"sharedCounters": [{"name": "group", "counters": {"group": {"value": "1"}}}]}
-    store, told = Store("taints", "consumesCounters", "sharedCounters"), Daemon()
-    it = publisher(store, told)
+    store, reported = Store("taints", "consumesCounters", "sharedCounters"), Daemon()
+    it = publisher(store, reported)
     it.want([counters, {"devices": [device]}])
     assert [it.turn(now) for now in (0.0, 1.0, 2.0)] == [1.0, 1.0, 1.0]
     assert store.writes == 2
     fields = "consumesCounters, sharedCounters, taints"
-    assert told.lines == [
+    assert reported.lines == [
         f"the API server drops {fields} of ResourceSlices: the feature gates for them are off",
         f"{DRIVER}: 2 ResourceSlices, generation 1",
     ]
@@ -325,13 +325,13 @@ def test_another_server_is_asked_again_whether_it_keeps_everything() -> None:
     assert device["taints"]
 
 
-def test_a_node_that_the_cluster_does_not_have_is_told() -> None:
-    store, told = Store(), Daemon()
-    it = SlicePublisher(store, "node-1", DRIVER, Reporter(told.log))
+def test_a_node_that_the_cluster_does_not_have_is_reported() -> None:
+    store, reported = Store(), Daemon()
+    it = SlicePublisher(store, "node-1", DRIVER, Reporter(reported.log))
     it.want(specs("a"))
     store.get = lambda path, **query: {"items": []}  # type: ignore[method-assign]
     assert it.turn(0.0) == 1.0
-    assert told.lines == ["ResourceSlices can't be written: there is no Node node-1; trying again"]
+    assert reported.lines == ["ResourceSlices can't be written: there is no Node node-1; trying again"]
 
 
 def test_nobody_knows_what_is_wanted_and_nothing_is_written() -> None:

@@ -80,7 +80,7 @@ def test_a_token_that_is_not_good_or_not_for_the_page_or_whose_owner_may_not_get
 
 
 @pytest.mark.parametrize("value", [None, 7, {"id": 1}, {"token": "secret"}, {"id": "1", "token": "secret"}])
-def test_what_is_no_request_is_refused_and_no_token_is_told(value: object) -> None:
+def test_what_is_no_request_is_refused_and_no_token_is_reported(value: object) -> None:
     questions = Questions(1, lambda answer: None, Reporter())
     with pytest.raises(ValueError, match="no number and no token") as caught:
         ask_for_review(value, Reviewer(GOOD, {}), questions)
@@ -123,11 +123,11 @@ BOB: dict[str, Any] = {"username": "bob"}
 
 def test_a_process_that_may_not_ask_says_which_right_it_lacks(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     server.tokens = None
-    (told,) = reviewed(path, kubeconfig, "anns")
-    assert isinstance(told, str)
-    assert told.startswith("the token can't be reviewed: ")
-    assert "tokenreviews" in told
-    assert "anns" not in told
+    (reported,) = reviewed(path, kubeconfig, "anns")
+    assert isinstance(reported, str)
+    assert reported.startswith("the token can't be reviewed: ")
+    assert "tokenreviews" in reported
+    assert "anns" not in reported
 
 
 def test_the_daemon_does_not_wait_for_ever(path: Path) -> None:

@@ -176,36 +176,36 @@ def ends(path: str, program: str, patience: float = 60.0) -> str:
     return raised.value.message
 
 
-def test_a_process_that_fails_is_told_with_its_last_words(path: str) -> None:
+def test_a_process_that_fails_is_reported_with_its_last_words(path: str) -> None:
     assert ends(path, "import sys; sys.exit('a\\nno such package')").endswith("it ended with 1: no such package")
 
 
-def test_a_process_that_is_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = ends("plugin.yaml", "import os; os.kill(os.getpid(), 9)")
     assert [f"LK703: {message}"] == provoked("config", "LK703")
 
 
 def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    program = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    reported = tmp_path / "pid"
+    program = f"import os, time; open({str(reported)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     # However long it took to start, it is gone when the call is back.
     assert "no answer within" in ends(path, program, patience=1.0)
-    if told.exists() and told.read_text():
-        assert not Path(f"/proc/{told.read_text()}").exists()
+    if reported.exists() and reported.read_text():
+        assert not Path(f"/proc/{reported.read_text()}").exists()
 
 
 CHILD = "import os, sys, time; from launcherkit_plugin.host.answering import end_with; end_with(int(sys.argv[1]));"
 
 
 def test_it_ends_with_who_has_started_it(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    child = f"{CHILD} open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    reported = tmp_path / "pid"
+    child = f"{CHILD} open({str(reported)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     parent = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, str(os.getpid())])"
     with subprocess.Popen([sys.executable, "-c", parent]) as started:
-        until(lambda: told.exists() and told.read_text(), "a child that has begun")
+        until(lambda: reported.exists() and reported.read_text(), "a child that has begun")
         started.kill()
-    until(lambda: not alive(int(told.read_text())), "its end")
+    until(lambda: not alive(int(reported.read_text())), "its end")
 
 
 def alive(pid: int) -> bool:
@@ -220,12 +220,12 @@ def test_it_does_not_begin_where_that_one_has_ended_already() -> None:
     assert subprocess.run([sys.executable, "-c", f"{CHILD} print('begun')", "1"], capture_output=True).stdout == b""
 
 
-def test_a_program_that_is_not_there_is_told(path: str) -> None:
+def test_a_program_that_is_not_there_is_reported(path: str) -> None:
     with pytest.raises(ConfigNotRead, match="No such file"):
         asyncio.run(read_config_in_child(path, command=("/no/such/program",)))
 
 
-def test_an_answer_that_is_none_is_told(path: str) -> None:
+def test_an_answer_that_is_none_is_reported(path: str) -> None:
     assert "its answer can't be understood" in ends(path, "print('hello')")
 
 

@@ -79,7 +79,7 @@ def test_models_under_one_name_are_one_rule(tmp_path: Path) -> None:
     assert rule.select == (Selector(models=frozenset({(0x10DE, 0x1EB8), (0x10DE, 0x1EB9)})),)
 
 
-def test_what_is_wrong_with_ours_is_told_whole(tmp_path: Path) -> None:
+def test_what_is_wrong_with_ours_is_reported_whole(tmp_path: Path) -> None:
     bad = {"pciVendorSelector": "10DE", "resourceName": "T4", "externalResourceProvider": True}
     nameless = {"mdevNameSelector": "GRID", "resourceName": "", "externalResourceProvider": True}
     path = "plugin.yaml, kubevirt, permittedHostDevices"
@@ -179,8 +179,8 @@ def test_what_kubevirt_makes_is_not_made_a_second_time(
     reading = read(tmp_path, {"file": "kubevirt.yaml"})
     assert reading.config.vgpu.spread == made
     assert reading.config.vgpu.mdevs[0].name == "nvidia.com/GRID_T4-1Q"
-    told = [note.text for note in reading.notes if "mediatedDevicesConfiguration" in note.text]
-    assert bool(told) == (not made)
+    reported = [note.text for note in reading.notes if "mediatedDevicesConfiguration" in note.text]
+    assert bool(reported) == (not made)
 
 
 def test_settings_that_are_written_for_us_are_ours_to_follow(tmp_path: Path) -> None:

@@ -10,22 +10,22 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from launcherkit_plugin.config.kubevirt import WrittenSettings
+from launcherkit_plugin.config.kubevirt import SettingsSchema
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.schema import (
-    WrittenCdi,
-    WrittenConfig,
-    WrittenDra,
-    WrittenEnvironment,
-    WrittenKubevirt,
-    WrittenLayoutEntry,
-    WrittenMdevResource,
-    WrittenResource,
-    WrittenSelector,
-    WrittenVfResource,
-    WrittenVgpu,
+    CdiSchema,
+    ConfigSchema,
+    DraSchema,
+    EnvironmentSchema,
+    KubevirtSchema,
+    LayoutEntrySchema,
+    MdevResourceSchema,
+    ResourceSchema,
+    SelectorSchema,
+    VfResourceSchema,
+    VgpuSchema,
 )
-from launcherkit_plugin.config.uses import WrittenContainer, WrittenNames, WrittenSharing
+from launcherkit_plugin.config.uses import ContainerSchema, NamesSchema, SharingSchema
 from tests.plugin.config.test_reading import FULL
 from tests.support.pages import ROOT, Block, blocks
 
@@ -45,16 +45,16 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "expected"),
     [
-        ("Keys", keys(WrittenConfig)),
-        ("resources", keys(WrittenResource) - {"environment"} | keys(WrittenEnvironment, "environment.")),
-        ("container", keys(WrittenContainer)),
-        ("sharing", keys(WrittenSharing)),
-        ("Selectors", keys(WrittenSelector)),
-        ("vgpu", keys(WrittenVgpu) | keys(WrittenLayoutEntry, "layout[].")),
-        ("vGPU resources", keys(WrittenMdevResource) | keys(WrittenVfResource)),
-        ("kubevirt", keys(WrittenKubevirt)),
-        ("cdi", keys(WrittenCdi)),
-        ("dra", keys(WrittenDra)),
+        ("Keys", keys(ConfigSchema)),
+        ("resources", keys(ResourceSchema) - {"environment"} | keys(EnvironmentSchema, "environment.")),
+        ("container", keys(ContainerSchema)),
+        ("sharing", keys(SharingSchema)),
+        ("Selectors", keys(SelectorSchema)),
+        ("vgpu", keys(VgpuSchema) | keys(LayoutEntrySchema, "layout[].")),
+        ("vGPU resources", keys(MdevResourceSchema) | keys(VfResourceSchema)),
+        ("kubevirt", keys(KubevirtSchema)),
+        ("cdi", keys(CdiSchema)),
+        ("dra", keys(DraSchema)),
     ],
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
@@ -74,7 +74,7 @@ def test_every_configuration_on_the_page_is_one(block: Block, tmp_path: Path) ->
 
 def test_the_settings_that_are_read_of_kubevirt_are_those_that_can_be_written_here() -> None:
     of_kubevirt_alone = {"developerConfiguration"}
-    assert keys(WrittenSettings) - of_kubevirt_alone == keys(WrittenKubevirt) - {"file", "cluster"}
+    assert keys(SettingsSchema) - of_kubevirt_alone == keys(KubevirtSchema) - {"file", "cluster"}
 
 
 def test_the_tests_use_every_key_there_is() -> None:
@@ -88,19 +88,17 @@ def test_the_tests_use_every_key_there_is() -> None:
                 yield from used(part)
 
     models = (
-        WrittenConfig,
-        WrittenResource,
-        WrittenEnvironment,
-        WrittenContainer,
-        WrittenSharing,
-        WrittenNames,
-        WrittenSelector,
-        WrittenVgpu,
-        WrittenLayoutEntry,
+        ConfigSchema,
+        ResourceSchema,
+        EnvironmentSchema,
+        ContainerSchema,
+        SharingSchema,
+        NamesSchema,
+        SelectorSchema,
+        VgpuSchema,
+        LayoutEntrySchema,
     )
     every = {
-        key
-        for model in (*models, WrittenMdevResource, WrittenVfResource, WrittenCdi, WrittenDra)
-        for key in keys(model)
+        key for model in (*models, MdevResourceSchema, VfResourceSchema, CdiSchema, DraSchema) for key in keys(model)
     }
     assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own

@@ -85,7 +85,7 @@ def read(path: Path, text: str) -> Config:
     return read_config(str(path)).config
 
 
-def told(path: Path, text: str) -> list[str]:
+def reported(path: Path, text: str) -> list[str]:
     """The messages of all errors, without the name of the file."""
     path.write_text(text)
     with pytest.raises(LauncherkitError) as raised:
@@ -425,18 +425,18 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_file_path_and_value(path: Path, text: str, message: str) -> None:
-    (found,) = told(path, text)
+    (found,) = reported(path, text)
     assert found.startswith(message)
 
 
-def test_all_that_is_wrong_is_told_at_once(path: Path) -> None:
-    assert len(told(path, "auto: x\nbogus: 1\nresources: [{select: [{vendors: [1]}], bindd: 1}]")) == 4
+def test_all_that_is_wrong_is_reported_at_once(path: Path) -> None:
+    assert len(reported(path, "auto: x\nbogus: 1\nresources: [{select: [{vendors: [1]}], bindd: 1}]")) == 4
 
 
-def test_the_page_of_the_code_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_code_shows_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "resources:\n  - name: GA102\n    select: [{vendors: [nvidia]}]\n"
-    messages = [f"LK701: plugin.yaml, {message}" for message in told(Path("plugin.yaml"), text)]
+    messages = [f"LK701: plugin.yaml, {message}" for message in reported(Path("plugin.yaml"), text)]
     assert messages == provoked("config", "LK701")
 
 
@@ -490,21 +490,21 @@ def test_names_of_claims_are_in_no_cdi_file(path: Path) -> None:
         (("a/X.Y", "a/X_Y"), "the resources a/X.Y and a/X_Y have the same variable, PCI_RESOURCE_A_X_Y"),
     ],
 )
-def test_names_that_clash_are_told_before_anything_is_advertised(
+def test_names_that_clash_are_reported_before_anything_is_advertised(
     path: Path, names: tuple[str, str], message: str
 ) -> None:
     resources = "".join(f"  - {{name: {name}, select: [{{vendors: [10de]}}]}}\n" for name in names)
-    assert told(path, f"resources:\n{resources}") == [message]
+    assert reported(path, f"resources:\n{resources}") == [message]
 
 
 def test_a_pci_resource_and_one_of_vgpus_must_have_two_names(path: Path) -> None:
     vgpu = "vgpu: {virtualFunctions: [{types: [a], name: a/X}]}"
-    assert told(path, f"resources: [{{name: a/X, select: [{{vendors: [10de]}}]}}]\n{vgpu}") == [
+    assert reported(path, f"resources: [{{name: a/X, select: [{{vendors: [10de]}}]}}]\n{vgpu}") == [
         "two resources are called a/X"
     ]
 
 
-def test_the_page_of_a_clash_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_clash_shows_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plugin.yaml").write_text(
         "resources:\n"
@@ -524,7 +524,7 @@ def test_a_layout_is_a_file_of_its_own(path: Path) -> None:
     assert read_layout(str(path)) == ((LayoutEntry("#1", "GRID T4-2Q", 2),), ("nvidia-222",))
 
 
-def test_a_wrong_layout_is_told_whole(path: Path) -> None:
+def test_a_wrong_layout_is_reported_whole(path: Path) -> None:
     path.write_text("layout: [{parent: '#1'}]\nlayouts: []")
     with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: unknown key"):
         read_layout(str(path))

@@ -86,10 +86,10 @@ class Broken(Shelf):
 
 class Events:
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.reported: list[tuple[str, str, str]] = []
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
-        self.told.append((type, reason, message))
+        self.reported.append((type, reason, message))
 
 
 class Stage:
@@ -375,7 +375,7 @@ def test_of_many_pods_at_once_none_is_refused_while_a_group_is_free(kubelet: Kub
     assert outcomes == ["admitted"] * 4 + ["refused"] * 4
 
 
-def test_what_was_given_away_is_told_to_providers_before_any_pod_has_it(kubelet: Kubelet) -> None:
+def test_what_was_given_away_is_reported_to_providers_before_any_pod_has_it(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME)
@@ -458,10 +458,10 @@ def test_a_new_configuration_is_in_force_at_once(kubelet: Kubelet) -> None:
         stage.wake(Wakeup.CONFIG)
         kubelet.wait_for(OTHER, {"b": True})
         kubelet.wait(lambda: NAME not in kubelet.resources())
-        assert ("Normal", "ConfigurationChanged", "the new configuration is in force") in stage.events.told
+        assert ("Normal", "ConfigurationChanged", "the new configuration is in force") in stage.events.reported
 
 
-def test_a_wrong_one_is_told_and_the_old_one_kept(kubelet: Kubelet) -> None:
+def test_a_wrong_one_is_reported_and_the_old_one_kept(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME)
@@ -472,7 +472,7 @@ def test_a_wrong_one_is_told_and_the_old_one_kept(kubelet: Kubelet) -> None:
         stage.next_setup = wrong
         stage.wake(Wakeup.CONFIG)
         event = ("Warning", "ConfigurationRefused", "the old one is kept: plugin.yaml, resources: no list")
-        until(lambda: event in stage.events.told)
+        until(lambda: event in stage.events.reported)
         shelf.has = [resource("a", "b")]
         stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True})
@@ -513,7 +513,7 @@ def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubel
         stage.next_setup = lambda: setups.pop() if setups else None
         stage.wake(Wakeup.CONFIG)
         event = ("Warning", "ConfigurationRefused", "the old one is kept: two resources have one socket")
-        until(lambda: event in stage.events.told)
+        until(lambda: event in stage.events.reported)
         shelf.has = [resource("a", sick=["a"])]
         stage.wake()
         kubelet.wait_for(NAME, {"a": False})
@@ -535,15 +535,15 @@ def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Ku
 # What is told, and the end
 
 
-def test_what_becomes_of_devices_is_told_to_the_cluster_and_a_start_is_not(kubelet: Kubelet) -> None:
+def test_what_becomes_of_devices_is_reported_to_the_cluster_and_a_start_is_not(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a", "b"))
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME)
-        assert stage.events.told == []
+        assert stage.events.reported == []
         shelf.has = [resource("a", sick=["a"])]
         stage.wake()
-        until(lambda: len(stage.events.told) == 2)
-        assert stage.events.told == [
+        until(lambda: len(stage.events.reported) == 2)
+        assert stage.events.reported == [
             ("Warning", "DeviceUnhealthy", f"{NAME}: {SICK.text}"),
             ("Normal", "DeviceGone", f"{NAME}: b is no longer listed"),
         ]
@@ -559,7 +559,7 @@ def test_a_host_that_can_not_be_read_at_the_start_is_an_error(kubelet: Kubelet) 
             stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop, stage.turned))
 
 
-def test_one_that_can_not_be_read_later_is_told_and_read_again(kubelet: Kubelet) -> None:
+def test_one_that_can_not_be_read_later_is_reported_and_read_again(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME)

@@ -151,7 +151,7 @@ def test_a_pod_of_two_containers_gets_devices_for_each(node: Node, kubelet: Kube
 def test_without_anything_to_advertise_it_says_what_to_give(node: Node) -> None:
     with node.serving("--metrics-address", "127.0.0.1:0") as process:
         assert process.wait() == 2
-        assert "give --config FILE, or --auto nvidia, gpu or all" in process.told()
+        assert "give --config FILE, or --auto nvidia, gpu or all" in process.reported()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], c
     node.configure(values)
     with node.serving("--config", node.config, "--check-config") as process:
         assert process.wait() == code
-        assert text in process.told()
+        assert text in process.reported()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_configuration_can_be_checked(node: Node, values: dict[str, object], c
         ("a name for no CDI kind", 78, "error[LK841]: nvidia.com/GPU.large"),
     ],
 )
-def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, text: str) -> None:
+def test_what_keeps_it_from_starting_is_reported(node: Node, way: str, code: int, text: str) -> None:
     if way == "no host":
         shutil.rmtree(node.tree.root / "sys")
     elif way == "no file":
@@ -189,7 +189,7 @@ def test_what_keeps_it_from_starting_is_told(node: Node, way: str, code: int, te
         node.configure({"resources": [RULES["resources"][0], {**RULES["resources"][0], "name": "amd.com/GPU"}]})  # type: ignore[index]
     with node.serving() as process:
         assert process.wait() == code
-        assert text in process.told()
+        assert text in process.reported()
 
 
 # Its life
@@ -210,7 +210,7 @@ def test_it_ends_too_while_it_waits_for_a_kubelet(node: Node) -> None:
 
 
 @pytest.mark.parametrize("milliseconds", range(20, 320, 60))
-def test_it_ends_when_it_is_told_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
+def test_it_ends_when_it_is_reported_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
     with node.serving() as process:
         time.sleep(milliseconds / 1000)  # wherever that is: before or after its handlers are there
         assert process.end() in (0, -signal.SIGTERM)
@@ -280,7 +280,7 @@ def test_a_new_configuration_is_in_force_without_a_restart(node: Node, kubelet: 
         kubelet.wait(lambda: GPU not in kubelet.resources())
 
 
-def test_a_wrong_one_is_told_and_the_old_one_kept(node: Node, kubelet: Kubelet) -> None:
+def test_a_wrong_one_is_reported_and_the_old_one_kept(node: Node, kubelet: Kubelet) -> None:
     with node.serving() as process:
         kubelet.wait_for(GPU, BOTH)
         node.configure({"resources": [{"name": "no name"}]})
@@ -382,7 +382,7 @@ def test_two_cards_of_one_group_go_to_the_pod_that_asks_for_two(node: Node, kube
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_full_disk_below_the_cdi_folder_is_told_to_the_kubelet(node: Node, kubelet: Kubelet) -> None:
+def test_a_full_disk_below_the_cdi_folder_is_reported_to_the_kubelet(node: Node, kubelet: Kubelet) -> None:
     cdi = node.folder / "cdi"
     cdi.mkdir()
     node.configure(RULES | {"cdi": {"folder": str(cdi)}, "rescanSeconds": 3600})
@@ -434,10 +434,10 @@ def test_it_is_ready_once_it_is_registered_and_not_while_the_kubelet_is_away(nod
         until(lambda: probe(path, "readyz")[0] == 1)
     path = node.folder / "none"
     code, said = probe(path, "healthz")
-    (told,) = provoked("cluster", "LK745")
+    (reported,) = provoked("cluster", "LK745")
     assert (code, said.splitlines()[0]) == (
         69,
-        told.replace("LK745", "error[LK745]").replace("/run/launcherkit-probe/probe.sock", str(path)),
+        reported.replace("LK745", "error[LK745]").replace("/run/launcherkit-probe/probe.sock", str(path)),
     )
 
 
@@ -456,7 +456,7 @@ def test_what_it_does_is_counted_for_who_has_the_token(node: Node, kubelet: Kube
         assert page(address, "/readyz")[0] == 404, "probes have a socket of their own"
 
 
-def test_node_feature_discovery_is_told_while_it_runs(node: Node, kubelet: Kubelet) -> None:
+def test_node_feature_discovery_is_reported_while_it_runs(node: Node, kubelet: Kubelet) -> None:
     (node.folder / "features.d").mkdir()
     with node.serving() as process:
         kubelet.wait_for(GPU, BOTH)
@@ -542,7 +542,7 @@ def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: tuple[
         kubelet.wait_for("nvidia.com/FROM_KUBEVIRT", BOTH)
 
 
-def test_a_cluster_that_is_wanted_and_not_there_is_told_and_what_is_known_is_advertised(
+def test_a_cluster_that_is_wanted_and_not_there_is_reported_and_what_is_known_is_advertised(
     node: Node, kubelet: Kubelet
 ) -> None:
     node.configure(RULES | {"kubevirt": {"cluster": True}})

@@ -179,9 +179,9 @@ def test_it_is_refused_at_the_start_and_by_discover(
     resources = "resources: [{name: nvidia.com/GPU.large, select: [{classes: ['03']}]}]"
     path.write_text(f"{resources}\ncdi: {{kind: resource, folder: {folder}}}\n")
     code = guarded(lambda: run(["discover", "--config", str(path), "--host", str(tree.root)], {}), {})
-    (told,) = provoked("cdi", "LK841")
+    (reported,) = provoked("cdi", "LK841")
     assert code == 78
-    assert told.replace("LK841", "error[LK841]") in capfd.readouterr().err.splitlines()
+    assert reported.replace("LK841", "error[LK841]") in capfd.readouterr().err.splitlines()
     assert not folder.exists()
     config = Config(pci=(RULE._replace(name="nvidia.com/GPU.large"),), cdi=CdiConfig(str(folder), kind="resource"))
     setup = assemble(config, wiring(tree))

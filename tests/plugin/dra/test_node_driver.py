@@ -135,12 +135,12 @@ def test_devices_are_published_and_claims_of_them_prepared_with_their_conditions
 
     run(stage, work)
     assert not list(stage.folder.rglob("*.sock"))
-    told = [
+    reported = [
         {condition["type"]: condition["status"] for condition in device["conditions"]}
         for devices in stage.statuses
         for device in devices
     ]
-    assert told == [
+    assert reported == [
         {"BoundToVfio": "True", "GroupViable": "True"},
         {"BoundToVfio": "True", "GroupViable": "False"},
     ]

@@ -84,8 +84,8 @@ class Driver:
         self.folder = Path(folder)
         (self.folder / "plugins" / DRIVER).mkdir(parents=True, exist_ok=True)
         (self.folder / "plugins_registry").mkdir(exist_ok=True)
-        self.log, self.told = Lines(), Told()
-        reporter = Reporter(self.log, self.told, self.told)
+        self.log, self.reported = Lines(), Told()
+        reporter = Reporter(self.log, self.reported, self.reported)
         self.healths = Healths(())
         self.changes = 0
         self.paths = socket_paths(folder, DRIVER, pod_uid)
@@ -174,7 +174,7 @@ def test_every_claim_that_is_asked_for_is_in_the_answer_with_devices_or_an_error
         assert claims["c"].error == "internal error in prepare: ZeroDivisionError; the log of the plugin has more"
 
     serve(driver, work)
-    assert sorted(driver.told.claims) == [("prepare", "done"), ("prepare", "failed"), ("prepare", "refused")]
+    assert sorted(driver.reported.claims) == [("prepare", "done"), ("prepare", "failed"), ("prepare", "refused")]
 
 
 def test_what_goes_wrong_again_and_again_is_logged_once_until_it_is_well(folder: str) -> None:
@@ -201,7 +201,7 @@ def test_a_claim_that_can_not_be_unprepared_is_an_event_of_the_node(folder: str)
 
     serve(driver, work)
     text = "ResourceClaim vms/gpu can't be unprepared, so its pod doesn't end: a file can't be removed"
-    assert driver.told.events == [("Warning", "UnprepareFailed", text)]
+    assert driver.reported.events == [("Warning", "UnprepareFailed", text)]
 
 
 # Health
@@ -248,8 +248,8 @@ def test_that_something_else_is_in_use_is_no_illness() -> None:
 def test_of_a_card_for_a_container_it_is_told_whether_its_driver_is_ready() -> None:
     well = DeviceState("a", None, in_container=True)
     ill = well._replace(problem=Problem("node", "its driver has no device node for containers"))
-    told = [condition for state in (well, ill) for condition in conditions(state, "2026-01-01T00:00:00Z")]
-    assert [(each["type"], each["status"], each["reason"]) for each in told] == [
+    reported = [condition for state in (well, ill) for condition in conditions(state, "2026-01-01T00:00:00Z")]
+    assert [(each["type"], each["status"], each["reason"]) for each in reported] == [
         ("DriverReady", "True", "Prepared"),
         ("DriverReady", "False", "Node"),
     ]
@@ -279,8 +279,8 @@ def test_the_kubelet_finds_the_driver_and_says_whether_it_takes_it(folder: str) 
             assert not driver.sockets.registered
 
     serve(driver, work)
-    assert driver.told.registrations == ["done", "refused"]
-    assert [reason for _, reason, _ in driver.told.events] == ["DriverRefused"]
+    assert driver.reported.registrations == ["done", "refused"]
+    assert [reason for _, reason, _ in driver.reported.events] == ["DriverRefused"]
     assert any(f"the kubelet refuses {DRIVER}: no such version" in line for line in driver.log.lines)
     assert driver.changes == 2
 
@@ -319,7 +319,7 @@ def test_what_killed_pods_have_left_is_removed_and_what_answers_stays(folder: st
     asyncio.run(both())
 
 
-def test_a_second_driver_without_a_pod_is_told_and_takes_nothing(folder: str) -> None:
+def test_a_second_driver_without_a_pod_is_reported_and_takes_nothing(folder: str) -> None:
     first, second = Driver(folder, Answers()), Driver(folder, Answers())
 
     async def work() -> None:

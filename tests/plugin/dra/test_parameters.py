@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from launcherkit.model.policy import SIBLINGS
-from launcherkit_plugin.config.device_config import WrittenDeviceConfig
+from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.dra.parameters import OpaqueConfig, Parameters, check_fits, parameters_of
 from launcherkit_plugin.model.device import Device, Wishes
 from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
@@ -64,7 +64,7 @@ def test_what_is_wrong_is_named_by_its_key(values: dict[str, Any], message: str)
     assert "launcherkit explain plugin-configuration" in raised.value.remedy
 
 
-def test_the_page_of_bad_parameters_shows_what_is_told() -> None:
+def test_the_page_of_bad_parameters_shows_what_is_reported() -> None:
     with pytest.raises(BadDeviceConfig) as raised:
         read({"siblings": "all"})
     assert [f"LK802: {raised.value.message}"] == provoked("dra", "LK802")
@@ -120,7 +120,7 @@ documents = st.fixed_dictionaries(
 @given(documents)
 def test_what_is_read_is_what_the_schema_takes(document: dict[str, Any]) -> None:
     try:
-        WrittenDeviceConfig.model_validate(HEAD | document)
+        DeviceConfigSchema.model_validate(HEAD | document)
     except ValidationError:
         with pytest.raises(BadDeviceConfig):
             read(document)
@@ -155,7 +155,7 @@ def test_siblings_stay_where_they_are_not_wanted(desk: ClaimDesk) -> None:
     assert "siblings" not in prepared(desk, siblings="none")[1]
 
 
-def test_the_rom_is_told_to_the_pod(desk: ClaimDesk) -> None:
+def test_the_rom_is_reported_to_the_pod(desk: ClaimDesk) -> None:
     assert prepared(desk, rom=False)[1]["rom"] == {"bool": False}
 
 

@@ -448,7 +448,7 @@ def test_a_file_system_that_is_really_full_keeps_nothing_and_unprepares(tmp_path
 
 
 @pytest.mark.parametrize("content", ["", '{"version": 1, "boot": "', "[]", '{"version": 2}', '{"version": 1}'])
-def test_a_broken_record_is_told_and_takes_nothing_away(desk: ClaimDesk, content: str) -> None:
+def test_a_broken_record_is_reported_and_takes_nothing_away(desk: ClaimDesk, content: str) -> None:
     desk.prepare()
     (desk.folder / RECORD).write_text(content)
     desk.restart()

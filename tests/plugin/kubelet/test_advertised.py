@@ -94,7 +94,7 @@ def test_one_that_comes_unseen_is_found_all_the_same(folder: Path, plugin: Plugi
         kubelet.wait_for(NAME)
 
 
-def test_a_socket_that_a_dead_kubelet_has_left_is_no_kubelet_and_that_is_told_once(
+def test_a_socket_that_a_dead_kubelet_has_left_is_no_kubelet_and_that_is_reported_once(
     folder: Path, plugin: Plugin
 ) -> None:
     plugins = folder / "device-plugins"
@@ -171,7 +171,7 @@ def test_a_stream_that_the_kubelet_closes_is_taken_for_its_having_forgotten_us(
     kubelet.wait_for(NAME, {"a": True})
 
 
-def test_one_that_is_replaced_before_it_has_dialled_is_told_of_too(kubelet: Kubelet, plugin: Plugin) -> None:
+def test_one_that_is_replaced_before_it_has_dialled_is_reported_too(kubelet: Kubelet, plugin: Plugin) -> None:
     kubelet.forgetful = True
     plugin.advertise(resource("a"))
     kubelet.wait(lambda: kubelet.registrations)
@@ -194,7 +194,9 @@ def test_a_connection_that_is_lost_leaves_the_callers_task_as_it_was(tmp_path: P
     assert asyncio.run(scenario()) == 0
 
 
-def test_one_that_never_dials_is_told_again(kubelet: Kubelet, plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_never_dials_is_reported_again(
+    kubelet: Kubelet, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(advertised, "UNWATCHED_SECONDS", 0.01)
     kubelet.forgetful = True
     plugin.advertise(resource("a"))
@@ -203,7 +205,7 @@ def test_one_that_never_dials_is_told_again(kubelet: Kubelet, plugin: Plugin, mo
     kubelet.wait_for(NAME, {"a": True})
 
 
-def test_a_kubelet_of_another_version_is_told_of_once_and_asked_again(folder: Path, plugin: Plugin) -> None:
+def test_a_kubelet_of_another_version_is_reported_once_and_asked_again(folder: Path, plugin: Plugin) -> None:
     kubelet = Kubelet(folder, versions=("v2",))
     kubelet.start()
     try:
@@ -259,7 +261,7 @@ def test_what_is_in_the_way_of_one_is_not_in_that_of_the_others(kubelet: Kubelet
     kubelet.wait_for(NAME, {"a": True})
 
 
-def test_a_path_that_is_too_long_to_be_dialled_is_told_as_such(kubelet: Kubelet, plugin: Plugin) -> None:
+def test_a_path_that_is_too_long_to_be_dialled_is_reported_as_such(kubelet: Kubelet, plugin: Plugin) -> None:
     plugin.advertise(resource("a", name=f"nvidia.com/{'X' * 100}"))
     until(lambda: any("LK717" in line and "path too long" in line for line in plugin.log.lines))
     assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
@@ -276,7 +278,7 @@ def test_in_the_end_the_sockets_are_gone_and_nobody_elses(folder: Path, kubelet:
     assert kubelet.last_lists[NAME] == {"a": True}, "a plugin that is started anew has not lost its devices"
 
 
-def test_a_name_that_kubernetes_does_not_take_is_told(kubelet: Kubelet, plugin: Plugin) -> None:
+def test_a_name_that_kubernetes_does_not_take_is_reported(kubelet: Kubelet, plugin: Plugin) -> None:
     plugin.advertise(resource("a", name="nvidia.com/-"), resource("d", name=OTHER))
     kubelet.wait_for(OTHER)
     until(lambda: any("is invalid" in line for line in plugin.log.lines))

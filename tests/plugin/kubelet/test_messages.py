@@ -73,7 +73,7 @@ def test_a_message_is_these_bytes_on_the_wire(message: Message, bytes_: bytes) -
     assert message.SerializeToString(deterministic=True) == bytes_
 
 
-def test_devices_are_told_in_one_order_with_their_health_and_node() -> None:
+def test_devices_are_reported_in_one_order_with_their_health_and_node() -> None:
     one, other = messages.device_list(resource("b", "a", sick=["a"])).devices
     assert [(one.ID, one.health), (other.ID, other.health)] == [("a", "Unhealthy"), ("b", "Healthy")]
     assert not one.HasField("topology")
@@ -92,8 +92,8 @@ def test_a_prefix_stands_before_the_path_on_the_host_alone() -> None:
 
 def test_the_kubelet_is_to_call_before_the_start_of_a_container_only_where_that_makes_something() -> None:
     for made in (False, True):
-        told = messages.options(resource("a")._replace(made_at_start=made))
-        assert (told.pre_start_required, told.get_preferred_allocation_available) == (made, True)
+        reported = messages.options(resource("a")._replace(made_at_start=made))
+        assert (reported.pre_start_required, reported.get_preferred_allocation_available) == (made, True)
 
 
 def test_the_names_of_cdi_devices_go_into_the_answer_and_where_it_is_wanted_into_an_annotation() -> None:

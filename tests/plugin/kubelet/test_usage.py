@@ -195,17 +195,17 @@ def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
 def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: Kubelet) -> None:
     """K9: it can't be read, like one that is broken, and the other source is asked."""
     os.mkfifo(kubelet.checkpoint)
-    told: list[UsageUnreadable] = []
+    reported: list[UsageUnreadable] = []
 
     async def read() -> Usage:
         guarded = Guarded()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
         return await read_usage(
-            *paths, tell=told.append, aside=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
+            *paths, tell=reported.append, aside=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
         )
 
     assert asyncio.run(read()) == NO_USAGE
-    assert [os.path.basename(problem.message.partition(":")[0]) for problem in told] == [
+    assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",
     ]
@@ -213,10 +213,10 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
         pass  # the thread ends
 
 
-def test_why_a_source_can_not_be_read_is_told(kubelet: Kubelet) -> None:
-    told: list[UsageUnreadable] = []
-    asyncio.run(read_usage(str(kubelet.socket), str(kubelet.checkpoint), tell=told.append))
-    assert [os.path.basename(problem.message.partition(":")[0]) for problem in told] == [
+def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
+    reported: list[UsageUnreadable] = []
+    asyncio.run(read_usage(str(kubelet.socket), str(kubelet.checkpoint), tell=reported.append))
+    assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",
     ]

@@ -95,7 +95,7 @@ def test_a_card_that_a_vm_has_says_so_with_the_vms_name_and_in_the_tree_too(tmp_
     assert "held by pod team/virt-launcher-vm-x2x8p (VM vm)" in text
 
 
-def test_who_has_a_device_by_a_claim_or_is_only_being_started_is_told() -> None:
+def test_who_has_a_device_by_a_claim_or_is_only_being_started_is_reported() -> None:
     of_claim = Holder("", "", ClaimRef("team", "gpu", "u-1"))
     usage = Usage("pod-resources", {GPU: {"0000:01:00.0": of_claim, "0000:02:00.0": Holder("")}})
     text = said(view()._replace(held=holders_of(usage)))

@@ -121,8 +121,8 @@ def test_where_nobody_reviews_tokens_nobody_is_let_in() -> None:
         socket = ClusterSocket(silent, WakeupQueue(0.01))
         with pytest.raises(TokenNotReviewed) as caught:
             await socket.review_token("good", 1.0)
-        (told,) = provoked("page", "LK852")
-        assert f"LK852: {caught.value.message}" == told
+        (reported,) = provoked("page", "LK852")
+        assert f"LK852: {caught.value.message}" == reported
         return await TokenGate(socket, lambda: 0.0)(bearer("good"))
 
     refused = asyncio.run(scenario())
@@ -194,5 +194,5 @@ def test_a_page_for_tokens_needs_the_metrics_and_the_cluster(served: Served | No
         it.served(served)
     with pytest.raises(PageNotServed) as caught:
         it.configure("token")
-    told = provoked("page", "LK851")[0 if served else 1]
-    assert f"LK851: {caught.value.message}" == told
+    reported = provoked("page", "LK851")[0 if served else 1]
+    assert f"LK851: {caught.value.message}" == reported

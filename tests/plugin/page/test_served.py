@@ -27,7 +27,7 @@ class Site:
 
     def __init__(self, process: ServerProcess) -> None:
         process.wait_for("the page of the node is served on")
-        (self.where,) = set(re.findall(r"the page of the node is served on http://([\d.:]+)/", process.told()))
+        (self.where,) = set(re.findall(r"the page of the node is served on http://([\d.:]+)/", process.reported()))
 
     def get(self, path: str = "/", **headers: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(self.where, timeout=SECONDS)
@@ -129,7 +129,7 @@ def test_outside_of_loopback_there_is_a_page_for_tokens_that_the_cluster_finds_g
 ) -> None:
     with node.serving("--config", node.config, "--metrics-address", "0.0.0.0:0") as process:
         process.wait_for("metrics are served on")
-        (where,) = re.findall(r"metrics are served on 0\.0\.0\.0:(\d+)", process.told())
+        (where,) = re.findall(r"metrics are served on 0\.0\.0\.0:(\d+)", process.reported())
         connection = http.client.HTTPConnection("127.0.0.1", int(where), timeout=SECONDS)
         connection.request("GET", "/")
         assert connection.getresponse().status == 404
@@ -152,4 +152,4 @@ def test_outside_of_loopback_there_is_a_page_for_tokens_that_the_cluster_finds_g
 def test_a_page_for_tokens_without_a_cluster_is_an_error_at_the_start(node: Node) -> None:
     with node.serving("--config", node.config, *LOOPBACK, "--page", "token") as process:
         assert process.wait() == 78
-        assert "error[LK851]" in process.told()
+        assert "error[LK851]" in process.reported()

@@ -135,7 +135,7 @@ def test_what_is_for_containers_is_not_for_a_vm(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_for_dra_is_told_as_such(tmp_path: Path) -> None:
+def test_what_is_for_dra_is_reported_as_such(tmp_path: Path) -> None:
     """A DeviceClass may serve that name, and then the scheduler allocates (D1)."""
     node = Node(build(HostTree(tmp_path), [(1, "vfio-pci", 0)]))
     facts, resources = seen(node, usage({}))

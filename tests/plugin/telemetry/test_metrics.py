@@ -211,7 +211,7 @@ def test_no_accept_is_too_odd_to_be_answered(accept: str) -> None:
         (",", "406"),
     ],
 )
-def test_who_reads_neither_format_is_told_so(accept: str, expected: str) -> None:
+def test_who_reads_neither_format_is_reported_so(accept: str, expected: str) -> None:
     assert status(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode())[:3] == expected
 
 
@@ -243,13 +243,13 @@ def test_with_a_token_the_metrics_are_for_who_has_it_and_a_new_one_counts_at_onc
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two words"])
-def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path, content: str) -> None:
+def test_a_file_without_a_token_is_reported_at_the_start(tmp_path: Path, content: str) -> None:
     file = tmp_path / "token"
     file.write_text(content)
     with pytest.raises(BadMetricsToken) as caught:
         metrics_pages(PrometheusMetrics().registry, str(file))
-    (told,) = provoked("cluster", "LK744")
-    assert f"LK744: {caught.value.message}" == told.replace("/etc/launcherkit-metrics/token", str(file))
+    (reported,) = provoked("cluster", "LK744")
+    assert f"LK744: {caught.value.message}" == reported.replace("/etc/launcherkit-metrics/token", str(file))
     with pytest.raises(BadMetricsToken, match="No such file"):
         metrics_pages(PrometheusMetrics().registry, str(tmp_path / "none"))
 
@@ -379,6 +379,6 @@ def test_an_address_is_a_host_and_a_port(address: str, expected: tuple[str, int]
 def test_what_is_no_address_is_refused_with_examples(address: str) -> None:
     with pytest.raises(NoMetricsAddress) as caught:
         parse_address(address)
-    (told,) = provoked("cluster", "LK742")
-    assert f"LK742: {caught.value.message}" == told.replace("'8080'", repr(address))
+    (reported,) = provoked("cluster", "LK742")
+    assert f"LK742: {caught.value.message}" == reported.replace("'8080'", repr(address))
     assert ":8080" in caught.value.remedy

@@ -41,7 +41,7 @@ def test_a_node_with_nothing_says_that(tmp_path: Path) -> None:
     }
 
 
-def test_both_sets_of_nodes_are_told_apart_from_one(tmp_path: Path) -> None:
+def test_both_sets_of_nodes_are_reported_apart_from_one(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.node("iommu")
     assert features(Host.from_sysfs(tree.root).scan(), [])["launcherkit.io/vfio"] == "both"

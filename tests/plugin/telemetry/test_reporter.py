@@ -61,45 +61,47 @@ WRONG, OTHERWISE = BadPolicy("a is wrong", "Mend a."), BadPolicy("a is wrong oth
 
 
 def test_a_problem_is_reported_once_until_it_changes() -> None:
-    told = Told()
-    new = [told.reporter.problem("a", error, "PolicyRefused") for error in (WRONG, WRONG, OTHERWISE, OTHERWISE, WRONG)]
+    reported = Told()
+    new = [
+        reported.reporter.problem("a", error, "PolicyRefused") for error in (WRONG, WRONG, OTHERWISE, OTHERWISE, WRONG)
+    ]
     assert new == [True, False, True, False, True]
-    assert told.lines == [
+    assert reported.lines == [
         "error: LK401: a is wrong. Mend a.",
         "error: LK401: a is wrong otherwise. Mend it.",
         "error: LK401: a is wrong. Mend a.",
     ]
-    assert told.events[0] == ("Warning", "PolicyRefused", "a is wrong")
-    assert len(told.events) == 3
+    assert reported.events[0] == ("Warning", "PolicyRefused", "a is wrong")
+    assert len(reported.events) == 3
 
 
 def test_a_problem_that_was_over_is_reported_again_and_others_are_not_touched() -> None:
-    told = Told()
+    reported = Told()
     for about in ("a", "b"):
-        told.reporter.problem(about, WRONG)
-    told.reporter.well("a")
-    assert [told.reporter.problem(about, WRONG) for about in ("a", "b")] == [True, False]
-    told.reporter.forget()
-    assert told.reporter.problem("b", WRONG)
+        reported.reporter.problem(about, WRONG)
+    reported.reporter.well("a")
+    assert [reported.reporter.problem(about, WRONG) for about in ("a", "b")] == [True, False]
+    reported.reporter.forget()
+    assert reported.reporter.problem("b", WRONG)
 
 
 def test_a_problem_that_must_last_is_reported_when_it_has() -> None:
-    told = Told()
-    assert [told.reporter.problem("a", WRONG, after=2) for _ in range(3)] == [False, True, False]
-    told.reporter.well("a")
-    assert not told.reporter.problem("a", WRONG, after=2)
+    reported = Told()
+    assert [reported.reporter.problem("a", WRONG, after=2) for _ in range(3)] == [False, True, False]
+    reported.reporter.well("a")
+    assert not reported.reporter.problem("a", WRONG, after=2)
 
 
 def test_a_reporter_that_begins_anew_says_again_what_goes_on() -> None:
-    told = Told()
-    told.reporter.problem("a", WRONG)
-    assert told.reporter.anew().problem("a", WRONG)
-    assert not told.reporter.problem("a", WRONG)
+    reported = Told()
+    reported.reporter.problem("a", WRONG)
+    assert reported.reporter.anew().problem("a", WRONG)
+    assert not reported.reporter.problem("a", WRONG)
 
 
 def test_what_happened_is_a_line_and_an_event() -> None:
-    told = Told()
-    told.reporter.happened("DevicesBound", "bound: a")
-    told.reporter.happened("DeviceUnhealthy", "a is gone", "warning")
-    assert told.lines == ["info: bound: a", "warning: a is gone"]
-    assert told.events == [("Normal", "DevicesBound", "bound: a"), ("Warning", "DeviceUnhealthy", "a is gone")]
+    reported = Told()
+    reported.reporter.happened("DevicesBound", "bound: a")
+    reported.reporter.happened("DeviceUnhealthy", "a is gone", "warning")
+    assert reported.lines == ["info: bound: a", "warning: a is gone"]
+    assert reported.events == [("Normal", "DevicesBound", "bound: a"), ("Warning", "DeviceUnhealthy", "a is gone")]

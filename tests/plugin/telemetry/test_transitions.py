@@ -24,7 +24,7 @@ GONE = ("Normal", "DeviceGone")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         ({"a": None}, {"a": None}, []),
         ({"a": None}, {"a": "node"}, [(*ILL, f"{GPU}: a: node")]),
@@ -45,9 +45,9 @@ GONE = ("Normal", "DeviceGone")
     ],
 )
 def test_a_change_is_a_line(
-    before: dict[str, Reason | None], after: dict[str, Reason | None], told: list[tuple[str, str, str]]
+    before: dict[str, Reason | None], after: dict[str, Reason | None], reported: list[tuple[str, str, str]]
 ) -> None:
-    assert list(changes(resources(before), resources(after))) == [Change(*line) for line in told]  # type: ignore[arg-type]
+    assert list(changes(resources(before), resources(after))) == [Change(*line) for line in reported]  # type: ignore[arg-type]
 
 
 def test_a_resource_that_comes_or_goes_is_told_by_its_devices() -> None:

@@ -14,7 +14,7 @@ from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import Reporter, Waits
 
 
-def test_what_hangs_is_told_when_it_does_and_when_it_comes_back() -> None:
+def test_what_hangs_is_reported_when_it_does_and_when_it_comes_back() -> None:
     events: list[tuple[str, str, str]] = []
     lines: list[str] = []
     metrics = PrometheusMetrics()

@@ -90,8 +90,8 @@ class Webhook:
     def reviewed(self, pod: dict[str, Any]) -> dict[str, Any]:
         status, body = self.ask("POST", PATH, review(pod))
         assert status == 200, body
-        told: dict[str, Any] = json.loads(body)["response"]
-        return told
+        reported: dict[str, Any] = json.loads(body)["response"]
+        return reported
 
 
 def review(pod: object, **request: object) -> bytes:
@@ -109,22 +109,22 @@ def webhook(tmp_path: Path) -> Iterator[Webhook]:
 
 
 def test_a_review_is_answered_with_a_patch_or_left(webhook: Webhook) -> None:
-    told = webhook.reviewed(YES)
-    assert (told["uid"], told["allowed"], told["patchType"]) == ("u-1", True, "JSONPatch")
-    changed = with_additions(YES, json.loads(base64.b64decode(told["patch"])))
+    reported = webhook.reviewed(YES)
+    assert (reported["uid"], reported["allowed"], reported["patchType"]) == ("u-1", True, "JSONPatch")
+    changed = with_additions(YES, json.loads(base64.b64decode(reported["patch"])))
     assert [each["image"] for each in changed["spec"]["initContainers"]] == [PARAMETERS["image"]]
     assert webhook.reviewed(changed) == {"uid": "u-1", "allowed": True}
     # A change of the ConfigMap acts at once.
     webhook.give({"image": "registry.example/a:2"})
     assert b"registry.example/a:2" in base64.b64decode(webhook.reviewed(YES)["patch"])
     (webhook.folder / "parameters" / PATH[1:] / "image").unlink()
-    told = webhook.reviewed(YES)
-    assert not told["allowed"]
-    assert "ConfigMap launcherkit-sidecar has no key image" in told["status"]["message"]
+    reported = webhook.reviewed(YES)
+    assert not reported["allowed"]
+    assert "ConfigMap launcherkit-sidecar has no key image" in reported["status"]["message"]
     (webhook.folder / "parameters" / PATH[1:] / "resources").unlink()
-    told = webhook.reviewed(YES)
-    assert told["allowed"]
-    assert "its ConfigMap is missing" in told["warnings"][0]
+    reported = webhook.reviewed(YES)
+    assert reported["allowed"]
+    assert "its ConfigMap is missing" in reported["warnings"][0]
 
 
 BAD = {
@@ -226,19 +226,19 @@ def test_it_does_not_start_without_a_certificate_or_with_another_ones_key(tmp_pa
     it = Webhook(tmp_path)
     key = tmp_path / "tls" / "tls.key"
     key.write_bytes(certified("localhost")[2])
-    code, (told,) = refused(it, it.arguments())
-    assert (code, "mismatch" in told.lower()) == (78, True)
+    code, (reported,) = refused(it, it.arguments())
+    assert (code, "mismatch" in reported.lower()) == (78, True)
     key.unlink()
     assert refused(it, it.arguments()) == (78, shown("LK882"))
 
 
-def test_a_port_that_it_may_not_have_is_told(tmp_path: Path) -> None:
+def test_a_port_that_it_may_not_have_is_reported(tmp_path: Path) -> None:
     it = Webhook(tmp_path)
     with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
         port = taken.getsockname()[1]
-        code, (told,) = refused(it, [*it.arguments()[:-1], f"--https-port={port}"])
+        code, (reported,) = refused(it, [*it.arguments()[:-1], f"--https-port={port}"])
     # Root may have every port, so who asks for one below 1024 is told the same in other words.
-    assert (code, [told.replace(str(port), "443").replace("Address already in use", "Permission denied")]) == (
+    assert (code, [reported.replace(str(port), "443").replace("Address already in use", "Permission denied")]) == (
         69,
         shown("LK883"),
     )
