@@ -114,10 +114,10 @@ def _check(directories: list[str], args: argparse.Namespace, env: Mapping[str, s
     code = _OK if all(result.ok for result in results) else _DIFFERS
     if args.json:
         return json.dumps(json_report(results), indent=2) + "\n", code
-    return _in_words(results, colours_for(sys.stdout.isatty(), env)), code
+    return _text_report(results, colours_for(sys.stdout.isatty(), env)), code
 
 
-def _in_words(results: Sequence[CaseResult], colours: Colours) -> str:
+def _text_report(results: Sequence[CaseResult], colours: Colours) -> str:
     lines = [f"{colours.good('ok')}       {one.name}\n" if one.ok else _differing(one, colours) for one in results]
     bad = sum(not result.ok for result in results)
     lines.append(f"{counted(len(results), 'case')}: {len(results) - bad} as expected, {bad} not\n")

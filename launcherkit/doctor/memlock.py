@@ -38,7 +38,7 @@ class MemlockNeed:
 
     limit: int | None
     """Bytes; None is no limit at all."""
-    words: str
+    terms: str
 
 
 def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
@@ -69,7 +69,7 @@ def check_memlock(facts: Facts) -> Iterator[Finding]:
     if why is not None or process is None:
         why = why or "the limits of no process can be read here"
         if need is not None and need.limit is not None:
-            why = f"libvirt will ask for {size(need.limit)} ({need.words}); {why}"
+            why = f"libvirt will ask for {size(need.limit)} ({need.terms}); {why}"
         yield Finding(name, "", "skipped", why)
         return
     if guest is None:
@@ -104,12 +104,12 @@ def _with_viommu(guest: GuestFacts, devices: int) -> str:
         return ""
     there = guest._replace(viommu=True)
     need = libvirt_need(there, devices=devices)
-    return f"; with a vIOMMU {size(need.limit)} ({need.words})" if need and need.limit else ""
+    return f"; with a vIOMMU {size(need.limit)} ({need.terms})" if need and need.limit else ""
 
 
 def _against(need: MemlockNeed, process: Process, more: str) -> Finding:
     wanted = "no limit" if need.limit is None else size(need.limit)
-    seen = f"libvirt asks for {wanted} ({need.words}{more}); {_limits(process)}"
+    seen = f"libvirt asks for {wanted} ({need.terms}{more}); {_limits(process)}"
     if not _holds(process.memlock_hard, need.limit):
         if process.may_raise:
             return Finding("memlock", "", "ok", seen)

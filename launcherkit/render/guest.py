@@ -26,10 +26,10 @@ def guest_lines(guest: TreeGuest, colours: Colours) -> Iterator[Line]:
     yield Line((colours.head("guest"), visible(guest.name)))
     children = [[*_bridge(each, colours)] for each in guest.bridges]
     if guest.unplaced:
-        rows = [[Line(guest_function_words(each, colours))] for each in guest.unplaced]
+        rows = [[Line(guest_function_texts(each, colours))] for each in guest.unplaced]
         children.append([Line(("where libvirt puts it",)), *branched(rows)])
     if guest.window is not None:
-        children.append([Line(window_words(guest.window))])
+        children.append([Line(window_texts(guest.window))])
     yield from branched(children or [[Line(("nothing of this host",))]])
 
 
@@ -46,20 +46,20 @@ def subject_of(error: LauncherkitError) -> str:
     return ", ".join(filter(None, about)) or error.resource or error.variable or error.file or error.message
 
 
-def guest_bridge_words(bridge: GuestBridge) -> str:
+def guest_bridge_text(bridge: GuestBridge) -> str:
     """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
     number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
     cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
     return f"{visible(_SHORT.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
 
 
-def guest_function_words(function: GuestFunction, colours: Colours) -> tuple[str, str, str]:
+def guest_function_texts(function: GuestFunction, colours: Colours) -> tuple[str, str, str]:
     """Its address in the guest, its address on the host, and its request."""
     guest = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
     return guest, f"\u2190 {function.source}", colours.good(f"{visible(function.request)}{comes_along(function)}")
 
 
-def window_words(window: Window) -> tuple[str, str]:
+def window_texts(window: Window) -> tuple[str, str]:
     """How much of the guest's 64-bit window the BARs need, and what is written for it (P5)."""
     hole = f"<pcihole64> of {size(window.hole)}" if window.hole else ""
     bits = "<maxphysaddr mode='passthrough'>" if window.pass_bits else ""
@@ -68,6 +68,6 @@ def window_words(window: Window) -> tuple[str, str]:
 
 
 def _bridge(bridge: GuestBridge, colours: Colours) -> Iterator[Line]:
-    yield Line((colours.faint(guest_bridge_words(bridge)),))
-    rows = [[Line(guest_function_words(each, colours))] for each in bridge.functions]
+    yield Line((colours.faint(guest_bridge_text(bridge)),))
+    rows = [[Line(guest_function_texts(each, colours))] for each in bridge.functions]
     yield from branched([*rows, *([*_bridge(each, colours)] for each in bridge.bridges)])

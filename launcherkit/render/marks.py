@@ -12,25 +12,25 @@ from launcherkit.topology.host_topology import GuestFunction, HeldDevice, HostTo
 def marks_of(topology: HostTopology, colours: Colours) -> Mapping[str, str]:
     """By address or UUID: who holds it, for which request it is, or why it stays."""
     marks: dict[str, list[str]] = {}
-    for device, words in (*_holders(topology, colours), *_goals(topology, colours)):
-        marks.setdefault(device, []).append(words)
-    return {device: "  ".join(words) for device, words in marks.items()}
+    for device, text in (*_holders(topology, colours), *_goals(topology, colours)):
+        marks.setdefault(device, []).append(text)
+    return {device: "  ".join(texts) for device, texts in marks.items()}
 
 
-def holder_words(held: HeldDevice) -> str:
+def holder_text(held: HeldDevice) -> str:
     """``held by pod team/virt-launcher-vm-x2x8p (VM vm)``."""
     who = f"pod {held.pod}" if held.pod else f"ResourceClaim {held.claim}"
     return visible(f"held by {who}" + (f" (VM {held.vm})" if held.vm else ""))
 
 
 def comes_along(function: GuestFunction) -> str:
-    """The words after the request for a function that wasn't asked for."""
+    """The text after the request for a function that wasn't asked for."""
     return "" if function.role == "primary" else ", sibling"
 
 
 def _holders(topology: HostTopology, colours: Colours) -> Iterator[tuple[str, str]]:
     for held in topology.held or ():
-        yield held.device, colours.odd(holder_words(held))
+        yield held.device, colours.odd(holder_text(held))
 
 
 def _goals(topology: HostTopology, colours: Colours) -> Iterator[tuple[str, str]]:

@@ -11,10 +11,10 @@ from launcherkit.colour import PLAIN
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import visible
-from launcherkit.render.guest import guest_bridge_words, guest_function_words, subject_of, window_words
+from launcherkit.render.guest import guest_bridge_text, guest_function_texts, subject_of, window_texts
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
-from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
+from launcherkit.render.texts import blocker_texts, link_texts, mdevs_text, state_text, vfs_texts
 from launcherkit.topology.host_topology import (
     GuestBridge,
     GuestFunction,
@@ -36,7 +36,7 @@ class Item:
 
     kind: Literal["node", "branch", "slot", "group", "function", "guest"]
     label: str
-    words: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     name: str = ""
     """Names of vendor and device."""
     badge: str = ""
@@ -52,7 +52,7 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     nodes = [_node(node, groups, marks) for node in topology.nodes]
     if not nodes:
         nodes = [Item("node", "no GPU, no accelerator, and nothing that has a VFIO driver")]
-    if found := [in_the_way_words(*each) for each in topology.in_the_way()]:
+    if found := [blocker_texts(*each) for each in topology.in_the_way()]:
         blockers = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
         nodes.insert(0, Item("node", "in the way", items=blockers))
     if topology.guest is None:
@@ -62,8 +62,8 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     if guest.unplaced:
         items.append(Item("branch", "where libvirt puts it", items=tuple(map(_guest_function, guest.unplaced))))
     if guest.window is not None:
-        label, *words = window_words(guest.window)
-        items.append(Item("guest", label, tuple(words)))
+        label, *details = window_texts(guest.window)
+        items.append(Item("guest", label, tuple(details)))
     return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
 
 
@@ -101,7 +101,7 @@ def _branch(
 
 
 def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
-    link = next((link_words(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
+    link = next((link_texts(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
     items: list[Item] = []
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
         them = tuple(functions)
@@ -114,30 +114,30 @@ def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, s
 def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
     here = {item.label for item in functions}
     elsewhere = [str(member) for member in group.members if str(member) not in here]
-    words = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
+    details = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
     why = "; ".join(f"{each.code} {each.device} is {visible(each.why)}" for each in group.blockers)
-    return Item("group", f"IOMMU group {group.number}", words, "", why, "bad", functions)
+    return Item("group", f"IOMMU group {group.number}", details, "", why, "bad", functions)
 
 
 def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item]:
     address = str(function.address)
-    words = [visible(each.why) for each in function.blockers if not each.whole]
-    words += [marks[address]] if address in marks else []
-    words += [visible(function.driver or "no driver"), visible(function.kind), f"[{function.ids}]"]
-    words += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
+    details = [visible(each.why) for each in function.blockers if not each.whole]
+    details += [marks[address]] if address in marks else []
+    details += [visible(function.driver or "no driver"), visible(function.kind), f"[{function.ids}]"]
+    details += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
     name = visible(function.name or "")
-    yield Item("function", address, tuple(words), name, *_badge(function.state, function.blockers))
+    yield Item("function", address, tuple(details), name, *_badge(function.state, function.blockers))
     yield from _vfs(function, marks, inside=True)
     for slots in function.mdevs:
         marked = (f"{uuid} {marks[uuid]}" for uuid in slots.uuids if uuid in marks)
-        yield Item("function", mdevs_words(slots), tuple(marked))
+        yield Item("function", mdevs_text(slots), tuple(marked))
 
 
 def _vfs(function: TreeFunction, marks: Mapping[str, str], *, inside: bool) -> Iterator[Item]:
     """The VFs in the IOMMU group of their physical function, or the others."""
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
-            number, word, *others = vfs_words(vfs, function.possible_vfs, PLAIN)
+            number, word, *others = vfs_texts(vfs, function.possible_vfs, PLAIN)
             marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
             yield Item("function", number, (*others, *marked), "", word, _badge(vfs.state, vfs.blockers)[1])
 
@@ -145,14 +145,14 @@ def _vfs(function: TreeFunction, marks: Mapping[str, str], *, inside: bool) -> I
 def _badge(state: ReadyState, blockers: Iterable[Blocker]) -> tuple[str, Tone]:
     them = tuple(blockers)
     tones: dict[ReadyState, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
-    return state_word(state, them, PLAIN), "bad" if them else tones.get(state, "plain")
+    return state_text(state, them, PLAIN), "bad" if them else tones.get(state, "plain")
 
 
 def _guest_bridge(bridge: GuestBridge) -> Item:
     items = (*map(_guest_function, bridge.functions), *map(_guest_bridge, bridge.bridges))
-    return Item("branch", guest_bridge_words(bridge), items=items)
+    return Item("branch", guest_bridge_text(bridge), items=items)
 
 
 def _guest_function(function: GuestFunction) -> Item:
-    address, *words = guest_function_words(function, PLAIN)
-    return Item("guest", address, tuple(words))
+    address, *details = guest_function_texts(function, PLAIN)
+    return Item("guest", address, tuple(details))

@@ -70,7 +70,7 @@ def _item(item: Item) -> Iterator[str]:
         line += f' <span class="badge {item.tone}">{escape(item.badge)}</span>'
     if item.name:
         line += f' <span class="name">{escape(item.name)}</span>'
-    line += "".join(f" <span>{escape(word)}</span>" for word in item.words)
+    line += "".join(f" <span>{escape(detail)}</span>" for detail in item.details)
     if not item.items:
         yield f'<p class="{item.kind}" tabindex="0">{line}</p>'
         return

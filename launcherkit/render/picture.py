@@ -67,7 +67,7 @@ def _right_of(row: _Row) -> float:
 
 
 def _text_of(item: Item) -> str:
-    return "  ".join((item.label, *filter(None, (item.badge, item.name)), *item.words))
+    return "  ".join((item.label, *filter(None, (item.badge, item.name)), *item.details))
 
 
 def _drawn(at: int, row: _Row, across: int) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _drawn(at: int, row: _Row, across: int) -> Iterator[str]:
         spans += f'  <tspan class="badge {item.tone}" fill="{FALLBACK[item.tone]}">{escape(item.badge)}</tspan>'
     if item.name:
         spans += f'  <tspan class="name">{escape(item.name)}</tspan>'
-    spans += "".join(f"  {escape(word)}" for word in item.words)
+    spans += "".join(f"  {escape(detail)}" for detail in item.details)
     yield (
         f'<g class="{item.kind}" tabindex="0"><title>{escape(_text_of(item))}</title>'
         f'<text x="{x}" y="{y + 16}" xml:space="preserve">{spans}</text></g>'

@@ -14,7 +14,7 @@ from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import marks_of
 from launcherkit.render.size import size
-from launcherkit.render.words import in_the_way_words, link_words, mdevs_words, state_word, vfs_words
+from launcherkit.render.texts import blocker_texts, link_texts, mdevs_text, state_text, vfs_texts
 from launcherkit.topology.host_topology import (
     HostTopology,
     RootComplex,
@@ -94,7 +94,7 @@ def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
 
 def _in_the_way(topology: HostTopology, colours: Colours) -> Iterator[Line]:
     """What is in the way; at the end, because that is what a terminal shows of a large host."""
-    found = [in_the_way_words(*each) for each in topology.in_the_way()]
+    found = [blocker_texts(*each) for each in topology.in_the_way()]
     for device, code, why in found[:_MOST_BLOCKERS]:
         yield Line(("in the way:", device, colours.bad(code), why))
     if found[_MOST_BLOCKERS:]:
@@ -129,7 +129,7 @@ def _bridge(bridge: TreeBridge, pen: _Pen) -> Iterator[Line]:
 
 
 def _slot(slot: TreeSlot, pen: _Pen) -> Iterator[Line]:
-    link = next((link_words(each.link, each.wider, pen.colours) for each in slot.functions if each.link), ())
+    link = next((link_texts(each.link, each.wider, pen.colours) for each in slot.functions if each.link), ())
     yield Line((f"slot {slot.slot}", *link))
     heads = iter(_heads(slot.functions, pen))
     for number, functions in groupby(slot.functions, key=lambda each: each.group):
@@ -157,7 +157,7 @@ def _heads(functions: Iterable[TreeFunction], pen: _Pen) -> Iterator[list[str]]:
     rows = []
     for each in functions:
         gone = each.address in pen.gone
-        state = pen.colours.bad("gone") if gone else state_word(each.state, each.blockers, pen.colours)
+        state = pen.colours.bad("gone") if gone else state_text(each.state, each.blockers, pen.colours)
         driver = visible(each.driver or "")
         rows.append((str(each.address), state, driver or ("no driver" if each.blockers else "")))
     return ([cell for cell in cells if cell] for cells in padded(rows))
@@ -176,7 +176,7 @@ def _function(head: Iterable[str], function: TreeFunction, pen: _Pen) -> Iterato
     yield from _vfs(function, pen, inside=True)
     if function.mdevs:
         uuids = (uuid for slots in function.mdevs for uuid in slots.uuids)
-        yield Line((*map(mdevs_words, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
+        yield Line((*map(mdevs_text, function.mdevs), *_marked(uuids, pen)), "  ", "  ")
 
 
 def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
@@ -184,8 +184,8 @@ def _vfs(function: TreeFunction, pen: _Pen, *, inside: bool) -> Iterator[Line]:
     margin = "  " if inside or function.group is None else "    "
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
-            words = vfs_words(vfs, function.possible_vfs, pen.colours)
-            yield Line((*words, *_marked(map(str, vfs.addresses), pen)), margin, margin)
+            texts = vfs_texts(vfs, function.possible_vfs, pen.colours)
+            yield Line((*texts, *_marked(map(str, vfs.addresses), pen)), margin, margin)
 
 
 def _marked(names: Iterable[str], pen: _Pen) -> Iterator[str]:

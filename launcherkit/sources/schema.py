@@ -108,7 +108,7 @@ def validate_document(
         errors = Collector()
         for fault in problem.errors(include_url=False, include_context=False):
             path = ".".join(_step(step) for step in fault["loc"]) or "the document"
-            text = f"{name}, {path}: {_in_words(fault['msg'])}; found {shown(fault['input'])}"
+            text = f"{name}, {path}: {_plain(fault['msg'])}; found {shown(fault['input'])}"
             if fault["type"] == "extra_forbidden":
                 text += _nearest_key(model, fault["loc"][-1])
             errors.add(error(text, remedy, file=name, key=path))
@@ -130,7 +130,7 @@ def _step(step: int | str) -> str:
     return step if isinstance(step, str) and len(step) <= 60 else shown(step)
 
 
-def _in_words(message: str) -> str:
+def _plain(message: str) -> str:
     """pydantic's message without pydantic's terms."""
     if message == "Extra inputs are not permitted":
         return "unknown key"

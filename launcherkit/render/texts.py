@@ -1,4 +1,4 @@
-"""Words for parts of a host, the same in every picture."""
+"""Texts for parts of a host, the same in every picture."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.render.columns import counted, visible
 from launcherkit.topology.host_topology import MdevSlots, VirtualFunctions
 
-_WORDS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
-"""Words for states whose own name isn't used."""
+_TEXTS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
+"""Texts for states whose own name isn't used."""
 
 
-def state_word(state: ReadyState, blockers: Iterable[Blocker], colours: Colours) -> str:
+def state_text(state: ReadyState, blockers: Iterable[Blocker], colours: Colours) -> str:
     """One word: the code of what is in the way, else the state."""
     codes = dict.fromkeys(blocker.code for blocker in blockers)
     if codes:
         return colours.bad(",".join(code or "no group" for code in codes))
-    word = _WORDS.get(state, state)
+    word = _TEXTS.get(state, state)
     return colours.good(word) if state in ("ready", "parent") else colours.odd(word) if state == "idle" else word
 
 
-def in_the_way_words(blocker: Blocker, group: int | None) -> tuple[str, str, str]:
+def blocker_texts(blocker: Blocker, group: int | None) -> tuple[str, str, str]:
     """The device, the code, and why: ``0000:61:00.1``, ``LK204``, ``bound to snd_hda_intel, keeps IOMMU group 14``."""
     why = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
     return str(blocker.device), blocker.code or "no group", why
 
 
-def vfs_words(vfs: VirtualFunctions, possible: int | None, colours: Colours) -> Iterator[str]:
+def vfs_texts(vfs: VirtualFunctions, possible: int | None, colours: Colours) -> Iterator[str]:
     """Their number, state, driver, IDs, vGPU type and IOMMU groups, and the first address."""
     number = len(vfs.addresses)
     yield counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs"
-    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_word(vfs.state, vfs.blockers, colours)
+    yield "no vGPU type" if vfs.state == "idle" and vfs.driver else state_text(vfs.state, vfs.blockers, colours)
     yield visible(vfs.driver or "no driver")
     yield f"[{vfs.ids}]"
     if vfs.type:
@@ -44,13 +44,13 @@ def vfs_words(vfs: VirtualFunctions, possible: int | None, colours: Colours) -> 
     yield f"from {vfs.addresses[0]} on" if len(vfs.addresses) > 1 else str(vfs.addresses[0])
 
 
-def mdevs_words(slots: MdevSlots) -> str:
+def mdevs_text(slots: MdevSlots) -> str:
     """``GRID T4-1Q: 2 made, 14 more possible``."""
     more = "" if slots.possible is None else f", {slots.possible} more possible"
     return f"{visible(slots.type)}: {len(slots.uuids)} made{more}"
 
 
-def link_words(link: PciLink | None, wider: int | None, colours: Colours) -> tuple[str, ...]:
+def link_texts(link: PciLink | None, wider: int | None, colours: Colours) -> tuple[str, ...]:
     """``16 GT/s x8``; idle devices usually run below their own speed, but not with fewer lanes."""
     if link is None or link.width is None:
         return ()
