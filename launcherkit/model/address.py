@@ -171,12 +171,9 @@ class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
 
-def card_of(address: HostAddress) -> tuple[object, ...]:
-    """The card of a device: the slot for a PCI function, the address itself for any other device.
-
-    The slot is a plain tuple, which is equal to a `PciSlot` and quicker to make.
-    """
-    return address[:3] if isinstance(address, PciAddress) else address
+def card_of(address: HostAddress) -> PciSlot | HostAddress:
+    """The card of a device: the slot for a PCI function, the address itself for any other device."""
+    return address.slot if isinstance(address, PciAddress) else address
 
 
 @documented(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import Bar
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
@@ -53,14 +53,14 @@ def prefetchable(bars: Iterable[Bar]) -> list[int]:
 
 def card_bars(addresses: Iterable[PciAddress], host: HostFacts) -> list[list[int]]:
     """The sizes of the prefetchable 64-bit BARs of each slot with any of the functions, HD audio left out."""
-    cards: dict[tuple[int, ...], list[int]] = {}
+    cards: dict[PciSlot, list[int]] = {}
     for address in addresses:
         detail = host.details.get(address)
         if detail is None or not detail.resources:
             continue
         function = host.functions.get(address)
         if function is not None and not function.is_hd_audio:
-            cards.setdefault(address[:3], []).extend(prefetchable(detail.resources))
+            cards.setdefault(address.slot, []).extend(prefetchable(detail.resources))
     return list(cards.values())
 
 

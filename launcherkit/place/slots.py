@@ -221,7 +221,7 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
             yield _no_room(card, domain)
         return
     domain_, bus, slot, _ = base
-    functions = {guests[source].function for source in fixed if guests[source][:3] == base[:3]}
+    functions = {guests[source].function for source in fixed if guests[source].function_0 == base.function_0}
     for number, source in _guest_numbers(card):
         if source in guests:
             continue
@@ -252,9 +252,9 @@ def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[int, HostAddres
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:
     """Set multifunction, on guest function 0 of each slot that hostdevs share, and only there (P1)."""
-    sharing = Counter([guest[:3] for guest in guests.values()])
+    sharing = Counter([guest.function_0 for guest in guests.values()])
     return {
-        source: GuestPlace(guest, guest.function == 0 if sharing[guest[:3]] > 1 else None)
+        source: GuestPlace(guest, guest.function == 0 if sharing[guest.function_0] > 1 else None)
         for source, guest in guests.items()
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
@@ -21,14 +21,14 @@ def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> b
     """
     if not host.container_dev or host.nodes is None:
         return False
-    slots: set[tuple[int, ...]] = set()
+    slots: set[PciSlot] = set()
     groups: set[int | None] = set()
     for address in addresses:
         if isinstance(address, PciAddress):
-            slots.add(address[:3])
+            slots.add(address.slot)
         else:
             groups.add(group_of(address, host))
-    own = [function for address, function in host.functions.items() if address[:3] in slots]
+    own = [function for address, function in host.functions.items() if address.slot in slots]
     groups.update([function.iommu_group for function in own])
     others = host.nodes.difference((CONTAINER_NODE, IOMMUFD_NODE), map(group_node, groups))
     return not others or others.issubset([cdev_node(host.details.get(function.address)) for function in own])

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, Mdev
@@ -215,12 +215,12 @@ class _Pools:
 
 
 def _primaries(entries: Sequence[HostAddress], host: HostFacts) -> list[HostAddress]:
-    slots: dict[tuple[int, ...], list[PciAddress]] = {}
+    slots: dict[PciAddress | PciSlot, list[PciAddress]] = {}
     for entry in entries:
         if isinstance(entry, PciAddress):
             function = host.functions.get(entry)
             # A VF is always its own device; its slot holds other VFs, not its siblings.
-            slots.setdefault(entry if function and function.physfn else entry[:3], []).append(entry)
+            slots.setdefault(entry if function and function.physfn else entry.slot, []).append(entry)
     primaries: set[HostAddress] = set()
     for in_slot in slots.values():
         primaries.update(in_slot if len(in_slot) == 1 else _best(in_slot, host))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.model.address import HostAddress, PciAddress, card_of
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
@@ -58,7 +58,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
             for candidate in _candidates(primary, own, situation, in_slot):
                 if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
-                if by_group and candidate[:3] != primary[:3] and candidate[:3] in claimed_slots:
+                if by_group and candidate.slot != primary.slot and candidate.slot in claimed_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
                 other = claim_of.get(candidate)
                 if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
@@ -88,7 +88,7 @@ def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress
     slots = [card_of(claim.primary) for claim in claims]
     if len(set(slots)) == len(slots) and not carried:
         return list(claims)
-    first: dict[tuple[object, ...], int] = {}
+    first: dict[PciSlot, int] = {}
 
     def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, int, int, HostAddress]:
         position, claim = position_and_claim
@@ -97,12 +97,12 @@ def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress
             return False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return address in carried, first.setdefault(address[:3], position), rank, address
+        return address in carried, first.setdefault(address.slot, position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
 
-def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[tuple[int, ...], list[PciAddress]]:
+def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[PciSlot, list[PciAddress]]:
     """At least all known functions of the primaries' slots, in order; without facts, only the listed ones (C3)."""
     host = situation.host
     known: Iterable[PciAddress]
@@ -113,9 +113,9 @@ def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[t
     else:  # a host may have thousands
         slots = [host.slot_functions(primary) for primary in primaries if isinstance(primary, PciAddress)]
         known = {function.address for slot in slots for function in slot}
-    in_slot: dict[tuple[int, ...], list[PciAddress]] = {}
+    in_slot: dict[PciSlot, list[PciAddress]] = {}
     for address in sorted(known, key=tuple):  # plain tuples are quicker to compare
-        in_slot.setdefault(address[:3], []).append(address)
+        in_slot.setdefault(address.slot, []).append(address)
     return in_slot
 
 
@@ -123,21 +123,21 @@ def _candidates(
     primary: PciAddress,
     own: PciFunction | None,
     situation: Situation,
-    in_slot: Mapping[tuple[int, ...], list[PciAddress]],
+    in_slot: Mapping[PciSlot, list[PciAddress]],
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = situation.host, situation.siblings
     if own is None and policy != "none" and not host.known:
-        yield from (address for address in in_slot.get(primary[:3], ()) if address != primary)
+        yield from (address for address in in_slot.get(primary.slot, ()) if address != primary)
     if own is None or policy == "none" or own.is_vf:
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
         found = [member for member in members if member is not None]
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address[:3] != primary[:3])
+        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address.slot != primary.slot)
     else:
-        others = map(host.functions.__getitem__, in_slot[primary[:3]])
+        others = map(host.functions.__getitem__, in_slot[primary.slot])
     model = own.model
     for other in others:
         if other is own or not may_come_along(other, host):

@@ -71,12 +71,12 @@ def _holder(address: PciAddress, facts: HostFacts) -> PciAddress:
 def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> set[PciAddress]:
     """Devices for guests, the functions of their slots and groups, physical functions of VFs; and all VFs of these."""
     wanted = {address for address, ready in readiness.items() if ready.for_guests}
-    slots = {address[:3] for address in wanted}
+    slots = {address.slot for address in wanted}
     groups = {facts.functions[address].iommu_group for address in wanted} - {None}
     shown = {
         address
         for address, function in facts.functions.items()
-        if address[:3] in slots or function.iommu_group in groups
+        if address.slot in slots or function.iommu_group in groups
     }
     shown.update(_holder(address, facts) for address in wanted)
     for address in tuple(shown):

@@ -130,7 +130,7 @@ class Fingerprint(NamedTuple):
 
 def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
     """The fingerprint of some functions, the others in their slots, and all members of the groups of these."""
-    slots = {address[:3]: address for address in addresses if address in host.functions}
+    slots = {address.slot: address for address in addresses if address in host.functions}
     nearby = {each.address: each for one in slots.values() for each in host.slot_functions(one)}
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from typing import TypeAlias
 
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
@@ -166,7 +166,7 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
             continue
         # A VF is a device of its own, and so is a companion, which is requested in addition to its card.
         alone = function.is_vf or rule.companion
-        key = function.address if alone else (*function.address[:3], id(rule))
+        key = function.address if alone else (function.address.slot, id(rule))
         slots.setdefault(key, []).append((function, rule))
     chosen = [
         (function, rule)
@@ -194,10 +194,10 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
     do so too (K7).
     """
     found = {name for _, rule, name in named if rule.companion}
-    slots: dict[object, list[tuple[PciFunction, str]]] = {}
+    slots: dict[PciSlot, list[tuple[PciFunction, str]]] = {}
     for function, _, name in named:
         if not function.is_vf:
-            slots.setdefault(function.address[:3], []).append((function, name))
+            slots.setdefault(function.address.slot, []).append((function, name))
     for in_slot in slots.values():
         if len(in_slot) > 1:
             best = min(primary_rank(function) for function, _ in in_slot)

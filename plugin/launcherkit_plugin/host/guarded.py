@@ -100,6 +100,8 @@ class Guarded:
             del self._under_way[key]
             if begun.late is not None and self._reports is not None:
                 self._reports.came_back(key, self._text(begun), self._number_late())
+            if begun.done.cancelled():  # with the task that waited for it, as at the daemon's end
+                return
             if error is None:
                 begun.done.set_result(result)  # type: ignore[arg-type]
             else:

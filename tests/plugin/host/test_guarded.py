@@ -152,3 +152,22 @@ def test_a_loop_that_has_ended_is_not_missed() -> None:
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "guarded: card"]
         assert thread.daemon
     thread.join(60)
+
+
+def test_work_whose_waiting_task_is_cancelled_ends_without_an_error() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+        guarded = Guarded()
+        begun = guarded.begin("one", "waiting", lambda: stuck.wait(60), 60)
+        assert begun is not None
+        begun.cancel()
+        assert guarded.is_busy("one")
+        stuck.set()
+        await guarded.quiet(["one"], 60)
+        while guarded.is_busy("one"):
+            await asyncio.sleep(0.01)
+        assert complaints == []
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
