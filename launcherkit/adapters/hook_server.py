@@ -13,7 +13,7 @@ from launcherkit.adapters.hook_socket import bound_socket
 from launcherkit.process.edge import tell
 from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.faults import Faults
-from launcherkit.rpc.server import BoundedServer, keep_quiet
+from launcherkit.rpc.server import BoundedServer, silence_tracebacks
 
 DRAIN_SECONDS = 20.0
 """Below the 30 s that Kubernetes gives a container to end."""
@@ -34,7 +34,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
     Raises:
         SocketInUse, SocketNotMade: a socket can't be had; nothing is served.
     """
-    keep_quiet(env)
+    silence_tracebacks(env)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(Faults(lambda text: tell("error", text, env)))
     calls, hurry = Calls(), asyncio.Event()

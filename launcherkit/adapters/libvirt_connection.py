@@ -62,7 +62,7 @@ class Connection:
     def find(self, name: str) -> Guest | None:
         """The domain of that name, running or not; None if there is none."""
         try:
-            with self.heard():
+            with self.translating_errors():
                 return Guest(self, self._raw.lookupByName(name))
         except Refusal as refusal:
             if refusal.no_domain:
@@ -71,18 +71,18 @@ class Connection:
 
     def version(self) -> tuple[int, ...]:
         """The version of the libvirt that answers."""
-        with self.heard():
+        with self.translating_errors():
             number = int(self._raw.getLibVersion())
         return number // 1_000_000, number // 1000 % 1000, number % 1000
 
     def guests(self) -> list[Guest]:
         """Every domain, running or not."""
-        with self.heard():
+        with self.translating_errors():
             return [Guest(self, raw) for raw in self._raw.listAllDomains(0)]
 
     def define(self, domain_xml: bytes, *, validate: bool = True) -> Guest:
         """Define a domain, or define it anew."""
-        with self.heard():
+        with self.translating_errors():
             return Guest(self, self._raw.defineXMLFlags(domain_xml.decode(), _VALIDATE if validate else 0))
 
     def close(self) -> None:
@@ -92,11 +92,11 @@ class Connection:
 
     def open_stream(self) -> Any:
         """A blocking ``virStream``."""
-        with self.heard():
+        with self.translating_errors():
             return self._raw.newStream(0)
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """Turn libvirt's errors into `Refusal`."""
         try:
             yield
@@ -118,35 +118,35 @@ class Guest:
         self._connection, self._raw = connection, raw
 
     def name(self) -> str:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             return str(self._raw.name())
 
     def uuid(self) -> str:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             return str(self._raw.UUIDString())
 
     def is_active(self) -> bool:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             return bool(self._raw.isActive())
 
     def is_persistent(self) -> bool:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             return bool(self._raw.isPersistent())
 
     def xml(self) -> bytes:
         """The definition, with its passwords."""
-        with self._connection.heard():
+        with self._connection.translating_errors():
             return str(self._raw.XMLDesc(_XML_SECURE | _XML_INACTIVE)).encode()
 
     def state(self) -> GuestState:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             state, reason = self._raw.state(0)
             return GuestState(int(state), int(reason))
 
     def owner(self) -> str | None:
         """The owner in its metadata; None if no `launcherkit run` has made it."""
         try:
-            with self._connection.heard():
+            with self._connection.translating_errors():
                 return owner_of(self._raw.metadata(_METADATA_ELEMENT, NAMESPACE, 0))
         except Refusal as refusal:
             if refusal.lost:
@@ -154,43 +154,43 @@ class Guest:
             return None
 
     def start(self, *, paused: bool = False) -> None:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             self._raw.createWithFlags(_START_PAUSED if paused else 0)
 
     def resume(self) -> None:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             self._raw.resume()
 
     def shutdown(self) -> None:
         """Ask it to shut down, by its agent or its power button."""
-        with self._connection.heard():
+        with self._connection.translating_errors():
             self._raw.shutdown()
 
     def destroy(self) -> None:
         """Pull its plug."""
-        with self._connection.heard():
+        with self._connection.translating_errors():
             self._raw.destroy()
 
     def undefine(self) -> None:
         """Forget its definition; its NVRAM and TPM stay."""
         try:
-            with self._connection.heard():
+            with self._connection.translating_errors():
                 self._raw.undefineFlags(_UNDEFINE | _UNDEFINE_KEEP_TPM)
         except Refusal as refusal:
             if refusal.code != _INVALID_ARGUMENT:  # before libvirt 8.9 there is no such flag
                 raise
-            with self._connection.heard():
+            with self._connection.translating_errors():
                 self._raw.undefineFlags(_UNDEFINE)
 
     def console(self) -> Iterator[bytes]:
         """What its first console prints, until the guest ends; the console is opened at once."""
         stream = self._connection.open_stream()
-        with self._connection.heard():
+        with self._connection.translating_errors():
             self._raw.openConsole(None, stream, _CONSOLE_FORCE)
         return self._chunks(stream)
 
     def _chunks(self, stream: Any) -> Iterator[bytes]:
-        with self._connection.heard():
+        with self._connection.translating_errors():
             while chunk := stream.recv(_CHUNK):
                 yield chunk
 

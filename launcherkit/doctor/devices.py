@@ -101,14 +101,14 @@ def check_functions(facts: Facts) -> Iterator[Finding]:
         return
     for name, kind in (("config-space", DeviceGone), ("power-state", DeviceAsleep)):
         for function in attached:
-            yield _third(facts, function, name, kind)
+            yield _state_finding(facts, function, name, kind)
     yield from _resets(facts, attached)
     for function in attached:
         if not function.is_vf:
-            yield _third(facts, function, "vgpu-physical-function", VgpuPhysicalFunction)
+            yield _state_finding(facts, function, "vgpu-physical-function", VgpuPhysicalFunction)
 
 
-def _third(facts: Facts, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
+def _state_finding(facts: Facts, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
     host, address = facts.host, function.address
     member = GroupMember(address, function.driver, attached=True, bridge=is_bridge(function, host.details.get(address)))
     for problem in check_viability((TouchedGroup(-1, (member,)),), facts.subject.managed, host):

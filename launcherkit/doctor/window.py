@@ -24,7 +24,7 @@ from launcherkit.model.window import (
 )
 from launcherkit.render.size import size
 
-_UNTRUSTED, _MOST_BITS = 32 * GIB, 46
+_UNTRUSTED, _MAX_BITS = 32 * GIB, 46
 """OVMF's window if it can't trust the CPU's address bits, and how many bits it uses at most."""
 
 
@@ -104,7 +104,7 @@ def _by_firmware(facts: Facts) -> tuple[int | None, str]:
         return room, f"OVMF makes it {size(room)}: the guest's CPU has no 1 GiB pages"
     if bits is None:
         return None, "OVMF makes it an eighth of what the host's CPU can address"
-    bits = min(bits, _MOST_BITS)
+    bits = min(bits, _MAX_BITS)
     return 1 << (bits - 3), f"OVMF makes it {size(1 << (bits - 3))}, an eighth of {bits} bits of addresses"
 
 

@@ -9,7 +9,7 @@ from lxml import etree
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.hostdev import number, read_cpuset
-from launcherkit.domain.style import Style, lead_of
+from launcherkit.domain.style import Style, indentation_of
 from launcherkit.domain.tags import Places
 from launcherkit.model.domain import GuestCell
 
@@ -47,5 +47,5 @@ def cells_edit(root: etree._Element, places: Places, style: Style, cells: Iterab
     *_, last = root.iterfind("cpu/numa/cell")
     (numa,) = last.iterancestors("numa")
     texts = [elements.quoted(f"<cell id='{cell}' memory='0' unit='KiB'/>", style) for cell in cells]
-    beside = style._replace(indent=lead_of(places.data, places.of(last).start))
+    beside = style._replace(indent=indentation_of(places.data, places.of(last).start))
     return append_children(places.data, places.of(numa), texts, beside, depth=0)

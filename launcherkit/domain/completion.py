@@ -10,7 +10,7 @@ from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import cpuset_text, hostdev_attributes, pci_attributes, read_guest_address
-from launcherkit.domain.style import Style, lead_of
+from launcherkit.domain.style import Style, indentation_of
 from launcherkit.domain.tags import Places, attribute_value
 from launcherkit.model.plan import GuestPlace, PlannedFunction
 from launcherkit.model.request import kind_of
@@ -68,7 +68,7 @@ class Completion:
         if source is None:
             return []
         at = self._places.of(source).start
-        text = elements.quoted(elements.driver(wanted), self._style) + (lead_of(self._data, at) or "")
+        text = elements.quoted(elements.driver(wanted), self._style) + (indentation_of(self._data, at) or "")
         return [Edit(at, at, text.encode("ascii"))]
 
     def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
@@ -107,5 +107,5 @@ class Completion:
         """The style of this hostdev's children."""
         if self._style.indent is None:
             return self._style
-        own = lead_of(self._data, self._places.of(hostdev).start)
+        own = indentation_of(self._data, self._places.of(hostdev).start)
         return self._style._replace(indent=None if own is None else own + self._style.step)

@@ -27,16 +27,16 @@ def style_of(places: Places) -> Style:
     quote = "'" if double < 0 or 0 <= single < double else '"'
     if devices is None or not len(devices):
         return Style(quote, "\n    " if b"\n" in data.strip() else None, "  ")
-    leads = (lead_of(data, places.of(child).start) for child in devices.iterchildren(etree.Element))
-    own = next(filter(None, leads), None)
+    indentations = (indentation_of(data, places.of(child).start) for child in devices.iterchildren(etree.Element))
+    own = next(filter(None, indentations), None)
     if own is None:
         return Style(quote, None, "")
-    outer = lead_of(data, places.of(devices).start) or "\n"
+    outer = indentation_of(data, places.of(devices).start) or "\n"
     step = own[len(outer) :] if own.startswith(outer) else "  "
     return Style(quote, own, step or "  ")
 
 
-def lead_of(data: bytes, at: int) -> str | None:
+def indentation_of(data: bytes, at: int) -> str | None:
     """The line break and white space before a tag; None if the tag isn't first on its line, or is indented very far.
 
     Reads only a few bytes before the tag: a document may be one line of many megabytes.

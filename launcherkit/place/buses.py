@@ -18,7 +18,7 @@ HIGHEST_BUS = 255
 _ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"
 _PORTS = (_ROOT_PORT, "pcie-switch-downstream-port")
 _BRIDGES = (_TO_PCI, "pci-bridge")
-_MOST = 32 * (HIGHEST_BUS + 1)
+_MAX = 32 * (HIGHEST_BUS + 1)
 _FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F
 
 
@@ -44,7 +44,7 @@ def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
     declared = len(models)
     used = {(address.bus, address.slot) for address in domain.guest_addresses if address.domain == 0}
     unplaced = [device for device in domain.unplaced if device.hostdev is None or device.hostdev not in joining]
-    del unplaced[_MOST:]  # libvirt refuses such a domain
+    del unplaced[_MAX:]  # libvirt refuses such a domain
     _first_free(unplaced, models, used)
     made = [Controller(bus, models[bus], None) for bus in range(declared, len(models))]
     bridges = tuple([controller for controller in made if controller.model in _BRIDGES])

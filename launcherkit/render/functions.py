@@ -58,10 +58,10 @@ def driver_of(function: PciFunction, facts: HostFacts, colours: Colours) -> str:
     driver = visible(function.driver)
     if bound_to_vfio(function, facts.details.get(function.address)):
         return colours.good(driver)
-    return driver if stands_aside(function, facts) else colours.bad(driver)
+    return driver if leaves_group_viable(function, facts) else colours.bad(driver)
 
 
-def stands_aside(function: PciFunction, facts: HostFacts) -> bool:
+def leaves_group_viable(function: PciFunction, facts: HostFacts) -> bool:
     """Whether it is a bridge, or bound to ``pci-stub``: not in the way, though not bound to VFIO (V1)."""
     return is_bridge(function, facts.details.get(function.address)) or function.driver == "pci-stub"
 

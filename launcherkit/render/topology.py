@@ -41,7 +41,7 @@ class _Pen:
 _HOST_COLUMNS = 72
 """Columns for the host if the guest is beside it."""
 _GAP = 3
-_MOST_BLOCKERS = 10
+_MAX_BLOCKERS = 10
 
 
 def draw(
@@ -95,10 +95,10 @@ def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
 def _in_the_way(topology: HostTopology, colours: Colours) -> Iterator[Line]:
     """What is in the way; at the end, because that is what a terminal shows of a large host."""
     found = [blocker_texts(*each) for each in topology.in_the_way()]
-    for device, code, why in found[:_MOST_BLOCKERS]:
+    for device, code, why in found[:_MAX_BLOCKERS]:
         yield Line(("in the way:", device, colours.bad(code), why))
-    if found[_MOST_BLOCKERS:]:
-        yield Line((f"and {len(found) - _MOST_BLOCKERS} more",))
+    if found[_MAX_BLOCKERS:]:
+        yield Line((f"and {len(found) - _MAX_BLOCKERS} more",))
 
 
 def _node(node: TreeNode, pen: _Pen) -> Iterator[Line]:

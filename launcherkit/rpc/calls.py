@@ -118,7 +118,7 @@ class _Call:
     def grow(self, size: int) -> None:
         """Count bytes that have arrived."""
         self.size += size
-        self._calls.weigh(size)
+        self._calls.count_bytes(size)
 
     def arrived(self) -> None:
         """Its request is complete."""
@@ -134,7 +134,7 @@ class _Call:
     def answered(self) -> None:
         """Its request is no longer kept, and its time no longer runs."""
         size, self.size, self.has_arrived, self.due = self.size, 0, True, inf
-        self._calls.weigh(-size)
+        self._calls.count_bytes(-size)
 
 
 _CALL: ContextVar[_Call] = ContextVar("call")
@@ -222,7 +222,7 @@ class Calls:
         if earliest < inf:
             self._watch(earliest)
 
-    def weigh(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Add to the bytes under way; if there are too many, a call ends."""
         self._size += size
         if self._size > BYTES_UNDER_WAY:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 FRAMES_A_TURN = 16
 """How many frames of one connection are taken before the others have their turn: four calls."""
-START, MOST, A_SECOND = 64.0, 256.0, 1000.0
+START, MAX, A_SECOND = 64.0, 256.0, 1000.0
 """What a connection may spend at the beginning, at once at most, and each second; see `_COSTS`."""
 ANSWERED = 8.0
 """What an answered call refunds: about what it cost."""
@@ -31,10 +31,10 @@ class Frames:
         self._rest = _PREFACE_BYTES
         self._head = b""
 
-    def take(self, data: bytes, start: int, most: int = FRAMES_A_TURN) -> tuple[int, float]:
-        """The end of at most ``most`` frames from index ``start`` on, and their cost."""
+    def take(self, data: bytes, start: int, limit: int = FRAMES_A_TURN) -> tuple[int, float]:
+        """The end of at most ``limit`` frames from index ``start`` on, and their cost."""
         at, cost, frames = start + self._rest, 0.0, 0
-        while at < len(data) and frames < most:
+        while at < len(data) and frames < limit:
             head = self._head + data[at : at + _HEAD_BYTES - len(self._head)]
             at += len(head) - len(self._head)
             if len(head) < _HEAD_BYTES:
@@ -75,10 +75,10 @@ class Budget:
             sharing: how many connections are in debt; they share what one would get.
         """
         rate = A_SECOND / max(1, sharing)
-        self._left = min(MOST, self._left + (now - self._at) * rate) - cost
+        self._left = min(MAX, self._left + (now - self._at) * rate) - cost
         self._at = now
         return max(0.0, -self._left / rate)
 
     def answered(self) -> None:
         """Refund an answered call."""
-        self._left = min(MOST, self._left + ANSWERED)
+        self._left = min(MAX, self._left + ANSWERED)

@@ -111,7 +111,7 @@ class _Methods(dict[str, Method]):
         return super().get(name) or Method(unknown, Cardinality.UNARY_UNARY, object, object)
 
 
-def keep_quiet(env: Mapping[str, str]) -> None:
+def silence_tracebacks(env: Mapping[str, str]) -> None:
     """Keep grpclib's and asyncio's tracebacks out of the log: peers' errors are not faults of this process."""
     if not env.get("LAUNCHERKIT_DEBUG"):
         for name in ("grpclib", "asyncio"):

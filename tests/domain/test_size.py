@@ -12,7 +12,7 @@ import pytest
 from launcherkit import Host, Translation, translate
 from launcherkit.domain.document import MAX_ATTRIBUTES, MAX_BYTES, MAX_HOSTDEVS, MAX_TAGS, Document, read_document
 from launcherkit.domain.name_and_owner import with_owner
-from launcherkit.domain.style import lead_of
+from launcherkit.domain.style import indentation_of
 from launcherkit.domain.writer import write_plan
 from launcherkit.errors import DomainTooLarge
 
@@ -128,10 +128,10 @@ def test_four_times_the_document_has_four_times_the_bytes_looked_at(kind: str) -
 
 def test_only_what_is_right_before_a_tag_is_its_indentation() -> None:
     data = b"<a>\n" + b"<b/>" * 1000 + b" " * 1000 + b"<c/>\r\n\t <d/>"
-    assert lead_of(data, data.index(b"<c/>")) is None
-    assert lead_of(data, data.index(b"<d/>")) == "\r\n\t "
-    assert lead_of(data, 4) == "\n"
-    assert lead_of(data, 0) is None
+    assert indentation_of(data, data.index(b"<c/>")) is None
+    assert indentation_of(data, data.index(b"<d/>")) == "\r\n\t "
+    assert indentation_of(data, 4) == "\n"
+    assert indentation_of(data, 0) is None
 
 
 def too_large() -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.rpc.frames import A_SECOND, MOST, START, Budget, Frames
+from launcherkit.rpc.frames import A_SECOND, MAX, START, Budget, Frames
 from tests.support.hostile import DATA, PING, PREFACE, RESET, frame
 
 FRAMES = st.lists(st.builds(frame, st.integers(0, 9), st.just(0), st.integers(0, 9), st.binary(max_size=40)))
@@ -62,4 +62,4 @@ def test_answered_calls_pay_for_themselves_and_nobody_saves_for_ever() -> None:
     for _ in range(10_000):
         assert budget.spend(5, 0.0, 0) == 0
         budget.answered()
-    assert budget.spend(MOST + A_SECOND, 3600.0, 0) == 1
+    assert budget.spend(MAX + A_SECOND, 3600.0, 0) == 1

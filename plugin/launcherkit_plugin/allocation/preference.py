@@ -34,10 +34,10 @@ class _Kind(NamedTuple):
     place: _Place
 
 
-MOST_STARTS = 32
+MAX_STARTS = 32
 """From how many kinds of bundles a search starts. A node has fewer switches than that."""
 
-MOST_SCORES = 100_000
+MAX_SCORES = 100_000
 """How many choices are scored for one answer, which takes a tenth of a second. Only a request for hundreds of devices
 out of thousands reaches this, and then has fewer starts."""
 
@@ -88,7 +88,7 @@ def prefer(
     for bundle in bundles:
         kinds.setdefault(_Kind(opened=False, left=len(bundle.ids), place=bundle.place), bundle)
     starts = sorted(kinds.values(), key=lambda bundle: (abs(len(bundle.ids) - size), bundle.ids))
-    worth = max(1, min(MOST_STARTS, MOST_SCORES // (len(kinds) * max(size, 1))))
+    worth = max(1, min(MAX_STARTS, MAX_SCORES // (len(kinds) * max(size, 1))))
     return min(_Search(bundles, bundle.ids[:size], size).best() for bundle in starts[:worth])[1]
 
 

@@ -36,7 +36,7 @@ class Done(NamedTuple):
             reporter.metrics.bound(self.action, "refused" if _is_refusal(self.error) else "failed")
             reporter.problem(about, self.error, "BindingFailed" if self.action == "bind" else "GivingBackFailed")
             return
-        reporter.well(about)
+        reporter.solved(about)
         if not self.changed:
             return
         reporter.metrics.bound(self.action, "done")

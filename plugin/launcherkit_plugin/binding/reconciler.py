@@ -78,7 +78,7 @@ class BindingReconciler:
         except LauncherkitError as error:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
-        self._reporter.well("ledger")
+        self._reporter.solved("ledger")
         if self._on_demand is not None:
             self._on_demand.keep(records)
         begun = []

@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 from launcherkit.errors import shown
 from launcherkit_plugin.model.errors import NoCluster
 
-MOST_OBJECTS = 10_000
+MAX_OBJECTS = 10_000
 """The most objects of a kind; a node runs a few hundred pods."""
 _GONE = 410
 _PAUSE = 1.0
@@ -297,8 +297,8 @@ def _applied(event: Json, objects: Objects, path: str) -> str:
             objects.pop(_uid(changed), None)
         elif kind != "BOOKMARK":
             objects[_uid(changed)] = part(changed)
-            if len(objects) > MOST_OBJECTS:
-                raise ApiProblem(0, f"more than {MOST_OBJECTS} objects")
+            if len(objects) > MAX_OBJECTS:
+                raise ApiProblem(0, f"more than {MAX_OBJECTS} objects")
     except ApiProblem as problem:
         raise ApiProblem(0, f"{path}: the watch sends something else than events: {problem}") from problem
     return version
@@ -311,8 +311,8 @@ def items_of(listed: Json) -> list[Any]:
         ApiProblem: it isn't a list, or has too many.
     """
     items = listed.get("items") or []
-    if not isinstance(items, list) or len(items) > MOST_OBJECTS:
-        raise ApiProblem(0, f"its items are not a list of at most {MOST_OBJECTS}")
+    if not isinstance(items, list) or len(items) > MAX_OBJECTS:
+        raise ApiProblem(0, f"its items are not a list of at most {MAX_OBJECTS}")
     return items
 
 

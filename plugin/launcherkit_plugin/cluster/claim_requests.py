@@ -112,7 +112,7 @@ class ClaimStatusWriter:
                 raise
             self._reporter.once(self, "warning", STATUS_FAILS.format(problem), status=problem.status)
         else:
-            self._reporter.well(self)
+            self._reporter.solved(self)
         return True
 
 

@@ -77,7 +77,7 @@ class SlicePublisher:
         self._dropped: set[str] = set()
         """Fields that the server didn't keep when slices were last written."""
         self._pauses = Backoff(_ROUND_SECONDS, LONGEST_PAUSE)
-        self._calm_from = 0.0
+        self._conflict_over = 0.0
 
     def want(self, specs: Specs | None) -> None:
         """Set the wanted slices; None if they aren't known any more."""
@@ -134,7 +134,7 @@ class SlicePublisher:
             self._reporter.once(self, "warning", text, status=problem.status)
             return self._pauses.failed("server", now)
         self._pauses.succeeded("server")
-        self._reporter.well(self)
+        self._reporter.solved(self)
         return pause
 
     def _round(self, wanted: Specs, now: float) -> float:
@@ -154,7 +154,7 @@ class SlicePublisher:
             text = f"{self._driver}: {len(wanted)} ResourceSlices, generation {needed.generation}"
             why = "; another process had changed them" if foreign else ""
             self._reporter.log("info", text + why, written=len(needed.changes))
-        return self._truce(now) if foreign else _ROUND_SECONDS
+        return self._pause_after_conflict(now) if foreign else _ROUND_SECONDS
 
     def _write(self, change: SliceChange, owner: Json) -> None:
         metadata = part(change.body, "metadata")
@@ -175,11 +175,11 @@ class SlicePublisher:
             text = f"the API server drops {fields} of ResourceSlices: the feature gates for them are off"
             self._reporter.once((self, "dropped"), "warning", text)
 
-    def _truce(self, now: float) -> float:
+    def _pause_after_conflict(self, now: float) -> float:
         """The pause after another process's slices were replaced, such as those of a pod that is being replaced: two
         that want different things take turns, more and more slowly, until one of them ends.
         """
-        if now > self._calm_from:
-            self._pauses.succeeded("truce")
-        self._calm_from = now + 2 * LONGEST_PAUSE
-        return self._pauses.failed("truce", now)
+        if now > self._conflict_over:
+            self._pauses.succeeded("conflict")
+        self._conflict_over = now + 2 * LONGEST_PAUSE
+        return self._pauses.failed("conflict", now)

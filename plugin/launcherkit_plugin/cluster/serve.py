@@ -96,7 +96,7 @@ def _attend(process: ClusterProcess, path: str) -> str:
             process.daemon.connect(daemon)
             try:
                 while line := lines.readline(POOL_BYTES + 1):
-                    _hear(parse(line, POOL_BYTES), process)
+                    _handle(parse(line, POOL_BYTES), process)
             finally:
                 process.daemon.disconnect()
                 for publisher in process.slices.values():
@@ -104,7 +104,7 @@ def _attend(process: ClusterProcess, path: str) -> str:
     return "it has disconnected"
 
 
-def _hear(message: Message, process: ClusterProcess) -> None:
+def _handle(message: Message, process: ClusterProcess) -> None:
     if message.name == "event":
         process.events.post(event_of(message.value))
     elif message.name == "want" and "kubevirt" in message.value:
@@ -182,12 +182,12 @@ def persist(
         try:
             if work() is True:
                 backoff.succeeded(work)
-                reporter.well(work)
+                reporter.solved(work)
                 continue
         except ApiProblem as problem:
             if clock() - began > longest:
                 backoff.succeeded(work)
-                reporter.well(work)
+                reporter.solved(work)
             reporter.once(work, "warning", fails.format(problem), status=problem.status)
         wait(backoff.failed(work, clock()))
 

@@ -61,7 +61,7 @@ def slice_changes(
     for item in found:
         by_index.setdefault(_index(item), item)
     kept = {index: item for index, item in by_index.items() if 0 <= index < len(specs)}
-    strays = [item for item in found if all(item is not each for each in kept.values())]
+    leftover_files = [item for item in found if all(item is not each for each in kept.values())]
     generation = max((_generation(item) for item in found), default=1)
     wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
     skipped = {"timeAdded", *without}
@@ -77,8 +77,8 @@ def slice_changes(
         for index, spec in enumerate(wanted)
         if index not in kept or differ
     ]
-    changes += [SliceChange("delete", item) for item in strays]
-    return SliceChanges(tuple(changes), generation, differ or bool(strays))
+    changes += [SliceChange("delete", item) for item in leftover_files]
+    return SliceChanges(tuple(changes), generation, differ or bool(leftover_files))
 
 
 def _complete(pool: SlicePool, spec: Mapping[str, Any], generation: int, count: int) -> Json:

@@ -53,7 +53,7 @@ class ClusterSocket:
         self._wanted: list[str] = []
         self._down = Outbox()
         self._some = asyncio.Event()
-        self._heard: dict[str, Any] = {}
+        self._handled: dict[str, Any] = {}
         self._known = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -176,7 +176,7 @@ class ClusterSocket:
         """What the cluster container sent last, even if it isn't connected any more."""
         if not self._wanted or not self._known.is_set():
             return None, {}
-        return self._heard["kubevirt"] or {}, self._heard["labels"]
+        return self._handled["kubevirt"] or {}, self._handled["labels"]
 
     async def first(self, seconds: float) -> ClusterSettings:
         """Wait for the facts.
@@ -185,7 +185,7 @@ class ClusterSocket:
             NoCluster: they did not come within ``seconds``, or there is no cluster socket.
         """
         if not self.listens:
-            raise nothing_speaks()
+            raise no_cluster_socket()
         try:
             await asyncio.wait_for(self._known.wait(), seconds)
         except TimeoutError:
@@ -210,7 +210,7 @@ class ClusterSocket:
                 check_hello(parse(await reader.readline()))
             self._log("info", "the cluster's process has connected")
             while line := await reader.readline():
-                self._hear(parse(line))
+                self._handle(parse(line))
             self._log("warning", "the cluster's process has disconnected")
         except TimeoutError:
             self._log("warning", "the cluster's process sends nothing; disconnected")
@@ -232,26 +232,26 @@ class ClusterSocket:
                 await writer.drain()
             await self._some.wait()
 
-    def _hear(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message.name:
             case "pod":
                 self._log("info", f"the pod {shown(message.value)} has ended")
                 self._wakeups.give(Wakeup.PODS)
                 return
             case "claim" | "token":
-                self._hear_answer(message)
+                self._handle_answer(message)
                 return
             case "kubevirt":
-                self._heard["kubevirt"] = settings(message)
+                self._handled["kubevirt"] = settings(message)
             case "labels":
-                self._heard["labels"] = labels(message)
+                self._handled["labels"] = labels(message)
             case _:
                 return  # a message of a later version
-        if {"kubevirt", "labels"} <= self._heard.keys():
+        if {"kubevirt", "labels"} <= self._handled.keys():
             self._known.set()
             self._wakeups.give(Wakeup.CONFIG)
 
-    def _hear_answer(self, message: Message) -> None:
+    def _handle_answer(self, message: Message) -> None:
         number, found, error = answer(message)
         waiting = self._answers.get(number)
         if waiting is None or waiting.done():
@@ -266,7 +266,7 @@ class _NotAnswered(Exception):
     """There is no answer; the text says why."""
 
 
-def nothing_speaks() -> NoCluster:
+def no_cluster_socket() -> NoCluster:
     """The error if the configuration needs the cluster, but there is no cluster socket."""
     return NoCluster(
         "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",

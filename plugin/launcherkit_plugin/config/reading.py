@@ -17,7 +17,7 @@ from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, SettingsSchema, rules_of
 from launcherkit_plugin.config.schema import ConfigSchema, KubevirtSchema, LayoutSchema
 from launcherkit_plugin.devices.cdi import check_kinds
-from launcherkit_plugin.devices.names import clashes, variable_name, written_names
+from launcherkit_plugin.devices.names import clashes, configured_names, variable_name
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.model.config import (
     Auto,
@@ -165,7 +165,7 @@ def _check_says_something(config: Config, path: str) -> None:
 
 def _check_names(config: Config, path: str) -> None:
     """Check that configured names are unique (K6); names that depend on the host are checked later."""
-    named = [(name, variable_name(name, rule.prefix)) for name, rule, _ in written_names(config.pci)]
+    named = [(name, variable_name(name, rule.prefix)) for name, rule, _ in configured_names(config.pci)]
     vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
     errors = Collector()
@@ -176,7 +176,7 @@ def _check_names(config: Config, path: str) -> None:
 
 def _check_kinds(config: Config) -> None:
     """Check that configured names can be CDI kinds; names that depend on the host are checked later."""
-    named = [(name, use) for name, rule, use in written_names(config.pci) if not rule.dra]
+    named = [(name, use) for name, rule, use in configured_names(config.pci) if not rule.dra]
     vgpus = (*config.vgpu.mdevs, *config.vgpu.vfs)
     check_kinds([*named, *((rule.name, "vm") for rule in vgpus if rule.name is not None and not rule.dra)], config.cdi)
 

@@ -249,7 +249,7 @@ class Daemon:
                 raise
             self._reporter.problem("names", error)
             return [offer for offer in offered if offer.resource.name in self._reported]
-        self._reporter.well("names")
+        self._reporter.solved("names")
         return offered
 
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
@@ -267,7 +267,7 @@ class Daemon:
         self._reported = listed
         try:
             self._outlets.publish(facts, list(listed.values()), self._setup.dra)
-            self._reporter.well("labels")
+            self._reporter.solved("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)
 
@@ -289,7 +289,7 @@ class Daemon:
         if self._before is None:
             return
         self._before = None
-        self._reporter.well("configuration")
+        self._reporter.solved("configuration")
         self._reporter.metrics.reloaded("done")
         self._reporter.happened("ConfigurationChanged", "the new configuration is in force")
 

@@ -18,12 +18,12 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.faults import Faults
-from launcherkit.rpc.server import keep_quiet
+from launcherkit.rpc.server import silence_tracebacks
 from launcherkit.rpc.unix_socket import identity
 from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.cluster.socket import ClusterSocket, nothing_speaks
+from launcherkit_plugin.cluster.socket import ClusterSocket, no_cluster_socket
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.dra_wiring import DraDrivers
@@ -103,7 +103,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     Raises:
         LauncherkitError: it can't start: the configuration is wrong, or the host can't be read.
     """
-    keep_quiet(env)
+    silence_tracebacks(env)
     log = Lines(env, time.time)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -288,7 +288,7 @@ def _waits_for(cluster: ClusterSocket, reporter: Reporter) -> bool:
     """
     cluster.want_kubevirt()
     if not cluster.listens:
-        reporter.error(nothing_speaks())
+        reporter.error(no_cluster_socket())
     return cluster.listens and cluster.facts[0] is None
 
 
@@ -400,7 +400,7 @@ class _UsageReader:
         if problems:
             self._reporter.problem("usage", SeveralErrors(problems), after=2)
         else:
-            self._reporter.well("usage")
+            self._reporter.solved("usage")
         return usage
 
 

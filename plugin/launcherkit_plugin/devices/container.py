@@ -16,13 +16,13 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.container_card import (
-    CardLook,
+    CardAccess,
     GivenCard,
     ReadCard,
     container_grant,
     given_by,
     own_nodes,
-    what_lacks,
+    why_unusable,
 )
 from launcherkit_plugin.devices.lasting import Lasting
 from launcherkit_plugin.devices.names import name_for, variable_name
@@ -62,7 +62,7 @@ class _Read(NamedTuple):
 
     state: tuple[str | None, bytes | None]
     """Its driver and the number of uevents then. When this changes, the card is read again."""
-    look: CardLook
+    access: CardAccess
 
 
 class ContainerProvider:
@@ -149,12 +149,12 @@ class ContainerProvider:
         detail = host.details.get(function.address)
         read = self._read.get(function.address)
         address = str(function.address)
-        uuid = (read and read.look.uuid) or self._uuids.get(address) or ""
+        uuid = (read and read.access.uuid) or self._uuids.get(address) or ""
         by_uuid = given_by(rule.container, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
         return Device(
             uuid if uuid and by_uuid else address,
             function.numa_node,
-            self._problem(function, rule, host, read and read.look),
+            self._problem(function, rule, host, read and read.access),
             frozenset() if function.iommu_group is None else frozenset({function.iommu_group}),
             (function.address,),
             detail.parents if detail else (),
@@ -162,7 +162,9 @@ class ContainerProvider:
             uuid=uuid,
         )
 
-    def _problem(self, function: PciFunction, rule: PciRule, host: HostFacts, look: CardLook | None) -> Problem | None:
+    def _problem(
+        self, function: PciFunction, rule: PciRule, host: HostFacts, access: CardAccess | None
+    ) -> Problem | None:
         """Why a container can't get a card now (K5): the first problem that has to be fixed."""
         what, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
@@ -173,17 +175,17 @@ class ContainerProvider:
             return Problem("driver", f"{what} is bound to {function.driver}; containers need the driver of the host")
         if function.driver is None:
             return Problem("driver", f"{what} has no driver; containers need that of the host")
-        if look is None:
+        if access is None:
             return Problem("node", f"{what}: what its driver has for containers has not been read")
-        lacks = what_lacks(rule.container, given_by(rule.container, function), look)
+        lacks = why_unusable(rule.container, given_by(rule.container, function), access)
         return None if lacks is None else Problem("node", f"{what}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
         """Read what the drivers of all cards offer to containers, and store it nowhere; blocks."""
         for function, _ in self._cards(host):
             if _has_host_driver(function, host):
-                look = self._read_card(function.address)
-                self._read[function.address] = _Read((function.driver, host.events), look)
+                access = self._read_card(function.address)
+                self._read[function.address] = _Read((function.driver, host.events), access)
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: reads what has changed, and changes nothing."""
@@ -203,17 +205,17 @@ class ContainerProvider:
         return tasks
 
     async def _end(
-        self, begun: asyncio.Future[CardLook], address: PciAddress, state: tuple[str | None, bytes | None]
+        self, begun: asyncio.Future[CardAccess], address: PciAddress, state: tuple[str | None, bytes | None]
     ) -> bool:
         return self._learn(address, state, await begun)
 
-    def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], look: CardLook) -> bool:
+    def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
         """Note what was read of a card; returns whether it has changed."""
         before = self._read.get(address)
-        self._read[address] = _Read(state, look)
-        if look.uuid is not None:
-            self._uuids.learn(str(address), look.uuid)
-        return before is None or before.look != look
+        self._read[address] = _Read(state, access)
+        if access.uuid is not None:
+            self._uuids.learn(str(address), access.uuid)
+        return before is None or before.access != access
 
     # What a container gets
 
@@ -254,7 +256,7 @@ class ContainerProvider:
         read = partial(self._host.facts, (address,))
         return await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
 
-    async def _look_again(self, resource: Resource, address: PciAddress) -> tuple[ContainerBy, CardLook]:
+    async def _look_again(self, resource: Resource, address: PciAddress) -> tuple[ContainerBy, CardAccess]:
         """How a container gets a card, and what its driver offers now.
 
         Raises:
@@ -262,14 +264,14 @@ class ContainerProvider:
             WorkHangs: reading it hangs.
         """
         rule, host = self._rules[resource.name], await self._facts(address)
-        function, look = host.functions.get(address), _NOTHING
+        function, access = host.functions.get(address), _NOTHING
         if function is None:
             problem: Problem | None = Problem("gone", f"{address} is no longer in sysfs")
         else:
             if _has_host_driver(function, host):
                 read = partial(self._read_card, address)
-                look = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
-            problem = self._problem(function, rule, host, look)
+                access = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
+            problem = self._problem(function, rule, host, access)
             if problem is None and bound_to_vfio(function, host.details.get(address)):
                 problem = Problem("driver", f"{describe(function)} is bound to {function.driver} again")
         if function is None or problem is not None:
@@ -279,10 +281,10 @@ class ContainerProvider:
                 device=str(address),
                 resource=resource.name,
             )
-        return given_by(rule.container, function), look
+        return given_by(rule.container, function), access
 
 
-_NOTHING = CardLook((), None, None)
+_NOTHING = CardAccess((), None, None)
 
 
 def _ids(card: str, sharing: Sharing | None) -> Iterator[str]:

@@ -20,7 +20,7 @@ NONE_VISIBLE = {VISIBLE: "void"}
 """For containers that must get nothing from that runtime, whatever their image says."""
 
 
-class CardLook(NamedTuple):
+class CardAccess(NamedTuple):
     """What the driver of a card offers to containers."""
 
     nodes: tuple[str, ...]
@@ -34,13 +34,13 @@ class GivenCard(NamedTuple):
 
     use: ContainerUse
     by: ContainerBy
-    look: CardLook
+    access: CardAccess
 
 
-ReadCard: TypeAlias = Callable[[PciAddress], CardLook]
+ReadCard: TypeAlias = Callable[[PciAddress], CardAccess]
 
 
-def read_card(root: str, proc: str, address: PciAddress) -> CardLook:
+def read_card(root: str, proc: str, address: PciAddress) -> CardAccess:
     """Read a card; blocks.
 
     Args:
@@ -53,7 +53,7 @@ def read_card(root: str, proc: str, address: PciAddress) -> CardLook:
     """
     nvidia = nvidia_card(proc, address)
     nodes = card_nodes(root, proc, address)
-    return CardLook(nodes, None, None) if nvidia is None else CardLook(nodes, nvidia.uuid, nvidia.number)
+    return CardAccess(nodes, None, None) if nvidia is None else CardAccess(nodes, nvidia.uuid, nvidia.number)
 
 
 def given_by(use: ContainerUse, function: PciFunction) -> ContainerBy:
@@ -61,13 +61,13 @@ def given_by(use: ContainerUse, function: PciFunction) -> ContainerBy:
     return use.by or ("environment" if function.vendor == NVIDIA else "nodes")
 
 
-def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None:
+def why_unusable(use: ContainerUse, by: ContainerBy, access: CardAccess) -> str | None:
     """Why a card with its host driver can't be given to a container, in words; None if it can."""
-    if by == "nodes" and not look.nodes:
+    if by == "nodes" and not access.nodes:
         return "its driver has no device node for containers"
-    if by != "nodes" and use.cdi_names == "index" and look.number is None:
+    if by != "nodes" and use.cdi_names == "index" and access.number is None:
         return "NVIDIA's driver doesn't have it, so its number isn't known"
-    if by != "nodes" and look.uuid is None:
+    if by != "nodes" and access.uuid is None:
         return "NVIDIA's driver doesn't say its UUID: run nvidia-smi once, or nvidia-persistenced"
     return None
 
@@ -75,7 +75,7 @@ def what_lacks(use: ContainerUse, by: ContainerBy, look: CardLook) -> str | None
 def own_nodes(given: GivenCard) -> tuple[str, ...]:
     """The card's device nodes, if this plugin passes them to the container; else an empty tuple."""
     by_us = given.by == "nodes" or (given.by == "environment" and given.use.pass_nodes)
-    return given.look.nodes if by_us else ()
+    return given.access.nodes if by_us else ()
 
 
 def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
@@ -85,10 +85,10 @@ def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
         uses: each card, and how the container gets it.
         annotate: CDI names are also in an annotation.
     """
-    visible = [look.uuid for _, by, look in uses if by == "environment" and look.uuid is not None]
+    visible = [access.uuid for _, by, access in uses if by == "environment" and access.uuid is not None]
     names = tuple(
-        cdi_name(str(look.number if use.cdi_names == "index" else look.uuid), use.cdi_kind)
-        for use, by, look in uses
+        cdi_name(str(access.number if use.cdi_names == "index" else access.uuid), use.cdi_kind)
+        for use, by, access in uses
         if by == "cdi"
     )
     nodes = [node for given in uses for node in own_nodes(given)]

@@ -283,7 +283,7 @@ def name_for(name: str, rule: PciRule, use: CardUse) -> str:
     return _with_end(found, SHARED) if shared else found
 
 
-def written_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule, CardUse]]:
+def configured_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule, CardUse]]:
     """The configured names, each with its rule and what its devices are for."""
     return [
         (name_for(rule.name or "", rule, use), rule, use)

@@ -181,7 +181,7 @@ def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
                 yield path
 
 
-def strays(places: ClaimPlaces, records: Records) -> Iterator[str]:
+def leftover_files(places: ClaimPlaces, records: Records) -> Iterator[str]:
     """Files of claims without a record, and temporary files that were never completed."""
     known = records.claims.keys() | records.broken.keys()
     start = f"{places.driver}_"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.dra.labels import label
 
-MOST_COUNTERS = 32
+MAX_COUNTERS = 32
 """The most counters in a set."""
 LARGEST = 1 << 31
 """The largest value of a counter, used if the types of a card have no small common multiple."""
@@ -33,7 +33,7 @@ class Sharer(NamedTuple):
     """IOMMU groups (K3)."""
     card: str
     """Of a vGPU, its card; of a VF, its physical function; else empty."""
-    most: int
+    per_card: int
     """Of a vGPU, how many of its type fit on the card; 0: unknown."""
     place: str
     """Devices with the same place are alternatives."""
@@ -66,7 +66,7 @@ def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
         everyone = sorted({position for positions in cluster for position in positions})
         name = label("group", min(sharers[position].id for position in everyone))
         counted = sorted(_largest(cluster), key=lambda each: sorted(sharers[position].id for position in each))
-        if len(counted) > MOST_COUNTERS:
+        if len(counted) > MAX_COUNTERS:
             counted = [tuple(everyone)]
         for number, positions in enumerate(counted):
             counter = f"group-{number}" if len(counted) > 1 else "group"
@@ -111,7 +111,9 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
     counted: dict[tuple[int, ...], tuple[str, dict[int, int], int]] = {}
     for card, positions in parts.items():
         room = _room([sharers[position] for position in positions])
-        amounts = {position: room // sharers[position].most if sharers[position].most else 1 for position in positions}
+        amounts = {
+            position: room // sharers[position].per_card if sharers[position].per_card else 1 for position in positions
+        }
         amounts |= dict.fromkeys(whole.get(card, ()), room)
         places: dict[str, int] = {}
         for position, amount in amounts.items():
@@ -129,7 +131,7 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
 
 def _room(parts: Sequence[Sharer]) -> int:
     """The number of units of a card, such that each type's share is an integer; devices of unknown share take one."""
-    measure = lcm(*{sharer.most for sharer in parts if sharer.most})
+    measure = lcm(*{sharer.per_card for sharer in parts if sharer.per_card})
     room = measure if measure <= LARGEST else LARGEST
-    unknown = sum(not sharer.most for sharer in parts)
+    unknown = sum(not sharer.per_card for sharer in parts)
     return room * max(1, -(-unknown // room))

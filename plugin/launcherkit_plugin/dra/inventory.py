@@ -82,7 +82,7 @@ def inventory(
             device.id,
             device.groups,
             device.card or _physical_function(device, host),
-            device.most,
+            device.per_card,
             device.place or str(_primary(device) or device.id),
             device.functions,
             resource.use == "container",

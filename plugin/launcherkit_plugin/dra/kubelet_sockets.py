@@ -138,9 +138,9 @@ class KubeletSockets:
                 if not self._in_place():
                     await self.end()
                     await self._start()
-                self._reporter.well("dra")
+                self._reporter.solved("dra")
             except Exception as problem:  # concerns the sockets; the rest of the daemon continues
-                self._reporter.trouble("dra", problem, self._driver)
+                self._reporter.not_served("dra", problem, self._driver)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def end(self) -> None:
@@ -194,7 +194,7 @@ class KubeletSockets:
             )
             self._reporter.problem("registration", error, "DriverRefused")
         else:
-            self._reporter.well("registration")
+            self._reporter.solved("registration")
             self._reporter.log("info", f"the kubelet has registered {self._driver}")
         self._set(registered=not why)
 

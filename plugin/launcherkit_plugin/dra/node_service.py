@@ -112,7 +112,7 @@ class ClaimService(Servicer):
             return f"{text}; the log of the plugin has more"
         else:
             outcome = "done"
-            self._reporter.well(about)
+            self._reporter.solved(about)
             return ""
         finally:
             self._reporter.metrics.claim(action, time.perf_counter() - began, outcome)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_left, files_of, prepared, remove_empty, strays
+from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_left, files_of, leftover_files, prepared, remove_empty
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
@@ -170,7 +170,7 @@ class Preparer:
 
     def tidy(self) -> None:
         """Remove files of claims without a record, which a killed process left. No claim may be being prepared."""
-        for path in strays(self._places, self.held()):
+        for path in leftover_files(self._places, self.held()):
             with suppress(ClaimFilesFailed):  # the next start tries again
                 self._files.remove(path)
 

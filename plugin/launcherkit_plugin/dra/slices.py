@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
 
-MOST_DEVICES = 128
-"""The most devices of a slice without taints and counters."""
-MOST_WITH_TAINTS = 64
-"""The most devices of any other slice."""
-MOST_SETS = 8
-"""The most counter sets of a slice; it then has no devices."""
+MAX_DEVICES = 128
+"""The limit devices of a slice without taints and counters."""
+MAX_WITH_TAINTS = 64
+"""The limit devices of any other slice."""
+MAX_SETS = 8
+"""The limit counter sets of a slice; it then has no devices."""
 
 
 def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def slices(devices: Sequence[DraDevice], driver: str) -> list[dict[str, Any]]:
     """
     sets = [{"name": name, "counters": _amounts(totals)} for name, totals in sorted(_totals(devices).items())]
     return [
-        *({"driver": driver, "sharedCounters": part} for part in _parts_of(sets, MOST_SETS)),
+        *({"driver": driver, "sharedCounters": part} for part in _parts_of(sets, MAX_SETS)),
         *({"driver": driver, "devices": list(map(_device, part))} for part in _fitting(devices)),
     ]
 
@@ -56,16 +56,16 @@ def _totals(devices: Iterable[DraDevice]) -> dict[str, dict[str, int]]:
 
 def _fitting(devices: Sequence[DraDevice]) -> Iterable[Sequence[DraDevice]]:
     """The devices of each slice. If a taint makes a slice too large, only this slice is halved."""
-    for part in _parts_of(devices, MOST_DEVICES):
+    for part in _parts_of(devices, MAX_DEVICES):
         plain = not any(device.taints or device.counters for device in part)
-        yield from _parts_of(part, MOST_DEVICES if plain else MOST_WITH_TAINTS)
+        yield from _parts_of(part, MAX_DEVICES if plain else MAX_WITH_TAINTS)
 
 
 _T = TypeVar("_T")
 
 
-def _parts_of(values: Sequence[_T], most: int) -> Iterable[Sequence[_T]]:
-    return (values[at : at + most] for at in range(0, len(values), most))
+def _parts_of(values: Sequence[_T], limit: int) -> Iterable[Sequence[_T]]:
+    return (values[at : at + limit] for at in range(0, len(values), limit))
 
 
 def _device(device: DraDevice) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class ProcessWorker:
             process.end()
 
     def _ask(self, kind: str, path: str, text: str, seconds: float) -> bytes:
-        standing_by = None if self._process or self._standby is None else self._standby.hand_out(self._keep)
+        standing_by = None if self._process or self._standby is None else self._standby.lend(self._keep)
         process = self._process = self._process or standing_by or _Process(self._keep)
         try:
             return process.ask(kind, path, text, seconds)
@@ -132,7 +132,7 @@ class Standby:
         """A `Worker` that uses the idle process if there is one."""
         return ProcessWorker(keep, self)
 
-    def hand_out(self, keep: Sequence[int]) -> _Process | None:
+    def lend(self, keep: Sequence[int]) -> _Process | None:
         """The idle process, which then keeps these file descriptors open; None if there is none."""
         process = self._change(None)
         if process is None:

@@ -80,24 +80,24 @@ class Advertised:
             pause = LOOK_SECONDS
             seen = identity(self._kubelet)
             try:
-                await self._tend(seen)
+                await self._keep_registered(seen)
                 self._failing = False
                 self._backoff.succeeded(None)
-                self._reporter.well(self._server.name)
+                self._reporter.solved(self._server.name)
             except Exception as problem:  # a failure of one resource doesn't affect the others
                 self._failing = True
                 pause = self._backoff.failed(None, self._clock())
-                self._reporter.trouble(self._server.name, problem, self._server.name, resource=self._server.name)
+                self._reporter.not_served(self._server.name, problem, self._server.name, resource=self._server.name)
             await self._rest(pause, seen)
 
     async def end(self, *, gone: bool) -> None:
         """Stop serving. If the resource is ``gone`` for good, an empty list of devices is sent first."""
         if gone:
             self._server.update(self._resource._replace(devices={}))
-        self._reporter.well(self._server.name)
+        self._reporter.solved(self._server.name)
         await self._server.stop()
 
-    async def _tend(self, kubelet: SocketIdentity | None) -> None:
+    async def _keep_registered(self, kubelet: SocketIdentity | None) -> None:
         server = self._server
         if not os.path.isdir(self._folder):
             raise no_kubelet(self._kubelet, "there is no such folder")

@@ -71,19 +71,19 @@ def allocation(grants: Iterable[Grant], dev_root: str) -> wire.AllocateResponse:
     return answer
 
 
-def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list[str]]:
+def wanted(resource: str, request: wire.AllocateRequest, limit: int) -> list[list[str]]:
     """The device IDs of each container.
 
     Args:
         resource: its name.
         request: from the kubelet.
-        most: how many devices the kubelet may know.
+        limit: how many devices the kubelet may know.
 
     Raises:
         BadKubeletRequest: there is no container, a container without devices, a repeated device, or too many devices.
     """
     containers = [list(container.devices_ids) for container in request.container_requests]
-    _refuse_above(most, resource, "an Allocate", sum(map(len, containers)))
+    _refuse_above(limit, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
         raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
     asked = list(chain.from_iterable(containers))
@@ -99,16 +99,16 @@ def wanted(resource: str, request: wire.AllocateRequest, most: int) -> list[list
 
 
 def preferences(
-    resource: str, request: wire.PreferredAllocationRequest, most: int
+    resource: str, request: wire.PreferredAllocationRequest, limit: int
 ) -> list[tuple[Sequence[str], Sequence[str], int]]:
     """For each container: the available IDs, those that the answer must include, and the number wanted.
 
     Raises:
-        BadKubeletRequest: it can't be satisfied, or has more than ``most`` devices, which is all the kubelet may know.
+        BadKubeletRequest: it can't be satisfied, or has more than ``limit`` devices, which is all the kubelet may know.
     """
     containers = request.container_requests
     for asked in (len(containers), *(len(each.available_deviceIDs) for each in containers)):
-        _refuse_above(most, resource, "a preference", asked)
+        _refuse_above(limit, resource, "a preference", asked)
     return [_preference(resource, each) for each in containers]
 
 
@@ -126,20 +126,20 @@ def _preference(
     return available, must, size
 
 
-def to_check(resource: str, request: wire.PreStartContainerRequest, most: int) -> list[str]:
+def to_check(resource: str, request: wire.PreStartContainerRequest, limit: int) -> list[str]:
     """The device IDs of the container that is about to start.
 
     Raises:
-        BadKubeletRequest: there are more than ``most``, which is all the kubelet may know.
+        BadKubeletRequest: there are more than ``limit``, which is all the kubelet may know.
     """
-    _refuse_above(most, resource, "a PreStartContainer", len(request.devices_ids))
+    _refuse_above(limit, resource, "a PreStartContainer", len(request.devices_ids))
     return list(request.devices_ids)
 
 
-def _refuse_above(most: int, resource: str, call: str, asked: int) -> None:
-    if asked > most:
+def _refuse_above(limit: int, resource: str, call: str, asked: int) -> None:
+    if asked > limit:
         raise BadKubeletRequest(
-            f"{resource}: {call} of {asked} devices, where there are {most} at most", _NOT_A_KUBELET, resource=resource
+            f"{resource}: {call} of {asked} devices, where there are {limit} at most", _NOT_A_KUBELET, resource=resource
         )
 
 

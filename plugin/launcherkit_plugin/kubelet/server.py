@@ -141,7 +141,7 @@ class ResourceServer(Servicer):
 
     async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
-        for available, must, size in messages.preferences(self.name, request, self._devices.most):
+        for available, must, size in messages.preferences(self.name, request, self._devices.largest):
             chosen = self._answers.prefer(self.name, available, must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
@@ -161,7 +161,7 @@ class ResourceServer(Servicer):
         await stream.send_message(answer)
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
-        containers = messages.wanted(self.name, request, self._devices.most)
+        containers = messages.wanted(self.name, request, self._devices.largest)
         grants = await self._answers.allocate(self.name, containers)
         return messages.allocation(grants, self._dev_root)
 
@@ -173,7 +173,7 @@ class ResourceServer(Servicer):
         await stream.send_message(wire.PreStartContainerResponse())
 
     async def _check(self, request: wire.PreStartContainerRequest) -> None:
-        ids = messages.to_check(self.name, request, self._devices.most)
+        ids = messages.to_check(self.name, request, self._devices.largest)
         await self._answers.check(self.name, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
@@ -194,13 +194,13 @@ class _Devices(Watched[wire.ListAndWatchResponse]):
 
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:
         super().__init__(now)
-        self.most = len(now.devices)
+        self.largest = len(now.devices)
         """The most devices that were sent to the kubelet: it may still ask for those of an earlier list."""
         self._when_left = when_left
         self.watchers = 0
 
     def put(self, devices: wire.ListAndWatchResponse) -> None:
-        self.most = max(self.most, len(devices.devices))
+        self.largest = max(self.largest, len(devices.devices))
         self.set(devices)
 
     async def send(self, stream: Stream[wire.Empty, wire.ListAndWatchResponse]) -> None:

@@ -61,7 +61,7 @@ class Device(NamedTuple):
     """False for a vGPU that doesn't exist yet; its card may have no type yet, either (G1)."""
     vgpu_types: tuple[str, ...] = ()
     """Of a vGPU, the name of its type, or of the types that it may get."""
-    most: int = 0
+    per_card: int = 0
     """Of a vGPU that is created on demand: how many of its type fit on an empty card; 0: unknown."""
     place: str = ""
     """Of a vGPU, a VF that has room for only one: devices with the same place are alternatives."""

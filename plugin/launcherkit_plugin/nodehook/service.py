@@ -103,7 +103,7 @@ def pod_of(vm: Vm, usage: Usage) -> VmDevices | None:
 
 
 DRAIN_SECONDS = 5.0
-MOST_VMS = 4096
+MAX_VMS = 4096
 """The most VMs that are remembered; a node runs far fewer."""
 
 
@@ -190,7 +190,7 @@ class NodeHook(Servicer):
                 )
             # Shielded: virt-handler may hang up in the middle, and the check must still complete.
             await asyncio.shield(asyncio.create_task(self._answers.check(resource, devices)))
-        if len(self._started) >= MOST_VMS:
+        if len(self._started) >= MAX_VMS:
             self._started.pop(next(iter(self._started)))
         mine = {resource: had.devices[resource] for resource in ours}
         self._started[vm.uid] = VmDevices(had.pod, mine)

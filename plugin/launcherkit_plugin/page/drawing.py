@@ -53,7 +53,7 @@ ADVICE: Mapping[Reason, Advice] = {
 """The advice for each reason."""
 
 
-MOST_UNHEALTHY, MOST_BUSY, MOST_HELD = 100, 200, 300
+MAX_UNHEALTHY, MAX_BUSY, MAX_HELD = 100, 200, 300
 """The most rows of each kind."""
 PAGE_BYTES = 290_000
 """The most bytes of the page. If there is no room for the tree, the page names the command that draws it."""
@@ -135,7 +135,7 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
     busy = [each for each in them if each.reason in USUAL]
     if not bad:
         yield '<p class="none">Nothing is Unhealthy.</p>'
-    for each in bad[:MOST_UNHEALTHY]:
+    for each in bad[:MAX_UNHEALTHY]:
         advice = ADVICE[cast(Reason, each.reason)]
         code = f' <span class="badge bad">{advice.code}</span>' if advice.code else ""
         more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
@@ -145,13 +145,13 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
             f"since {_time(each.since)}</p><p>{_text(each.text)}</p>"
             f'<p class="todo">{_code(advice.text)}{more}</p></article>'
         )
-    yield from _more(len(bad) - MOST_UNHEALTHY)
+    yield from _more(len(bad) - MAX_UNHEALTHY)
     if busy:
         words = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
         yield f'<details><summary><span class="label">{words}</span></summary><ul>'
-        yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MOST_BUSY])
+        yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MAX_BUSY])
         yield "</ul>"
-        yield from _more(len(busy) - MOST_BUSY)
+        yield from _more(len(busy) - MAX_BUSY)
         yield "</details>"
 
 
@@ -176,12 +176,12 @@ def _held(view: NodeView) -> Iterator[str]:
         '<table><thead><tr><th scope="col">Device</th><th scope="col">VM</th><th scope="col">Pod or claim</th>'
         '<th scope="col">Container</th><th scope="col">Resource</th></tr></thead><tbody>'
     )
-    for each in view.held[:MOST_HELD]:
+    for each in view.held[:MAX_HELD]:
         cells = (vm_of(each.pod) or "", _who(each), each.container, each.resource)  # their names are in STYLE
         rest = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
         yield f'<tr><th scope="row" class="label">{_text(each.device)}</th>{rest}</tr>'
     yield "</tbody></table>"
-    yield from _more(len(view.held) - MOST_HELD)
+    yield from _more(len(view.held) - MAX_HELD)
 
 
 def _who(held: PageHolder) -> str:

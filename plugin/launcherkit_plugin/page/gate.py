@@ -12,9 +12,9 @@ REVIEW_SECONDS = 5.0
 """How long to wait for the cluster's review."""
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
 """How long a positive and a negative review are remembered."""
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 """The most tokens whose reviews are remembered."""
-MOST_REVIEWS = 4
+MAX_REVIEWS = 4
 """The most reviews at once: clients that send many tokens must not load the API server."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -77,7 +77,7 @@ class TokenGate:
         known = self._known.get(key)
         if known is not None and self._clock() < known[1]:
             return known[0]
-        if self._asking >= MOST_REVIEWS:
+        if self._asking >= MAX_REVIEWS:
             return Response("429 Too Many Requests", b"too many tokens at once\n", headers=(("Retry-After", "1"),))
         self._asking += 1
         try:
@@ -85,7 +85,7 @@ class TokenGate:
         finally:
             self._asking -= 1
         self._known.pop(key, None)
-        while len(self._known) >= MOST_TOKENS:
+        while len(self._known) >= MAX_TOKENS:
             self._known.pop(next(iter(self._known)))
         refusal = None if why is None else Response("401 Unauthorized", f"{why}\n".encode(), headers=_CHALLENGES)
         self._known[key] = refusal, self._clock() + (GOOD_SECONDS if why is None else BAD_SECONDS)

@@ -30,7 +30,7 @@ STREAM_SECONDS = 300.0
 """After this time a browser has to connect, and to be admitted, again."""
 KEEP_SECONDS = 60.0
 """How long a drawing is kept without requests."""
-MOST_OF_A_CPU = 0.5
+MAX_CPU_SHARE = 0.5
 """The largest share of a CPU that drawings take, however many changes there are: there is a pause after each."""
 
 _HEADERS = (
@@ -181,7 +181,7 @@ class NodePage:
             self._hanging = problem.hanging
             lost = self._loop.time() - began  # its CPU time is unknown
             drawn = await self._drawn_by_process(self.view(tree=False))
-        self._rested = self._loop.time() + (1 / MOST_OF_A_CPU - 1) * (lost + drawn.seconds)
+        self._rested = self._loop.time() + (1 / MAX_CPU_SHARE - 1) * (lost + drawn.seconds)
         self._drawn = drawn
         return drawn
 

@@ -122,7 +122,7 @@ def load_view(text: bytes) -> NodeView:
     )
 
 
-_MOST = 30
+_MAX = 30
 _CHARACTERS = 1024
 
 
@@ -137,7 +137,7 @@ class RecentChanges:
     def __init__(self, further: Recorder, clock: Callable[[], float]) -> None:
         self._further = further
         self._clock = clock
-        self._kept: deque[NodeChange] = deque(maxlen=_MOST)
+        self._kept: deque[NodeChange] = deque(maxlen=_MAX)
         self.on_event: Callable[[], object] = lambda: None
         """Called after each Event, from any thread."""
 

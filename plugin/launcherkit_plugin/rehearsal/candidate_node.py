@@ -21,9 +21,9 @@ from launcherkit_plugin.model.errors import NotOffered
 from launcherkit_plugin.rehearsal.offer import NodeOffer, free
 from launcherkit_plugin.rehearsal.recorded_provider import RecordedProvider, with_given
 
-_MOST_REASONS = 8
+_MAX_REASONS = 8
 """For each resource: a node may have hundreds of VFs with the same fault."""
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 
 
 class _Chosen(NamedTuple):
@@ -99,8 +99,8 @@ class CandidateNode:
         asked = f"{self.name} has {available} of the {count} {name} that the VM asks for"
         if resource is None:
             names = sorted(each.name for each in self._offer.resources if _is_for_vms(each))
-            more = ", ..." if len(names) > _MOST_NAMES else ""
-            text = f"{asked}: it advertises {', '.join(names[:_MOST_NAMES]) or 'nothing'}{more}"
+            more = ", ..." if len(names) > _MAX_NAMES else ""
+            text = f"{asked}: it advertises {', '.join(names[:_MAX_NAMES]) or 'nothing'}{more}"
             if any(each.dra and each.name == name for each in self._offer.resources):
                 text += "; its own are for DRA, and the scheduler chooses them"
         else:
@@ -123,7 +123,7 @@ class CandidateNode:
         for functions in self._unavailable(name, resource):
             errors = check_viability(touched_groups(functions, self._offer.facts), (), self._offer.facts)
             for error in list(errors) or self._without_nodes(functions):
-                if error.message not in reported and len(reported) < _MOST_REASONS:
+                if error.message not in reported and len(reported) < _MAX_REASONS:
                     reported.add(error.message)
                     yield error
 

@@ -26,9 +26,9 @@ from launcherkit_plugin.model.errors import BadNodeRecord
 from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 FORMAT = "launcherkit.io/node/v1"
-MOST_BYTES = 900_000
+MAX_BYTES = 900_000
 """The largest packed record: a ConfigMap may have 1 MiB, including its metadata."""
-_MOST_UNPACKED = 64 << 20
+_MAX_UNPACKED = 64 << 20
 _REMEDY = "Check that the node's device plugin has this version, and see its log for what it can't publish."
 _VM: CardUse = "vm"
 _AUTO: NodeChoice = "auto"
@@ -62,10 +62,10 @@ def unpack(packed: str, name: str) -> str:
     """
     try:
         reader = zlib.decompressobj()
-        found = reader.decompress(binascii.a2b_base64(packed, strict_mode=True), _MOST_UNPACKED)
+        found = reader.decompress(binascii.a2b_base64(packed, strict_mode=True), _MAX_UNPACKED)
         if reader.eof:
             return found.decode()
-        why = f"it has more than {_MOST_UNPACKED >> 20} MiB, or is cut off"
+        why = f"it has more than {_MAX_UNPACKED >> 20} MiB, or is cut off"
     except (ValueError, zlib.error) as problem:
         why = str(problem)
     raise BadNodeRecord(f"{name}: the record can't be unpacked: {why}", _REMEDY, file=name)
@@ -215,8 +215,8 @@ class NodeRecorder:
         except LauncherkitError as error:
             self._send({"problem": error.message})
             return
-        if len(packed) > MOST_BYTES:
-            self._send({"problem": f"the record has {len(packed)} bytes, more than {MOST_BYTES}"})
+        if len(packed) > MAX_BYTES:
+            self._send({"problem": f"the record has {len(packed)} bytes, more than {MAX_BYTES}"})
         else:
             self._send({"record": packed})
 

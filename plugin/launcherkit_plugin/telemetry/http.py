@@ -200,9 +200,9 @@ class _Connections:
 
 
 def _join(
-    those: dict[asyncio.StreamWriter, asyncio.Task[None] | None], writer: asyncio.StreamWriter, most: int
+    those: dict[asyncio.StreamWriter, asyncio.Task[None] | None], writer: asyncio.StreamWriter, limit: int
 ) -> None:
-    while len(those) >= most:
+    while len(those) >= limit:
         oldest = next(iter(those))
         del those[oldest]
         oldest.transport.abort()
@@ -239,19 +239,19 @@ class Health:
         """Set why it isn't ready; empty if it is: all advertised resources are registered with the kubelet."""
         self._waiting = for_what
 
-    def illness(self) -> str:
+    def why_restart(self) -> str:
         """Why it should be restarted; empty if it shouldn't."""
         quiet = self._clock() - self._last
         return f"the daemon's loop has not turned for {quiet:.0f} s" if quiet > self._patience else ""
 
-    def unreadiness(self) -> str:
+    def why_not_ready(self) -> str:
         """Why it is not ready; empty if it is."""
         return self._waiting
 
 
 def probe_pages(health: Health) -> dict[str, Page]:
     """The pages that say whether the daemon is alive and ready."""
-    return {"/healthz": _probe(health.illness), "/readyz": _probe(health.unreadiness)}
+    return {"/healthz": _probe(health.why_restart), "/readyz": _probe(health.why_not_ready)}
 
 
 def _probe(problem: Callable[[], str]) -> Page:

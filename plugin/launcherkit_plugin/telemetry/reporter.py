@@ -109,7 +109,7 @@ class Reporter:
         """Report a problem, unless the same one was reported before; returns whether it was reported.
 
         Args:
-            about: the subject; the problem lasts until `well` is called with it.
+            about: the subject; the problem lasts until `solved` is called with it.
             error: for the log.
             reason: of the Event; None: no Event.
             text: of the Event, if it isn't the error's message.
@@ -131,11 +131,11 @@ class Reporter:
         return times == after
 
     def once(self, about: Hashable, level: Level, text: str, **fields: object) -> None:
-        """Log a lasting state, once until it changes or `well` is called."""
+        """Log a lasting state, once until it changes or `solved` is called."""
         if self.is_new(about, text):
             self.log(level, text, **fields)
 
-    def trouble(self, about: Hashable, problem: Exception, where: str, **fields: object) -> None:
+    def not_served(self, about: Hashable, problem: Exception, where: str, **fields: object) -> None:
         """Report, once until it changes, why something can't be served. A missing kubelet is only logged as info."""
         if isinstance(problem, NoKubelet):
             self.once(about, "info", f"{where}: waiting: {problem.message}", code=problem.code)
@@ -145,7 +145,7 @@ class Reporter:
         elif self.is_new(about, f"{type(problem).__name__}: {problem}"):
             self.bug(problem, f" at the sockets of {where}", **fields)
 
-    def well(self, about: Hashable) -> None:
+    def solved(self, about: Hashable) -> None:
         """Note that the problem of this subject is over."""
         self._wrong.pop(about, None)
 

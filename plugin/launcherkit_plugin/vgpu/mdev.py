@@ -24,7 +24,7 @@ from launcherkit_plugin.vgpu.mdev_slots import (
 from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
-_MOST_FOUND = 1024
+_MAX_FOUND = 1024
 
 
 class MdevKind:
@@ -66,7 +66,7 @@ class MdevKind:
                 for found in self._devices(place, rule, host, held, rooms):
                     device = found._replace(
                         vgpu_types=(place.what,),
-                        most=self._most(place) if rule.mode == "dynamic" else 0,
+                        per_card=self._per_card(place) if rule.mode == "dynamic" else 0,
                         place=place.parent.name if place.is_vf else "",
                     )
                     vgpu = Instance(device.id, *place.key, place.what)
@@ -81,16 +81,16 @@ class MdevKind:
             return
         slots = self._capacities[place.key] = capacity(place, self._capacities.get(place.key, 0))
         room = place.available
-        if place.is_vf and place.most is not None:
+        if place.is_vf and place.per_card is not None:
             # Each VF reports room for one as long as the card has any; together they would promise too many.
-            left = rooms.setdefault((place.card.name, place.kind.id), max(0, place.most - place.on_card))
+            left = rooms.setdefault((place.card.name, place.kind.id), max(0, place.per_card - place.on_card))
             room = min(room, left)
             rooms[place.card.name, place.kind.id] = left - room
         yield from slot_devices(place, slots, held, host, room)
 
-    def _most(self, place: Place) -> int:
+    def _per_card(self, place: Place) -> int:
         """How many of the type fit on an empty card, as far as known; a VF has room for one."""
-        return place.most or (len(place.card.parents) if place.is_vf else self._capacities[place.key])
+        return place.per_card or (len(place.card.parents) if place.is_vf else self._capacities[place.key])
 
     def present(self, host: HostFacts, usage: Usage, targets: Mapping[tuple[str, str], Target]) -> Present:
         """See `VgpuKind.present`: only mdevs that were created for pods are removable."""
@@ -131,7 +131,7 @@ class MdevKind:
         if keys != self._searched:
             self._searched = keys
             self._found.clear()
-        if uuid not in self._found and len(self._found) < _MOST_FOUND:
+        if uuid not in self._found and len(self._found) < _MAX_FOUND:
             self._found[uuid] = find_slot(uuid, sorted(keys))
         return self._found.get(uuid)
 

@@ -22,7 +22,7 @@ Purpose: TypeAlias = Literal["pods", "layout"]
 
 PURPOSES: tuple[Purpose, ...] = ("pods", "layout")
 
-MOST = 512
+MAX = 512
 """The most slots of a type on a parent."""
 
 _NAMESPACE = UUID("f3741647-b238-5e5f-b5bd-2a869a41e169")
@@ -57,7 +57,7 @@ def slot_of(uuid: str, parent: str, type_id: str) -> Slot | None:
     """The slot of an mdev, given its parent and type; None if it isn't ours."""
     if uuid[14:15] != "5":  # the version; UUIDs of other software are mostly random, version 4
         return None
-    slots = (Slot(parent, type_id, number, purpose) for number in range(MOST) for purpose in PURPOSES)
+    slots = (Slot(parent, type_id, number, purpose) for number in range(MAX) for purpose in PURPOSES)
     return next((slot for slot in slots if _derived(slot) == uuid), None)
 
 
@@ -72,7 +72,7 @@ def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> Slot | None:
     return next((slot for place in places if (slot := slot_of(uuid, *place)) is not None), None)
 
 
-_MOST_INSTANCES = re.compile(r"\bmax_instance\s*=\s*(\d{1,4})\b")
+_MAX_INSTANCES = re.compile(r"\bmax_instance\s*=\s*(\d{1,4})\b")
 
 
 class Place(NamedTuple):
@@ -108,9 +108,9 @@ class Place(NamedTuple):
         return self.kind.available_instances or 0
 
     @property
-    def most(self) -> int | None:
+    def per_card(self) -> int | None:
         """How many the whole card can have; None if the driver doesn't say."""
-        found = _MOST_INSTANCES.search(self.kind.description or "")
+        found = _MAX_INSTANCES.search(self.kind.description or "")
         return int(found[1]) if found else None
 
 
@@ -141,8 +141,8 @@ def capacity(place: Place, remembered: int) -> int:
         remembered: the largest capacity that was seen before. If the driver doesn't report it, it can only be seen
             while vGPUs of other types don't use the room.
     """
-    described = 0 if place.is_vf else place.most or 0
-    return min(MOST, max(described, place.available + len(place.made), remembered))
+    described = 0 if place.is_vf else place.per_card or 0
+    return min(MAX, max(described, place.available + len(place.made), remembered))
 
 
 def own_slots(place: Place) -> dict[str, Slot]:

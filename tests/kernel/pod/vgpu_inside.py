@@ -27,7 +27,7 @@ from tests.kernel.packages import cache_folder, fetch
 from tests.kernel.pod.node import Failed, Node, until
 
 RESOURCES = {f"nvidia.com/{name.replace(' ', '_')}": name for name in (SMALL_NAME, LARGE_NAME)}
-MOST_PODS = 4
+MAX_PODS = 4
 _CONFIGURATION = {
     "rescanSeconds": 1,
     "vgpu": {
@@ -213,7 +213,7 @@ def live(plugin: Plugin, pods: Pods, watch: Watch, chance: random.Random) -> boo
         time.sleep(chance.uniform(0.1, 1.0))
         if plugin.registered() and end is None:
             end = time.monotonic() + chance.uniform(0, 4)
-        if pods.there and (len(pods.there) >= MOST_PODS or chance.random() < 0.4):
+        if pods.there and (len(pods.there) >= MAX_PODS or chance.random() < 0.4):
             pods.remove(chance.choice(pods.there))
         elif plugin.registered():  # the kubelet runs a pod whose resource it doesn't know, without a device
             pods.add(chance.choice(list(RESOURCES)))

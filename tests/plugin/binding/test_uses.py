@@ -20,7 +20,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.container import ContainerProvider
-from launcherkit_plugin.devices.container_card import CardLook, read_card
+from launcherkit_plugin.devices.container_card import CardAccess, read_card
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
@@ -109,7 +109,7 @@ class Node:
         self.providers: tuple[PciProvider, ContainerProvider] = (pci, containers)
         self.allocator = Allocator(Reservations(), lambda: self.now)
 
-    def _read(self, address: PciAddress) -> CardLook:
+    def _read(self, address: PciAddress) -> CardAccess:
         """A card with another driver isn't NVIDIA's, though the tree's files stay."""
         return read_card(str(self.tree.root), f"{self.tree.root}/proc", address)
 

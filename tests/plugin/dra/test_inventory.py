@@ -198,7 +198,7 @@ def test_slots_of_one_type_that_all_fit_need_no_counter(tree: HostTree) -> None:
 @pytest.mark.parametrize("use", ["vm", "container"])
 def test_the_whole_card_takes_all_of_it(use: CardUse) -> None:
     card = "0000:01:00.0"
-    slots = {f"0-{number}": Device(f"0-{number}", card=card, most=4, vgpu_types=("T",)) for number in range(4)}
+    slots = {f"0-{number}": Device(f"0-{number}", card=card, per_card=4, vgpu_types=("T",)) for number in range(4)}
     whole = {card: Device(card, functions=(PciAddress.parse(card),))}
     resources = [
         Resource("a/V", "V", slots, made_at_start=True, dra=True),

@@ -121,7 +121,7 @@ def resources(draw: st.DrawFn) -> list[Resource]:
                 None,
                 draw(problems),
                 card=card,
-                most=most,
+                per_card=most,
                 vgpu_types=(draw(st.text(min_size=1)),),
             )
             for slot in range(most)
@@ -178,8 +178,8 @@ def test_what_shares_a_group_or_a_place_is_never_allocated_together(listed: list
         excluded = any(amount > totals[key] for key, amount in together.items())
         wanted = not one.groups.isdisjoint(other.groups) or one.id == other.id
         wanted |= other.card in map(str, one.functions) or one.card in map(str, other.functions)
-        if one.card and one.card == other.card and one.most and other.most:
-            wanted |= Fraction(1, one.most) + Fraction(1, other.most) > 1
+        if one.card and one.card == other.card and one.per_card and other.per_card:
+            wanted |= Fraction(1, one.per_card) + Fraction(1, other.per_card) > 1
         assert excluded == wanted
 
 
@@ -189,7 +189,7 @@ def test_a_card_full_of_one_type_can_be_had_and_nothing_beside(listed: list[Reso
     for resource in listed:
         taken = Counter[str]()
         for device in resource.devices.values():
-            if device.card and device.most:
+            if device.card and device.per_card:
                 for use in found[resource.name, device.id].counters:
                     taken[use.set] += use.amount
                     assert taken[use.set] <= use.total

@@ -14,7 +14,7 @@ from launcherkit_plugin.daemon.page_wiring import PageServing
 from launcherkit_plugin.model.config import PageChoice
 from launcherkit_plugin.model.errors import PageNotServed, TokenNotReviewed
 from launcherkit_plugin.model.wakeups import WakeupQueue
-from launcherkit_plugin.page.gate import BAD_SECONDS, GOOD_SECONDS, MOST_REVIEWS, TokenGate, loopback_gate, token_in
+from launcherkit_plugin.page.gate import BAD_SECONDS, GOOD_SECONDS, MAX_REVIEWS, TokenGate, loopback_gate, token_in
 from launcherkit_plugin.telemetry.http import Response, Served
 from launcherkit_plugin.telemetry.reporter import silent
 from tests.support.provoked import provoked
@@ -105,11 +105,11 @@ def test_who_sends_many_tokens_keeps_neither_the_cluster_busy_nor_those_out_who_
         gate = TokenGate(cluster, lambda: 0.0)
         assert await gate(bearer("good")) is None
         cluster.answers.clear()
-        waiting = [asyncio.create_task(gate(bearer(f"t{number}"))) for number in range(MOST_REVIEWS)]
+        waiting = [asyncio.create_task(gate(bearer(f"t{number}"))) for number in range(MAX_REVIEWS)]
         await asyncio.sleep(0)
         assert status(await gate(bearer("one-more"))) == "429"
         assert await gate(bearer("good")) is None
-        assert cluster.asked == 1 + MOST_REVIEWS
+        assert cluster.asked == 1 + MAX_REVIEWS
         cluster.answers.set()
         assert {status(each) for each in await asyncio.gather(*waiting)} == {"401"}
 

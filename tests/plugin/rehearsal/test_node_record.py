@@ -15,7 +15,7 @@ from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, U
 from launcherkit_plugin.model.errors import BadNodeRecord
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import (
-    MOST_BYTES,
+    MAX_BYTES,
     PAUSE_SECONDS,
     NodeRecorder,
     pack,
@@ -112,7 +112,7 @@ def test_a_node_with_a_thousand_vfs_fits_in_a_configmap(tmp_path: Path) -> None:
         address = f"0000:01:{number // 8:02x}.{number % 8}"
         tree.vf("0000:01:00.0", address, class_code=0x020000, driver="vfio-pci", group=number)
     packed = pack(record_of(NodeOffer("n", Host.from_sysfs(tmp_path).scan(), [])))
-    assert len(packed) * 1000 // 248 < MOST_BYTES // 4
+    assert len(packed) * 1000 // 248 < MAX_BYTES // 4
 
 
 class Clock:

@@ -143,18 +143,18 @@ def test_names_have_base_units_and_label_values_are_few() -> None:
 def test_a_daemon_that_comes_round_is_well_and_one_that_does_not_is_ill() -> None:
     now = iter([0.0, 5.0, 20.0, 21.0])
     health = Health(lambda: next(now), patience=10)
-    assert health.illness() == ""
-    assert health.illness() == "the daemon's loop has not turned for 20 s"
+    assert health.why_restart() == ""
+    assert health.why_restart() == "the daemon's loop has not turned for 20 s"
     health.turned()
 
 
 def test_it_is_not_ready_before_it_says_so_and_then_until_it_waits_again() -> None:
     health = Health(lambda: 0.0, 10)
-    assert health.unreadiness()
+    assert health.why_not_ready()
     health.waiting("")
-    assert not health.unreadiness()
+    assert not health.why_not_ready()
     health.waiting("the kubelet's socket is not there")
-    assert health.unreadiness() == "the kubelet's socket is not there"
+    assert health.why_not_ready() == "the kubelet's socket is not there"
 
 
 # The pages

@@ -79,7 +79,7 @@ def test_a_problem_that_was_over_is_reported_again_and_others_are_not_touched() 
     reported = Told()
     for about in ("a", "b"):
         reported.reporter.problem(about, WRONG)
-    reported.reporter.well("a")
+    reported.reporter.solved("a")
     assert [reported.reporter.problem(about, WRONG) for about in ("a", "b")] == [True, False]
     reported.reporter.forget()
     assert reported.reporter.problem("b", WRONG)
@@ -88,7 +88,7 @@ def test_a_problem_that_was_over_is_reported_again_and_others_are_not_touched() 
 def test_a_problem_that_must_last_is_reported_when_it_has() -> None:
     reported = Told()
     assert [reported.reporter.problem("a", WRONG, after=2) for _ in range(3)] == [False, True, False]
-    reported.reporter.well("a")
+    reported.reporter.solved("a")
     assert not reported.reporter.problem("a", WRONG, after=2)
 
 

@@ -17,11 +17,11 @@ from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from launcherkit_plugin.vgpu.mdev_slots import MOST, Purpose, Slot, find_slot, slot_of
+from launcherkit_plugin.vgpu.mdev_slots import MAX, Purpose, Slot, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12)
-slots = st.builds(Slot, names, names, st.integers(0, MOST - 1), st.sampled_from(["pods", "layout"]))
+slots = st.builds(Slot, names, names, st.integers(0, MAX - 1), st.sampled_from(["pods", "layout"]))
 
 
 @settings(deadline=None)  # the first look for a UUID goes through all slots
