@@ -28,7 +28,7 @@ preferably one whose request has not arrived."""
 RECEIVE_SECONDS = 30.0
 """How long a request may take to arrive."""
 CALL_SECONDS = 120.0
-"""How long a call may take, from its headers to the last byte of its answer."""
+"""How long a call may take, from its headers to the last byte of its answer's message."""
 CALLS_AT_ONCE = 256
 STREAMS_AT_ONCE = 16
 """The limit for endless calls, such as the kubelet's ListAndWatch, of which each resource has one."""
@@ -107,9 +107,9 @@ class _Call:
     def __init__(self, timeout: asyncio.Timeout, calls: Calls, now: float, seconds: float) -> None:
         self._timeout = timeout
         self._calls = calls
-        self._last = now + seconds
-        self.due = min(now + RECEIVE_SECONDS, self._last)
-        """When it is ended, if it has got no further by then."""
+        self._deadline = now + seconds
+        self.due = min(now + RECEIVE_SECONDS, self._deadline)
+        """When it is ended, unless its request is complete by then."""
         self.why = ""
         """Why it was ended."""
         self.has_arrived = False
@@ -122,16 +122,16 @@ class _Call:
 
     def arrived(self) -> None:
         """Its request is complete."""
-        self.has_arrived, self.due = True, self._last
+        self.has_arrived, self.due = True, self._deadline
 
     def end(self, why: str = "others had to wait") -> None:
         """End it early."""
         self.why = why
-        self.answered()
+        self.release()
         if not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
-    def answered(self) -> None:
+    def release(self) -> None:
         """Its request is no longer kept, and its time no longer runs."""
         size, self.size, self.has_arrived, self.due = self.size, 0, True, inf
         self._calls.count_bytes(-size)
@@ -155,7 +155,7 @@ class Calls:
         self._calls: dict[asyncio.Task[object], _Call] = {}
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
-        """One for all calls: of timers of their own nearly every one would be cancelled."""
+        """One timer for all calls. If each had its own, nearly all would be cancelled unused."""
 
     async def admit(self, event: RecvRequest) -> None:
         """Count a call until its answer is written, or refuse it."""
@@ -200,7 +200,7 @@ class Calls:
             await method(stream)
         finally:
             self._streams -= endless
-            call.answered()
+            call.release()
             task.add_done_callback(self._calls.pop)  # its trailers are still to be written
 
     def _watch(self, due: float) -> None:
@@ -209,9 +209,9 @@ class Calls:
             if self._timer.when() <= due:
                 return
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._look)
+        self._timer = asyncio.get_running_loop().call_at(due, self._end_late)
 
-    def _look(self) -> None:
+    def _end_late(self) -> None:
         """End calls whose time is over."""
         self._timer = None
         now = asyncio.get_running_loop().time()
@@ -236,7 +236,7 @@ class Calls:
     async def drain(self, seconds: float) -> int:
         """Refuse new calls and wait for the others; returns the number of those that did not end in time."""
         self.draining = True
-        if not self._calls:
-            return 0
-        _, late = await asyncio.wait(set(self._calls), timeout=seconds)
+        late = (await asyncio.wait(set(self._calls), timeout=seconds))[1] if self._calls else ()
+        if self._timer is not None:
+            self._timer.cancel()
         return len(late)

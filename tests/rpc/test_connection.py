@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -293,3 +295,23 @@ def test_what_is_written_after_the_end_is_dropped_and_what_the_peer_writes_still
         return answer, thanks
 
     assert asyncio.run(scenario()) == (b"answer", b"thanks")
+
+
+def test_a_server_that_has_ended_leaves_no_timer(tmp_path: Path) -> None:
+    """It would keep the calls in memory for as long as one may take."""
+
+    async def scene() -> weakref.ref[Calls]:
+        under_way = Calls()
+        async with serving(tmp_path, under_way=under_way) as path:
+            channel = Channel(path=str(path))
+            await asked(channel)
+            channel.close()
+            await under_way.drain(SECONDS)
+        return weakref.ref(under_way)
+
+    async def after() -> None:
+        left = await scene()
+        gc.collect()
+        assert left() is None
+
+    asyncio.run(after())

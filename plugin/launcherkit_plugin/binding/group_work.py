@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
 from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
-from launcherkit_plugin.binding.in_use import Holders, read_uses
+from launcherkit_plugin.binding.in_use import Holders, address_in, read_uses
 from launcherkit_plugin.binding.ledger import Ledger, Record
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.model.device import NO_USAGE, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
 from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -72,7 +72,8 @@ class GroupWork:
     ) -> None:
         self.ledger = ledger
         self.usage: Usage = NO_USAGE
-        """From the latest turn of the loop. Work in progress uses the newest value, too."""
+        """From the latest turn of the loop, or of the latest Allocate that begins work. Work in progress uses the
+        newest value, too."""
         self._host = host
         self._sysfs = sysfs
         self._open_nodes = open_nodes
@@ -85,7 +86,8 @@ class GroupWork:
 
     def bind_for(self, asked: tuple[PciAddress, ...], resource: str, ids: Collection[str]) -> Done:
         """Bind the groups of some functions for a pod to which devices of a resource are being allocated."""
-        holders = self._holders(lambda: _of_others(self.usage, resource, ids))
+        # For reservations and claims K3 has been checked: the device has the groups of all functions that are bound.
+        holders = self._holders(lambda: _of_others(self.usage, resource, ids, lambda _: True))
 
         def check(addresses: Sequence[PciAddress], *, giving_back: bool) -> None:  # noqa: ARG001  # it never is
             nodes = holders.users(addresses)
@@ -119,9 +121,14 @@ class GroupWork:
         """Give back the functions of a record; an interrupted change is completed instead."""
         return self._restore(record, self._holders(lambda: self.usage))
 
-    def restore_for(self, record: Record, resource: str, ids: Collection[str]) -> Done:
-        """The same for a container to which devices of a resource are being allocated."""
-        return self._restore(record, self._holders(lambda: _of_others(self.usage, resource, ids)))
+    def restore_for(self, record: Record, resource: str, ids: Collection[str], slots: Container[PciSlot]) -> Done:
+        """The same for a container to which devices of a resource, the cards in some slots, are being allocated.
+
+        A record may have functions of other cards, too. If these are reserved or in a claim, they are in use.
+        """
+        return self._restore(
+            record, self._holders(lambda: _of_others(self.usage, resource, ids, lambda address: address.slot in slots))
+        )
 
     def _restore(self, record: Record, check: CheckFree) -> Done:
         functions = tuple(entry.address for entry in record.entries)
@@ -139,13 +146,24 @@ class GroupWork:
         return Holders(self._host, usage, self._open_nodes, root=self._sysfs().root, proc=self._proc)
 
 
-def _of_others(usage: Usage, resource: str, ids: Collection[str]) -> Usage:
-    """The devices that pods hold, without these and without reservations: K3 has already been checked for those."""
+def _of_others(usage: Usage, resource: str, ids: Collection[str], is_checked: Callable[[PciAddress], bool]) -> Usage:
+    """The devices that others hold.
+
+    Args:
+        usage: who holds what.
+        resource, ids: what is being allocated, and is left out.
+        is_checked: whether K3 has been checked for a function. Its reservation, or its claim, is left out.
+    """
+
+    def matters(device: str, holder: Holder) -> bool:
+        address = address_in(device)
+        return bool(holder.pod) or (address is not None and not is_checked(address))
+
     held = {
         name: {
             device: holder
             for device, holder in devices.items()
-            if holder.pod and not (name == resource and device in ids)
+            if matters(device, holder) and not (name == resource and device in ids)
         }
         for name, devices in usage.kept.items()
     }

@@ -119,7 +119,7 @@ def holders_of(
     near = _near(addresses, host)
     for devices in usage.kept.values():
         for device, holder in devices.items():
-            address = _address(device)
+            address = address_in(device)
             if address in near:
                 yield f"{address} is held by {holder}"
     for node in sorted({*own, *(node for address in addresses for node in vfio_nodes(address, host))}):
@@ -152,7 +152,7 @@ def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
     return near
 
 
-def _address(device: str) -> PciAddress | None:
+def address_in(device: str) -> PciAddress | None:
     """The address in a device ID, of ours or of another plugin; None if the ID is no address."""
     try:
         return PciAddress.parse(without_replica(device))

@@ -6,12 +6,12 @@ When one is allocated to a container, they are given back at once (K10).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.binding.group import (
@@ -29,7 +29,7 @@ from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.device import Device, Problem
+from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import (
     BindingTooSlow,
     GivingBackTooSlow,
@@ -53,6 +53,7 @@ class OnDemandBinding:
         work: binds groups and gives them back.
         guarded: runs that work, one at a time for each group.
         reporter: receives successes and failures.
+        usage: returns who has which device now, including what was allocated a moment ago.
         clock: seconds, monotonic.
     """
 
@@ -62,12 +63,14 @@ class OnDemandBinding:
         work: GroupWork,
         guarded: Guarded,
         reporter: Reporter,
+        usage: Callable[[], Usage],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._match = match
         self._work = work
         self._guarded = guarded
         self._reporter = reporter
+        self._usage = usage
         self._clock = clock
         self._host = NO_FACTS
         self._wanted: Mapping[PciAddress, PciRule] = {}
@@ -129,12 +132,14 @@ class OnDemandBinding:
         bound: list[PciAddress] = []
         for key, asked in self._groups(functions).items():
             work = partial(self._work.bind_for, asked, resource, ids)
-            done = await self._in_time(key, f"binding {', '.join(map(str, asked))}", work, deadline)
-            if done is not None and done.error is None:
-                bound += asked
-                continue
-            self._failed.update(bound, asked)
-            raise self._failure(resource, asked, seconds, done)
+            try:
+                done = await self._in_time(key, f"binding {', '.join(map(str, asked))}", work, deadline)
+                if done is None or done.error is not None:
+                    raise self._failure(resource, asked, seconds, done)
+            except LauncherkitError:
+                self._failed.update(bound, asked)
+                raise
+            bound += asked
 
     def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
         """The functions of each group, by the key of its work."""
@@ -144,9 +149,16 @@ class OnDemandBinding:
         return {key: tuple(addresses) for key, addresses in found.items()}
 
     async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
-        """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then."""
+        """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then.
+
+        Raises:
+            WorkHangs: other work on the group hangs.
+        """
         await self._guarded.quiet([key], max(deadline - self._clock(), 0.0))
-        left = max(deadline - self._clock(), 0.0)
+        left = deadline - self._clock()
+        if left <= 0:
+            return None
+        self._work.usage = self._usage()
         begun = self._guarded.begin(key, what, work, left)
         assert begun is not None
         ending = asyncio.create_task(self._end(begun))
@@ -209,6 +221,13 @@ class OnDemandBinding:
             return Problem("other-use", f"{address} stays bound to {VFIO_PCI}: giveBack is never in its rule")
         return None
 
+    def goes_with(self, address: PciAddress) -> frozenset[PciAddress]:
+        """See `launcherkit_plugin.devices.container.GivesBack`."""
+        records = frozenset(self._on_record.values())
+        return frozenset(
+            entry.address for record in records if _goes_back(record, {address.slot}) for entry in record.entries
+        )
+
     async def give_back(
         self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
     ) -> None:
@@ -216,13 +235,13 @@ class OnDemandBinding:
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
         for record in self._work.ledger.records():
-            if record.by == "command" or not any(entry.address.slot in slots for entry in record.entries):
+            if not _goes_back(record, slots):
                 continue
             who = ", ".join(str(entry.address) for entry in record.entries)
             done = await self._in_time(
                 work_key(record.leader, self._host),
                 f"giving back {who}",
-                partial(self._work.restore_for, record, resource, ids),
+                partial(self._work.restore_for, record, resource, ids, slots),
                 deadline,
             )
             if done is None:
@@ -271,3 +290,8 @@ class OnDemandBinding:
         """Note that a pod has these functions: earlier failures to give them back don't matter any more."""
         for entry in record.entries:
             self._stuck.pop(entry.address, None)
+
+
+def _goes_back(record: Record, slots: Container[PciSlot]) -> bool:
+    """Whether the functions of a record are given back with the card in one of these slots."""
+    return record.by != "command" and any(entry.address.slot in slots for entry in record.entries)

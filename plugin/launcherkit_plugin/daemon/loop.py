@@ -7,8 +7,8 @@ Every turn starts from the actual state. Wakeups only make the next turn come so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -20,7 +20,6 @@ from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Scanner, with_stalled
 from launcherkit_plugin.kubelet.advertised import Advertiser
-from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
@@ -38,10 +37,13 @@ REGISTRATION_SECONDS = 0.2
 class Outlets(NamedTuple):
     """Who is told about facts and resources, in addition to the kubelet."""
 
-    publish: Callable[[HostFacts, Sequence[Resource], DraConfig | None], None]
-    """Called when they have changed, with the configuration of the DRA driver; may raise a `LauncherkitError`."""
+    publish: Callable[[HostFacts, Sequence[Resource], Setup], None]
+    """Called when they have changed, with the configuration; may raise a `LauncherkitError`."""
     show: Callable[[HostFacts, Sequence[Resource], Usage], None]
     """Called after every scan and every Allocate, with usage."""
+    use: Callable[[Setup], None]
+    """Called with a configuration that is to be used from now on, or again; raises a `LauncherkitError` if it can't
+    be."""
 
 
 class Daemon:
@@ -87,6 +89,8 @@ class Daemon:
         """Work on the host that outlasts its turn."""
         self._before: tuple[Setup, dict[Provider, tuple[Resource, ...]]] | None = None
         """The former configuration, until a whole turn with the new one has succeeded."""
+        self._unfit: LauncherkitError | None = None
+        """Why the configuration doesn't fit this host."""
         self._offers: dict[str, Offer] = {}
         self._found: dict[Provider, tuple[Resource, ...]] = {}
         self._vgpus = True
@@ -126,9 +130,9 @@ class Daemon:
                     self._report(self._facts, self._list(self._facts, advertiser))
                 else:
                     await self._turn(advertiser)
-                self._take_for_good()
+                    self._take_for_good()
             except LauncherkitError as error:
-                if not self._put_back(error):
+                if error is not self._unfit or not self._put_back(error):
                     self._reporter.error(error)
             except Exception as bug:
                 self._reporter.bug(bug)
@@ -154,7 +158,7 @@ class Daemon:
         facts = await self._scanner.at_bound()
         if facts is None:
             return False
-        self._setup.learn(facts)
+        self._learn(facts)
         self._allocator.saw(await self._read_usage(), read_at)
         return bool(self._advertise(facts, advertiser))
 
@@ -162,13 +166,26 @@ class Daemon:
         read_at = monotonic()
         facts, used = await asyncio.gather(self._look(), self._read_usage())
         if not self._learned:
-            self._setup.learn(facts)
+            self._learn(facts)
             self._learned = True
         if await self._reconcile(facts, self._allocator.saw(used, read_at)):
             facts = await self._look()
         self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
+
+    def _learn(self, facts: HostFacts) -> None:
+        with self._fitting():
+            self._setup.learn(facts)
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Distinguish errors of the configuration from others, for which it isn't put back."""
+        try:
+            yield
+        except LauncherkitError as error:
+            self._unfit = error
+            raise
 
     async def _look(self) -> HostFacts:
         began = monotonic()
@@ -243,7 +260,8 @@ class Daemon:
     def _without_clashes(self, offered: list[Offer]) -> list[Offer]:
         """At the start a clash is an error (K6). Later, a newly plugged-in card doesn't affect existing resources."""
         try:
-            self._setup.check([offer.resource for offer in offered])
+            with self._fitting():
+                self._setup.check([offer.resource for offer in offered])
         except LauncherkitError as error:
             if self._facts is None or self._before is not None:
                 raise
@@ -266,7 +284,7 @@ class Daemon:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
         try:
-            self._outlets.publish(facts, list(listed.values()), self._setup.dra)
+            self._outlets.publish(facts, list(listed.values()), self._setup)
             self._reporter.solved("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)
@@ -275,12 +293,13 @@ class Daemon:
         """Use the new configuration if there is one; keep the old one if the new one is wrong."""
         try:
             setup = await self._read_setup()
+            if setup is None:
+                return
+            self._outlets.use(setup)
         except LauncherkitError as error:
             self._refuse(error)
             return
-        if setup is None:
-            return
-        self._before = self._setup, self._found
+        self._before = self._before or (self._setup, self._found)
         self._setup, self._learned, self._found = setup, False, {}
         self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
@@ -298,6 +317,7 @@ class Daemon:
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
+        self._outlets.use(self._setup)
         self._learned = True
         self._refuse(error)
         self._wakeups.give(Wakeup.HOST)

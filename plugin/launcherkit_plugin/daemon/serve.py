@@ -134,8 +134,8 @@ async def _serve(
         reporter = Reporter(log, await _metrics(options, health, page, log, opened), page.recent)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
-        wiring = _wiring(options, reporter, wakeups, opened.enter_context(closing(Standby())))
         allocator = Allocator(Reservations(), time.monotonic)
+        wiring = _wiring(options, reporter, wakeups, allocator.usage, opened.enter_context(closing(Standby())))
 
         def ready(_: object = None) -> None:
             health.waiting(_waiting_for([*advertiser.unregistered(), *drivers.unregistered()]))
@@ -154,22 +154,23 @@ async def _serve(
         def watch() -> None:
             seen.folders(_watched(options, source, advertiser, wakeups))
 
-        def publish(facts: HostFacts, resources: Sequence[Resource], dra: DraConfig | None) -> None:
+        def publish(facts: HostFacts, resources: Sequence[Resource], setup: Setup) -> None:
             seen.renew()
-            drivers.listed(facts, resources, dra)
+            drivers.listed(facts, resources, setup.dra)
             ready()
             labels.write(features(facts, resources))
-            record(facts, resources, allocator.usage(), configuration.nodes)
+            record(facts, resources, allocator.usage(), setup.nodes)
 
         watch()
-        configuration = _Configuration(source, cluster, watch, wiring, page)
+        configuration = _Configuration(source, cluster, watch, wiring)
         scanner = _scanner(options, wiring)
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter, wiring.guarded).read
         if options.node_hook is not None:
             wake = partial(wakeups.give, Wakeup.PODS)
             await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wake))
-        setup = configuration.in_force(reading)
+        setup = configuration.assembled(reading)
+        page.configure(setup.page)
         drivers.start(setup.dra)
         daemon = Daemon(
             setup,
@@ -179,7 +180,7 @@ async def _serve(
             scanner=scanner,
             read_usage=read_usage,
             reload=configuration.reload,
-            outlets=Outlets(publish, page.saw),
+            outlets=Outlets(publish, page.saw, lambda setup: page.configure(setup.page)),
         )
         started.set()
         await daemon.run(advertiser, stop, health.turned)
@@ -215,7 +216,9 @@ def _scanner(options: Options, wiring: Wiring) -> Scanner:
     return Scanner(wiring.guarded, partial(_scan, wiring.host, reader), bound)
 
 
-def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue, standby: Standby) -> Wiring:
+def _wiring(
+    options: Options, reporter: Reporter, wakeups: WakeupQueue, usage: Callable[[], Usage], standby: Standby
+) -> Wiring:
     return Wiring(
         node_host(options.host),
         options.host,
@@ -225,6 +228,7 @@ def _wiring(options: Options, reporter: Reporter, wakeups: WakeupQueue, standby:
         options.dev_root,
         options.proc,
         options.ledger,
+        usage,
         standby.worker,
     )
 
@@ -238,16 +242,12 @@ class _Configuration:
         cluster: ClusterSocket,
         watch: Callable[[], None],
         wiring: Wiring,
-        page: PageServing,
     ) -> None:
-        """``watch`` is called whenever a configuration comes into force: it may have other files."""
-        self._page = page
+        """``watch`` is called whenever a configuration has been read: it may have other files."""
         self._source = source
         self._cluster = cluster
         self._watch = watch
         self._wiring = wiring
-        self.nodes: NodeChoice = "auto"
-        """Which device nodes containers get."""
 
     async def first(self) -> Reading:
         """Read it at the start. If it uses the cluster's settings, these are waited for."""
@@ -270,15 +270,13 @@ class _Configuration:
         if reading.cluster and _waits_for(self._cluster, self._wiring.reporter):
             self._source.forget()  # the settings' arrival is a wakeup; until then the old configuration stays
             return None
-        return self.in_force(reading)
+        return self.assembled(reading)
 
-    def in_force(self, reading: Reading) -> Setup:
-        """Put a configuration into force; returns its setup."""
-        self._page.configure(reading.config.page)
+    def assembled(self, reading: Reading) -> Setup:
+        """The setup of a configuration, whose files are watched from now on."""
         for note in reading.notes:
             self._wiring.reporter.log("info", note.text, topic=note.topic)
         self._watch()
-        self.nodes = reading.config.nodes
         return assemble(reading.config, self._wiring)
 
 

@@ -21,8 +21,8 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
-from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, PciRule
-from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PageChoice, PciRule
+from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
@@ -54,6 +54,10 @@ class Setup(NamedTuple):
     """The settings of the DRA driver; None: there is none."""
     containers: ContainerProvider | None = None
     """The provider of cards for containers; None if no rule gives cards to containers."""
+    nodes: NodeChoice = "auto"
+    """Which device nodes containers get."""
+    page: PageChoice = "auto"
+    """Whether the page of the node is served, and to whom."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether a provider or reconciler needs the details of a function."""
@@ -77,6 +81,8 @@ class Wiring(NamedTuple):
     """The host's proc file system."""
     ledger: str = os.devnull
     """The folder of the ledger; by default there are no records."""
+    usage: Callable[[], Usage] = lambda: NO_USAGE
+    """Returns who has which device now. Only a daemon knows."""
     make_worker: Callable[[Sequence[int]], Worker] | None = None
     """Returns a worker for the steps of binding; None: a process is started each time."""
 
@@ -144,6 +150,8 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         check,
         dra,
         containers,
+        config.nodes,
+        config.page,
     )
 
 
@@ -254,7 +262,7 @@ def _binder(
         proc=wiring.proc,
     )
     reporter = wiring.reporter.anew()
-    on_demand = OnDemandBinding(match, work, wiring.guarded, reporter) if demands else None
+    on_demand = OnDemandBinding(match, work, wiring.guarded, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
             on_demand.keep(work.ledger.records())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -42,6 +42,11 @@ class GivesBack(Protocol):
 
     def stays(self, address: PciAddress) -> Problem | None:
         """Why a card that is bound to VFIO can't be given back to its driver; None if it can."""
+        ...
+
+    def goes_with(self, address: PciAddress) -> Collection[PciAddress]:
+        """The functions that are given back with a card that is bound to VFIO: its own, and the others of their
+        groups."""
         ...
 
     async def give_back(
@@ -155,12 +160,22 @@ class ContainerProvider:
             uuid if uuid and by_uuid else address,
             function.numa_node,
             self._problem(function, rule, host, read and read.access),
-            frozenset() if function.iommu_group is None else frozenset({function.iommu_group}),
+            self._groups(function, host),
             (function.address,),
             detail.parents if detail else (),
             describe(function),
             uuid=uuid,
         )
+
+    def _groups(self, function: PciFunction, host: HostFacts) -> frozenset[int]:
+        """The IOMMU groups that a container needs: the card's; if it has to be given back, those that go back with it
+        (K3)."""
+        functions = {function}
+        if self._gives_back is not None and bound_to_vfio(function, host.details.get(function.address)):
+            functions |= {
+                host.functions[each] for each in self._gives_back.goes_with(function.address) if each in host.functions
+            }
+        return frozenset(each.iommu_group for each in functions if each.iommu_group is not None)
 
     def _problem(
         self, function: PciFunction, rule: PciRule, host: HostFacts, access: CardAccess | None

@@ -64,7 +64,7 @@ class BindsOnDemand(Protocol):
         Raises:
             NotBoundOnDemand: one can't be bound; completed steps are undone.
             BindingTooSlow: it takes longer than ``seconds``; if it succeeds later, it is undone.
-            WorkHangs: other work on the group hangs.
+            WorkHangs: other work on the group hangs; completed steps are undone.
         """
         ...
 

@@ -250,10 +250,11 @@ class Scanner:
                 found = begun.result()
                 self._last = found if self._last is None else with_last(found, self._last, without)
                 return self._last
+            device = progress.device  # once: the scan may go on at any time
             self._guarded.give_up(key)
-            if progress.device is not None:
+            if device is not None:
                 self._stalled = {name: scan for name, scan in self._stalled.items() if not scan.done()}
-                self._stalled[progress.device] = begun
+                self._stalled[device] = begun
             elif self._last is not None:
                 return self._last
             else:

@@ -189,7 +189,8 @@ class Advertiser:
         for name in self._kept.keys() - wanted.keys():
             one, task = self._kept.pop(name)
             self._reporter.log("info", f"{name} is no longer advertised")
-            self._ending[name] = asyncio.create_task(self._end(name, one, task, gone=True))
+            ending = self._end(name, one, task, self._ending.get(name), gone=True)
+            self._ending[name] = asyncio.create_task(ending)
         for name, resource in wanted.items():
             if name in self._kept:
                 self._kept[name][0].update(resource)
@@ -213,7 +214,7 @@ class Advertiser:
     async def close(self) -> None:
         """Stop serving all of them, after calls in progress have finished."""
         kept, self._kept = self._kept, {}
-        ends = [self._end(name, one, task, gone=False) for name, (one, task) in kept.items()]
+        ends = [self._end(name, one, task, self._ending.get(name), gone=False) for name, (one, task) in kept.items()]
         await asyncio.gather(*ends, *self._ending.values())
 
     @staticmethod
@@ -222,9 +223,12 @@ class Advertiser:
             await asyncio.wait({before})  # it has the socket until then
         await one.keep()
 
-    async def _end(self, name: str, one: Advertised, task: asyncio.Task[None], *, gone: bool) -> None:
+    async def _end(
+        self, name: str, one: Advertised, task: asyncio.Task[None], before: asyncio.Task[None] | None, *, gone: bool
+    ) -> None:
+        """End one, after an earlier one of that name has ended."""
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.wait({task} if before is None else {task, before})
         try:
             await one.end(gone=gone)
         except Exception as bug:

@@ -11,15 +11,15 @@ verified: it is taken over Go's printed form of a structure, which differs betwe
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from launcherkit.errors import shown
+from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
@@ -37,7 +37,27 @@ PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
 """From UIDs of pods to True for those that exist and False for those that have ended; without those of which neither
 is known."""
 
-_Saved: TypeAlias = dict[str, dict[str, Holder]] | None
+_T = TypeVar("_T")
+
+
+class Aside(Protocol):
+    """Does work that may take long, elsewhere than in the event loop's thread."""
+
+    async def __call__(self, work: Callable[[], _T], /) -> _T:
+        """The result of the work. May raise `WorkHangs`."""
+        ...
+
+
+class _Saved(NamedTuple):
+    """What the kubelet's folder tells."""
+
+    held: dict[str, dict[str, Holder]] | None
+    """By the checkpoint; None if it can't be read."""
+    changed: float
+    """When the kubelet started or allocated last, in seconds since the epoch; 0 if that is unknown."""
+    missing: bool
+    """There is certainly no checkpoint."""
+
 
 SETTLE_SECONDS = 60.0
 """How long after the kubelet's start, or after an allocation, devices that only the checkpoint lists count as held."""
@@ -55,8 +75,8 @@ async def read_usage(
     settle: float = SETTLE_SECONDS,
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
-    tell: Callable[[UsageUnreadable], object] = str,
-    aside: Callable[[Callable[[], _Saved]], Awaitable[_Saved]] = asyncio.to_thread,
+    tell: Callable[[UsageUnreadable], object],
+    aside: Aside,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
 
@@ -69,10 +89,10 @@ async def read_usage(
         clock: seconds since the epoch, like the times of files.
         states: see `PodStates`.
         tell: called with the error if a source can't be read.
-        aside: reads the checkpoint, which may take long; may raise `WorkHangs`.
+        aside: see `Aside`; the kubelet's folder is looked at only there, because its disk may hang.
     """
     try:
-        saved = await aside(partial(_read_saved, checkpoint, tell))
+        saved = await aside(partial(_read_saved, pod_resources, checkpoint, tell))
     except WorkHangs:
         why = f"{checkpoint}: reading it takes too long"
         tell(UsageUnreadable(why, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
@@ -81,21 +101,24 @@ async def read_usage(
         listed = await list_pod_devices(pod_resources)
     except UsageUnreadable as problem:
         tell(problem)
-        return NO_USAGE if saved is None else Usage("checkpoint", saved)
-    if _has_settled(listed, own_pod, min(clock() - _changed(path) for path in (pod_resources, checkpoint)), settle):
-        return _beside(listed.held, saved or {}, states)
+        return NO_USAGE if saved is None or saved.held is None else Usage("checkpoint", saved.held)
     if saved is None:
+        return Usage("none", listed.held)  # at least these
+    if _has_settled(listed, own_pod, clock() - saved.changed, settle):
+        return await _beside(listed.held, saved.held or {}, states, aside)
+    if saved.held is None:
         # A kubelet that never allocated a device has no checkpoint. If there is an unreadable one, nothing is known.
-        return Usage("pod-resources", listed.held) if is_missing(checkpoint) else NO_USAGE
-    return Usage("pod-resources", _either(listed.held, saved))
+        return Usage("pod-resources" if saved.missing else "none", listed.held)
+    return Usage("pod-resources", _either(listed.held, saved.held))
 
 
-def _read_saved(path: str, tell: Callable[[UsageUnreadable], object]) -> _Saved:
+def _read_saved(pod_resources: str, checkpoint: str, tell: Callable[[UsageUnreadable], object]) -> _Saved:
+    changed = max(map(_changed, (pod_resources, checkpoint)))
     try:
-        return read_checkpoint(path)
+        return _Saved(read_checkpoint(checkpoint), changed, missing=False)
     except UsageUnreadable as problem:
         tell(problem)
-        return None
+        return _Saved(None, changed, is_missing(checkpoint))
 
 
 def _has_settled(listed: PodDevices, own_pod: str | None, age: float, settle: float) -> bool:
@@ -113,8 +136,11 @@ def _changed(path: str) -> float:
         return 0.0
 
 
-def _beside(
-    listed: Mapping[str, Mapping[str, Holder]], saved: Mapping[str, Mapping[str, Holder]], states: PodStates
+async def _beside(
+    listed: Mapping[str, Mapping[str, Holder]],
+    saved: Mapping[str, Mapping[str, Holder]],
+    states: PodStates,
+    aside: Aside,
 ) -> Usage:
     """What PodResources lists, and what only the checkpoint lists, unless the pod has ended.
 
@@ -128,7 +154,11 @@ def _beside(
     ]
     if not omitted:
         return Usage("pod-resources", listed)
-    known = states(frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted))
+    pods = frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted)
+    try:
+        known = await aside(partial(states, pods))
+    except WorkHangs:
+        known = {}
     held = {resource: dict(devices) for resource, devices in listed.items()}
     doubtful: dict[str, dict[str, Holder]] = {}
     for resource, device, holder in omitted:

@@ -17,6 +17,7 @@ from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Log, Reporter
 from tests.support.kernel import FakeKernel
@@ -39,6 +40,7 @@ def demand_parts(
     open_nodes: Callable[[], OpenNodes],
     log: Log,
     clock: Callable[[], float],
+    held_now: Callable[[], Usage | None] = lambda: None,
 ) -> DemandParts:
     """The parts of a daemon that starts now.
 
@@ -50,6 +52,7 @@ def demand_parts(
         open_nodes: which processes have which device nodes open.
         log: what it says.
         clock: seconds.
+        held_now: who has what at an Allocate; None: as at the last turn.
     """
     kernel.new_process()
     guarded, ledger, reporter = Guarded(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
@@ -60,5 +63,5 @@ def demand_parts(
         open_nodes=lambda *_: open_nodes(),
         proc=f"{root}/proc",
     )
-    on_demand = OnDemandBinding(match, work, guarded, reporter, clock)
+    on_demand = OnDemandBinding(match, work, guarded, reporter, lambda: held_now() or work.usage, clock)
     return DemandParts(guarded, ledger, on_demand, BindingReconciler(match, work, guarded, reporter, on_demand))

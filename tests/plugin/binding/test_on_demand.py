@@ -24,8 +24,15 @@ from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import OnDemand, PciRule, Selector
-from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Problem, Usage
-from launcherkit_plugin.model.errors import BindingTooSlow, DeviceUnhealthy, GroupSplit, NotBoundOnDemand
+from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Grant, Holder, Problem, Usage
+from launcherkit_plugin.model.errors import (
+    BindingTooSlow,
+    DeviceUnhealthy,
+    GroupSplit,
+    NotBoundOnDemand,
+    NotGivenBackOnDemand,
+    WorkHangs,
+)
 from launcherkit_plugin.telemetry.reporter import Level
 from tests.plugin.binding.demand import demand_parts
 from tests.support.hosttree import HostTree
@@ -34,7 +41,7 @@ from tests.support.pages import ROOT
 from tests.support.provoked import provoked
 
 NAME = "example.com/GPU"
-GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
+GPU, AUDIO, OTHER = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
 FREE, BOUND = ["nvidia", "snd_hda_intel"], [VFIO, VFIO]
 GRACE = 60.0
 NOBODY = Usage("pod-resources", {})
@@ -66,7 +73,8 @@ class Node:
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
         root = self.tree.root
-        self.guarded, self.ledger, on_demand, self.reconciler = demand_parts(
+        self.held_now: Usage | None = None
+        self.guarded, self.ledger, self.demand, self.reconciler = demand_parts(
             self.host,
             self.kernel,
             root,
@@ -74,13 +82,14 @@ class Node:
             lambda: OpenNodes(self.open, self.unseen),
             self._tell,
             lambda: self.now,
+            lambda: self.held_now,
         )
         self.provider = PciProvider(
             self._match,
             lambda _, rule: rule.name or "",
             self.host,
             root=str(root),
-            on_demand=on_demand,
+            on_demand=self.demand,
             guarded=self.guarded,
             granted=GrantedNodes(CdiFiles(f"{root}/cdi", "pci")),
         )
@@ -301,6 +310,61 @@ def test_where_a_later_group_fails_the_earlier_ones_go_back_at_once(tmp_path: Pa
     node.turn()
     assert node.drivers() == FREE
     assert node.ledger.records() == []
+
+
+def test_where_a_later_group_hangs_the_earlier_ones_go_back_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, one_group=False, rule=OnDemand(0.2, GRACE, "never"))
+    node.turn()
+    gate = threading.Event()
+
+    async def scene() -> None:
+        work = node.guarded.begin("IOMMU group 45", "finishing an earlier change", lambda: gate.wait(60), 60)
+        assert work is not None
+        with pytest.raises(WorkHangs):
+            await node.demand.bind(NAME, [node.seen[GPU]], 0.3)
+        assert node.drivers() == [VFIO, FREE[1]]
+        gate.set()
+        await node.guarded.quiet(["IOMMU group 45"], 60)
+
+    asyncio.run(scene())
+    node.turn()
+    assert node.drivers() == FREE
+    assert node.ledger.records() == []
+
+
+def test_no_group_is_begun_when_no_time_is_left(tmp_path: Path) -> None:
+    node = Node(tmp_path, one_group=False)
+    node.turn()
+
+    async def scene() -> None:
+        with pytest.raises(BindingTooSlow):
+            await node.demand.bind(NAME, [node.seen[GPU]], 0.0)
+
+    asyncio.run(scene())
+    assert node.drivers() == FREE
+
+
+def test_a_container_takes_no_card_from_a_vm_that_got_it_a_moment_ago(tmp_path: Path) -> None:
+    """What is given back with a card may be in a group with another one, which K3 hasn't been checked for."""
+    node = Node(tmp_path, one_group=False)
+    node.tree.function(OTHER, driver="snd_hda_intel", device=0x1AEF, class_code=0x040300, group=45)
+    node.turn()
+    node.allocate()
+    assert node.kernel.driver(OTHER) == VFIO
+    node.demand.keep(node.ledger.records())
+    assert node.demand.goes_with(PciAddress.parse(GPU)) == frozenset(map(PciAddress.parse, (GPU, AUDIO, OTHER)))
+    for holder in (Holder("", "of call 7"), Holder("", claim=ClaimRef("vms", "gpu", "u-1"))):
+        node.held_now = Usage("pod-resources", {"example.com/other": {OTHER: holder}})
+
+        async def scene() -> None:
+            with pytest.raises(NotGivenBackOnDemand, match=f"{OTHER} is held by"):
+                await node.demand.give_back(NAME, [GPU], [PciAddress.parse(GPU)], 30)
+
+        asyncio.run(scene())
+        assert node.kernel.driver(OTHER) == VFIO
+    node.held_now = NOBODY
+    asyncio.run(node.demand.give_back(NAME, [GPU], [PciAddress.parse(GPU)], 30))
+    assert (node.drivers(), node.kernel.driver(OTHER)) == (FREE, "snd_hda_intel")
 
 
 def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_back(tmp_path: Path) -> None:

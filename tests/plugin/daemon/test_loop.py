@@ -112,6 +112,7 @@ class Stage:
         self.check: Callable[[Sequence[Resource]], object] = len
         self.published: list[Resource] = []
         self.shown: list[tuple[Sequence[Resource], Usage]] = []
+        self.used: list[Setup] = []
         self.rounds = 0
         self.stop = loop.call(asyncio.Event)
         self.wakeups = loop.call(WakeupQueue, 0.01)
@@ -129,14 +130,18 @@ class Stage:
             read_usage=self._usage,
             reload=self._reload,
             outlets=Outlets(
-                lambda facts, resources, dra: self.published.__setitem__(slice(None), resources),
+                lambda facts, resources, setup: self.published.__setitem__(slice(None), resources),
                 lambda facts, resources, usage: self.shown.append((resources, usage)),
+                self._use,
             ),
         )
         self.running: Future[None] | None = None
 
     def setup(self, *providers: Shelf, rescan: float = LONG) -> Setup:
         return Setup(providers, providers, False, rescan, lambda facts: None, self._check)
+
+    def _use(self, setup: Setup) -> None:
+        self.used.append(setup)
 
     def _check(self, resources: Sequence[Resource]) -> None:
         self.check(resources)
@@ -517,6 +522,55 @@ def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubel
         shelf.has = [resource("a", sick=["a"])]
         stage.wake()
         kubelet.wait_for(NAME, {"a": False})
+        assert kubelet.resources() == {NAME}
+        assert [setup.providers for setup in stage.used] == [stage.used[0].providers, (shelf,)]
+
+
+def test_a_new_configuration_is_not_refused_for_a_scan_that_fails(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a"))) as stage:
+        kubelet.wait_for(NAME)
+        fails = [UnreadableFile("drivers: Input/output error", "", file="drivers")]
+
+        def scan() -> HostFacts:
+            if fails:
+                raise fails.pop()
+            return NO_FACTS
+
+        setups = [stage.setup(Shelf(resource("b", name=OTHER)))]
+        stage.scan, stage.next_setup = scan, lambda: setups.pop() if setups else None
+        stage.wake(Wakeup.CONFIG)
+        until(lambda: any("Input/output error" in line for line in stage.log.lines))
+        stage.wake()
+        kubelet.wait_for(OTHER, {"b": True})
+        assert [reason for _, reason, _ in stage.events.reported if "Configuration" in reason] == [
+            "ConfigurationChanged"
+        ]
+
+
+def test_a_new_configuration_is_in_force_only_after_a_turn_with_it(kubelet: Kubelet) -> None:
+    """What is reported after an Allocate alone is no such turn; and a second new one doesn't count as the old one."""
+    first = Shelf(resource("a"))
+    with on_stage(kubelet, first) as stage:
+        kubelet.wait_for(NAME)
+
+        def bug() -> HostFacts:
+            raise ZeroDivisionError("in a scan")
+
+        stage.check = clash
+        clashing = Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD"))
+        setups = [stage.setup(clashing), stage.setup(Shelf(resource("d", name=OTHER)))]
+        stage.scan, stage.next_setup = bug, lambda: setups.pop() if setups else None
+        stage.wake(Wakeup.CONFIG)
+        until(lambda: any("in a scan" in line for line in stage.log.lines))
+        before = stage.rounds
+        stage.wake(Wakeup.GIVEN)
+        until(lambda: stage.rounds > before)
+        assert stage.events.reported == []
+        stage.scan = lambda: NO_FACTS
+        stage.wake(Wakeup.CONFIG)
+        until(lambda: stage.events.reported)
+        assert [reason for _, reason, _ in stage.events.reported] == ["ConfigurationRefused"]
+        until(lambda: stage.used[-1].providers == (first,))
         assert kubelet.resources() == {NAME}
 
 

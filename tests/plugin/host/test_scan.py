@@ -12,7 +12,7 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.tree import PAGE, DiskTree
@@ -199,7 +199,7 @@ def test_the_plan_of_a_device_takes_a_few_functions_of_thousands(tmp_path: Path)
     assert list(map(str, plan.functions)) == ["0000:e1:00.0", "0000:e1:00.1"]
 
 
-def test_a_sight_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> None:
+def test_a_fingerprint_holds_until_a_driver_or_a_member_changes(tmp_path: Path) -> None:
     tree = built(tmp_path)
     host = Host.from_sysfs(tree.root)
     address = PciAddress.parse("0000:e1:00.0")
@@ -370,3 +370,23 @@ def test_one_that_never_answered_is_not_taken_for_free(tree: HostTree, stall: St
         assert found.functions[AUDIO].driver not in (None, "vfio-pci")
 
     asyncio.run(scene())
+
+
+def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, gate = iter(["0000:01:00.0"]), threading.Event()
+
+    def scan(wanted: object, vgpu: bool, progress: Progress) -> HostFacts:
+        if not progress.without:
+            gate.wait(60)
+        return NO_FACTS
+
+    async def scene() -> None:
+        scanner = Scanner(Guarded(), scan, None, stall=0.05)
+        await scanner.scan(lambda _: True, vgpu=False)
+        assert set(scanner.stalled) == {"0000:01:00.0"}
+
+    monkeypatch.setattr(Progress, "device", property(lambda _: next(devices, None)))
+    try:
+        asyncio.run(scene())
+    finally:
+        gate.set()

@@ -7,13 +7,18 @@ import os
 import socket
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.kubelet import advertised
+from launcherkit_plugin.kubelet.advertised import Advertised, Advertiser
 from launcherkit_plugin.kubelet.client import register
 from launcherkit_plugin.model.errors import NoKubelet
+from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, Plugin, provoked, resource, until
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop
@@ -282,3 +287,33 @@ def test_a_name_that_kubernetes_does_not_take_is_reported(kubelet: Kubelet, plug
     plugin.advertise(resource("a", name="nvidia.com/-"), resource("d", name=OTHER))
     kubelet.wait_for(OTHER)
     until(lambda: any("is invalid" in line for line in plugin.log.lines))
+
+
+def test_the_end_waits_for_each_server_of_a_resource_that_went_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates, ended = [asyncio.Event(), asyncio.Event()], 0
+    ends = iter(gates)
+
+    async def end(_: Advertised, *, gone: bool) -> None:
+        nonlocal ended
+        assert gone
+        await next(ends).wait()
+        ended += 1
+
+    async def scene() -> None:
+        allocator = Allocator(Reservations(), time.monotonic)
+        advertiser = Advertiser(str(folder), allocator, Reporter(), time.monotonic)
+        for resources in ([resource("a")], [], [resource("a")], []):
+            advertiser.update(resources)
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(advertiser.close())
+        gates[1].set()
+        await asyncio.wait({closing}, timeout=0.05)
+        assert not closing.done()
+        gates[0].set()
+        await asyncio.wait_for(closing, 60)
+        assert ended == 2
+
+    monkeypatch.setattr(Advertised, "end", end)
+    asyncio.run(scene())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpclib import GRPCError, Status
@@ -17,7 +19,7 @@ from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import UsageUnreadable
+from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
 from tests.support.pod_resources import (
     PodResourcesLister,
     PodResourcesService,
@@ -38,6 +40,7 @@ class Kubelet:
         self.socket = folder / "pod-resources/kubelet.sock"
         self.checkpoint = folder / "device-plugins/kubelet_internal_checkpoint"
         self.checkpoint.parent.mkdir(parents=True)
+        self.problems: list[UsageUnreadable] = []
 
     def usage(
         self,
@@ -54,7 +57,13 @@ class Kubelet:
                 return max(path.stat().st_ctime for path in (self.socket, self.checkpoint) if path.exists()) + age
 
             return await read_usage(
-                str(self.socket), str(self.checkpoint), own_pod=own_pod, clock=clock, states=lambda _: states or {}
+                str(self.socket),
+                str(self.checkpoint),
+                own_pod=own_pod,
+                clock=clock,
+                states=lambda _: states or {},
+                tell=self.problems.append,
+                aside=asyncio.to_thread,
             )
 
         async def serve_and_read() -> Usage:
@@ -213,9 +222,40 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
         pass  # the thread ends
 
 
+def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_rest_is_unknown(
+    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K9: nothing of the kubelet's folder is looked at in the event loop's thread, neither before nor after."""
+    looked: list[str] = []
+
+    def watched(name: str) -> Callable[..., Any]:
+        original = getattr(os, name)
+
+        def look(path: Any, *rest: Any, **more: Any) -> Any:
+            if threading.current_thread() is threading.main_thread() and "device-plugins" in str(path):
+                looked.append(f"{name} {path}")
+            return original(path, *rest, **more)
+
+        return look
+
+    async def hangs(work: object) -> Any:
+        raise WorkHangs("the disk hangs", "")
+
+    async def read() -> Usage:
+        async with serving_pod_resources(kubelet.socket, PodResourcesService(VM)):
+            paths = str(kubelet.socket), str(kubelet.checkpoint)
+            return await read_usage(*paths, tell=kubelet.problems.append, aside=hangs)
+
+    for name in ("stat", "listdir", "open"):
+        monkeypatch.setattr(os, name, watched(name))
+    assert asyncio.run(read()) == Usage("none", {GPU: HELD})
+    assert looked == []
+
+
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
     reported: list[UsageUnreadable] = []
-    asyncio.run(read_usage(str(kubelet.socket), str(kubelet.checkpoint), tell=reported.append))
+    paths = str(kubelet.socket), str(kubelet.checkpoint)
+    asyncio.run(read_usage(*paths, tell=reported.append, aside=asyncio.to_thread))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",
