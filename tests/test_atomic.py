@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import write_all_atomically, write_atomically
 from launcherkit.errors import UnwritableFile
 
 
@@ -44,3 +44,23 @@ def test_what_can_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_device_is_written_to_as_it_is() -> None:
     write_atomically("/dev/null", b"x")
     assert not os.path.isfile("/dev/null")
+
+
+def test_of_several_files_none_is_replaced_if_one_can_not_be_written(tmp_path: Path) -> None:
+    for broken in ("no/such/dir/b", "x" * 300, "/dev/full"):
+        with pytest.raises(UnwritableFile, match=broken.rpartition("/")[2]):
+            write_all_atomically({str(tmp_path / "a"): b"1", os.path.join(tmp_path, broken): b"2"})
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_device_in_a_folder_of_somebody_else_is_written_to() -> None:
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            write_all_atomically({"/dev/null": b"x"})
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
 from launcherkit.inputs.arguments import Inputs
 from launcherkit.model.policy import Policy
-from launcherkit.process.edge import write_stdout
+from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import text_from
 from launcherkit.render.columns import columns
 from launcherkit.render.functions import binding, what_function
@@ -54,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the example, or write its files."""
-    colours = colours_for(sys.stdout.isatty(), env)
+    colours = colours_for(stdout_is_terminal(), env)
     text = _next_steps(_write_files(args.dir), colours) if args.dir else _show(colours)
     write_stdout(text.encode("utf-8", "surrogateescape"))
     return 0

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import Translation
 from launcherkit.pipeline.known_host import KnownHost
-from launcherkit.process.edge import write_stdout
+from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns
 from launcherkit.render.columns import counted
@@ -95,7 +94,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.json:
         text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
     else:
-        text = report_text(about.name, findings, colours_for(sys.stdout.isatty(), env), terminal_columns(env))
+        text = report_text(about.name, findings, colours_for(stdout_is_terminal(), env), terminal_columns(env))
     write_stdout(text.encode("utf-8", "backslashreplace"))
     return 1 if bad else 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.plan_json import plan_document
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.render.evidence import Asked, Evidence
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print an explanation or a page; if the translation fails, what is known, and then its errors as usual."""
-    colours = colours_for(sys.stdout.isatty(), env)
+    colours = colours_for(stdout_is_terminal(), env)
     if args.list:
         write_text("".join(f"{code}\t{title}\n" for code, title in titles().items()), env)
         return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from launcherkit.atomic import write_atomically
@@ -16,7 +15,7 @@ from launcherkit.golden.new import AtHand, new_case
 from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.render.columns import counted
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
@@ -114,7 +113,7 @@ def _check(directories: list[str], args: argparse.Namespace, env: Mapping[str, s
     code = _OK if all(result.ok for result in results) else _DIFFERS
     if args.json:
         return json.dumps(json_report(results), indent=2) + "\n", code
-    return _text_report(results, colours_for(sys.stdout.isatty(), env)), code
+    return _text_report(results, colours_for(stdout_is_terminal(), env)), code
 
 
 def _text_report(results: Sequence[CaseResult], colours: Colours) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -87,17 +86,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             f"the module {missing.name} is not installed, and hooks over gRPC need it",
             "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
         ) from missing
-    _let_go_of_log()
     return 0
-
-
-def _let_go_of_log() -> None:
-    """If the log's reader has gone first, unwritten output must not become Python's exit code 120."""
-    try:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
@@ -107,7 +96,7 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     from launcherkit.adapters.hook_server import serve
 
     stop = asyncio.Event()
-    settings = HookSettings(env, policy_flags(args, env), args.host, args.policy)
+    settings = HookSettings(env, policy_flags(args), args.host, args.policy)
     await serve(_endpoints(args, settings, stop), stop, env)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
-from launcherkit.process.edge import tell, tell_errors, tell_notes, write_stdout
+from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.document import rehearsal_document
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
@@ -122,7 +121,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         else:
             write_stdout(outcome.translation.domain_xml)
     else:
-        colours, across = colours_for(sys.stdout.isatty(), env), drawing_columns(env)
+        colours, across = colours_for(stdout_is_terminal(), env), drawing_columns(env)
         write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=PATHS), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
 
@@ -130,7 +129,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, Sequence[Any]]:
     document = vmi_document(args.vm)
     vmi = read_vmi(document, args.vm)
-    policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
+    policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
     values = stand_in(cast("Mapping[str, Any]", parse_json(document) if isinstance(document, bytes) else document))
     notes = vmi.notes
     if args.domain:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 
-from launcherkit.process.edge import write_stdout
+from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
@@ -77,13 +76,14 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit.sources.snapshot import dump
     from launcherkit.topology.changes import changes
 
+    output = None if args.output == "-" else args.output
     if args.diff:
         old, new = (open_host(each).scan() for each in args.diff)
         found = changes(old, new)
-        colours = colours_for(sys.stdout.isatty() and not args.output, env)
+        colours = colours_for(stdout_is_terminal() and not output, env)
         text = draw_changes(found, old, new, PATHS, colours, drawing_columns(env))
-        if args.output:
-            write_atomically(args.output, text.encode("utf-8", "backslashreplace"))
+        if output:
+            write_atomically(output, text.encode("utf-8", "backslashreplace"))
         else:
             write_text(text, env)
         return 1 if found else 0
@@ -95,8 +95,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         with open_tree(args.root, confined=confined, strict=False) as tree:
             machine = read_machine(tree)
     text = dump(facts, machine)
-    if args.output:
-        write_atomically(args.output, text.encode())
+    if output:
+        write_atomically(output, text.encode())
     else:
         write_stdout(text.encode())
     return 0

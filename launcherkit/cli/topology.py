@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline.known_host import KnownHost
-from launcherkit.process.edge import write_stdout
+from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
 from launcherkit.render.guest import refused_lines
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         help=f"the kubelet's PodResources, for --pods (default: {KUBELET_SOCKET} below --host)",
     )
     group = parser.add_argument_group("output")
-    group.add_argument("--all", action="store_true", default=switch_from("--all", env), help="show every function")
+    group.add_argument("--all", action="store_true", help="show every function")
     form = group.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the tree as JSON")
     form.add_argument(
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 def _run(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     inputs = _vm(args, env)
-    policy = inputs.policy if inputs else resolve_policy(policy_flags(args, env), env, None, args.policy)
+    policy = inputs.policy if inputs else resolve_policy(policy_flags(args), env, None, args.policy)
     root = host_of(args.host, env, policy).text
     held = held_by_pods(_kubelet_socket(args, root)) if args.pods else None
     host = open_host(root)
@@ -159,7 +158,7 @@ def _text(
         from launcherkit.render.page import page
 
         return page(topology, title, refused_items(name, refused))
-    colours = colours_for(sys.stdout.isatty(), env)
+    colours = colours_for(stdout_is_terminal(), env)
     if args.matrix:
         from launcherkit.render.matrix import draw_matrix
         from launcherkit.topology.matrix import matrix_of

@@ -14,6 +14,7 @@ from launcherkit.model.plan import Window
 from launcherkit.model.window import AddressSpace
 
 _ROOTS = ("pcie-root", "pci-root")
+_MAX_BITS = 64
 _QEMU_BITS = 40
 """Physical address bits of QEMU's guest CPUs by default, whatever the host has."""
 
@@ -29,7 +30,7 @@ def read_address_space(root: etree._Element) -> AddressSpace:
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
     return AddressSpace(
         hole=read_window(root),
-        bits=None if passes or can_pass else emulated or _QEMU_BITS,
+        bits=None if passes or can_pass else emulated if emulated and emulated <= _MAX_BITS else _QEMU_BITS,
         can_pass_bits=can_pass,
         memory=None if memory is None else max(memory, most or 0),
         huge_pages=all(feature.get("policy") not in ("disable", "forbid") for feature in features),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.note import Note
 from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
-from launcherkit.process.options import switch_from, text_from
+from launcherkit.process.options import text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import EnvFile, read_env_file
 from launcherkit.sources.files import read_file
@@ -154,7 +154,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
             "standard input can be read once, but several inputs are -", "Give files for the others.", file="-"
         )
     vmi = read_vmi(vmi_document(args.vmi), args.vmi) if args.vmi else None
-    policy = resolve_policy(policy_flags(args, env), env, vmi, args.policy)
+    policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
     held = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else EnvFile(env, ())
     if domain is None:
         from launcherkit.domain.document import MAX_BYTES
@@ -176,7 +176,7 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
     return document
 
 
-def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
+def policy_flags(args: argparse.Namespace) -> Layer:
     """The decisions of the flags of `add_policy_arguments`."""
     layer: Layer = {}
     if args.siblings:
@@ -195,6 +195,4 @@ def policy_flags(args: argparse.Namespace, env: Mapping[str, str]) -> Layer:
         layer["generic_initiators"] = args.generic_initiators == "yes"
     if args.node_check:
         layer["node_check"] = args.node_check
-    elif switch_from("--no-node-check", env):
-        layer["node_check"] = "never"
     return layer

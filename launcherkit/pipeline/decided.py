@@ -66,7 +66,8 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     own_nodes = sees_own_nodes_alone((*listed, *existing), facts)
     if not resolved.allocated:
         listed = frozenset(existing) if facts.known else frozenset()
-    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, carried, own_nodes)
+    visible = frozenset([each.source for each in domain.hostdevs if each.source and each.guest is not None])
+    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, carried, own_nodes, visible)
     units = assemble_units(resolved.claims, situation)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     displays = _displays(units, options, domain, facts)

@@ -154,7 +154,8 @@ def _claims(
         return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
-    wanted = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
+    of_claims = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
+    by_alias: dict[Request, HostAddress] = {}
     if there:
         aliases = [
             alias_of(
@@ -168,5 +169,5 @@ def _claims(
         ]
         for request, alias in zip(requests, name_requests(aliases, domain), strict=True):
             if alias in there:
-                wanted.setdefault(request, there[alias])
-    return claim_requested(requests, allocations, facts, policy.pairing, wanted, domain.taken)
+                by_alias[request] = there[alias]
+    return claim_requested(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)

@@ -124,6 +124,11 @@ def _print(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
+def stdout_is_terminal() -> bool:
+    """Whether standard output is a terminal; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def write_stdout(data: bytes) -> None:
     """Write the whole result to standard output.
 

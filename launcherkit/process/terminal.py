@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from launcherkit.colour import unmarked
-from launcherkit.process.edge import write_stdout
+from launcherkit.process.edge import stdout_is_terminal, write_stdout
 
 _WIDE = 120
 _USUAL = 80
@@ -39,7 +39,7 @@ def fitted(text: str, across: int | None) -> str:
 
 def terminal_columns(env: Mapping[str, str]) -> int | None:
     """Columns of the terminal that standard output is, by ``COLUMNS`` first; None if it isn't a terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not stdout_is_terminal():
         return None
     return _columns_variable(env) or _columns_of_terminal() or None
 

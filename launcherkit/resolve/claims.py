@@ -36,7 +36,8 @@ def claim_requested(
     variable_of: Mapping[str, Allocation],
     host: HostFacts,
     pairing: Pairing,
-    wanted_aliases: Mapping[Request, HostAddress],
+    of_claims: Mapping[Request, HostAddress],
+    by_alias: Mapping[Request, HostAddress],
     taken: Iterable[PciAddress],
 ) -> Claims:
     """Answer the requests of a VMI from the variables of their resources.
@@ -46,17 +47,18 @@ def claim_requested(
         variable_of: the allocation for each `Request.key`.
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
-        wanted_aliases: addresses that are only for one request: from its claim, or already in the document under its
-            alias.
+        of_claims: the device of each request by DRA claim, which answers no other.
+        by_alias: the device that the document already has under a request's alias; it answers another only if nothing
+            else is left.
         taken: functions that the document uses otherwise; they answer nothing, and a note says so (C5).
     """
     pools = _Pools(host, pairing, taken)
     claims: list[Claim] = []
-    kept = frozenset(wanted_aliases.values())
+    claimed, set_aside = frozenset(of_claims.values()), frozenset(by_alias.values())
     short: dict[str, int] = {}
     for request in requests:
         allocation = variable_of[request.key]
-        primary = pools.pop(allocation, wanted_aliases.get(request), kept)
+        primary = pools.pop(allocation, of_claims.get(request) or by_alias.get(request), set_aside, claimed)
         if primary is None:
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
             continue
@@ -85,7 +87,7 @@ def claim_all(
     claims: list[Claim] = []
     for allocation in allocations:
         name = allocation.suffix.lower()
-        while (primary := pools.pop(allocation, None, frozenset())) is not None:
+        while (primary := pools.pop(allocation)) is not None:
             count = counts.get(name, 0)
             counts[name] = count + 1
             section = _section_of(primary, host)
@@ -166,28 +168,42 @@ class _Pools:
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
 
     def pop(
-        self, allocation: Allocation, wanted: HostAddress | None, kept: frozenset[HostAddress]
+        self,
+        allocation: Allocation,
+        wanted: HostAddress | None = None,
+        set_aside: frozenset[HostAddress] = frozenset(),
+        of_claims: frozenset[HostAddress] = frozenset(),
     ) -> HostAddress | None:
-        """Take the next free primary of a variable (C5), or ``wanted`` if it is one of them."""
+        """Take the next free primary of a variable (C5), or ``wanted`` if it is one of them.
+
+        Args:
+            allocation: of the variable.
+            wanted: the address that only this request gets.
+            set_aside: those of other requests, which get no other if they can; taken if nothing else is left.
+            of_claims: those of DRA claims, which answer only these.
+        """
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
-            free = [entry for entry in allocation.entries if entry not in self._claimed]
+            unclaimed = [entry for entry in allocation.entries if entry not in self._claimed]
             self.notes += [
                 Note("taken", f"{allocation.variable}: {entry} is skipped: {_USED_OTHERWISE} uses it already")
                 for entry in allocation.entries
                 if entry in self._taken
             ]
-            devices = [entry for entry in free if entry in allocation.devices]
-            primaries = deque(devices if allocation.devices else self._find(allocation.variable, free))
+            devices = [entry for entry in unclaimed if entry in allocation.devices]
+            primaries = deque(devices if allocation.devices else self._find(allocation.variable, unclaimed))
             self._primaries[allocation.variable] = primaries
         while primaries and primaries[0] in self._claimed:
             primaries.popleft()
         if wanted is not None and wanted not in self._claimed and wanted in primaries:
             chosen: HostAddress | None = wanted
         else:
-            chosen = primaries[0] if primaries else None
-            if kept:
-                others = (primary for primary in primaries if primary not in kept and primary not in self._claimed)
+            free: Iterable[HostAddress] = primaries
+            if of_claims:
+                free = [each for each in primaries if each not in of_claims]
+            chosen = next((each for each in free if each not in self._claimed), None)
+            if set_aside:
+                others = (each for each in free if each not in set_aside and each not in self._claimed)
                 chosen = next(others, chosen)
         if chosen is not None:
             self._claimed.add(chosen)
@@ -285,9 +301,10 @@ def _too_few(
     allocation = variable_of[askers[0].key]
     entries = ", ".join(_shown(entry, taken, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
+    resource = " ".join(askers[0].key.split())  # in a remedy each line is a command
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
-        f"Check the pod's limits: it must ask for {len(askers)} of {askers[0].key}. Audio and other "
+        f"Check the pod's limits: it must ask for {len(askers)} of {resource}. Audio and other "
         "companions of a GPU don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
         variable=variable,
     )

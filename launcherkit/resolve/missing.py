@@ -64,10 +64,11 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     usual = expected[1] if len(expected) > 1 else expected[0]
     nearest = difflib.get_close_matches(usual, present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
+    resource = " ".join((askers[0].resource or "").split())  # in a remedy each line is a command
     return VariableMissing(
         f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {there}{hint}",
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
-        f"{askers[0].resource} is in the limits of the container that runs this.",
+        f"{resource} is in the limits of the container that runs this.",
         variable=usual,
         resource=askers[0].resource or "",
     )

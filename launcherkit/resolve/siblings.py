@@ -30,6 +30,8 @@ class Situation(NamedTuple):
     """Hostdevs of the document that an earlier run attached as siblings, with their primaries."""
     own_nodes: bool
     """Whether every visible device node was given to this container, or will be to one (S2)."""
+    visible: frozenset[HostAddress] = frozenset()
+    """Hostdevs to which the document gives a guest address: the guest sees them, whatever the policy (X2)."""
 
 
 def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
@@ -70,7 +72,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                     stayed.append(StayedBehind(candidate, why))
                     continue
                 attached.add(candidate)
-                attachments.append(Attachment(candidate, role, why, other, index_of(candidate)))
+                shown: Role = "sibling" if candidate in situation.visible else role
+                attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
         units[primary] = Unit(kind_of(primary), tuple(attachments), tuple(stayed))
     return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
 

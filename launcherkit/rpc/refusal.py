@@ -29,7 +29,8 @@ def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
             texts.append(f"and {len(leaves) - len(texts)} more, in the log of launcherkit")
             break
         texts.append(text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "...")
-    return GRPCError(status or _status(leaves), "; ".join(texts))
+    text = "; ".join(texts).encode("utf-8", "backslashreplace").decode()  # grpclib can't send lone surrogates
+    return GRPCError(status or _status(leaves), text)
 
 
 def _status(leaves: Iterable[LauncherkitError]) -> Status:

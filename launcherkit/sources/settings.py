@@ -26,6 +26,7 @@ from launcherkit.sources.vmi import Vmi
 
 HOST = "LAUNCHERKIT_HOST"
 POLICY = "LAUNCHERKIT_POLICY"
+NO_NODE_CHECK = "LAUNCHERKIT_NO_NODE_CHECK"
 
 
 def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy_file: str | None) -> Policy:
@@ -74,6 +75,8 @@ def variables_layer(env: Mapping[str, str]) -> Layer:
         text = env.get(variable)
         if text:
             layer[field] = read(variable, text)
+    if (text := env.get(NO_NODE_CHECK)) and _yes_or_no(NO_NODE_CHECK, text):
+        layer.setdefault("node_check", "never")
     return cast("Layer", layer)  # each reader returns its field's type
 
 

@@ -101,3 +101,9 @@ def test_without_a_vmi_the_hostdevs_that_are_there_are_completed() -> None:
 )
 def test_a_vmi_without_a_name_can_be_told_of(vmi: bytes) -> None:
     assert name_of_vmi(vmi) == "a VMI with no name"
+
+
+def test_what_can_not_be_encoded_is_sent_all_the_same() -> None:
+    """grpclib never answers a call whose message has a lone surrogate."""
+    message = refusal(GroupNotViable("n.com/\ud800X", "Do.")).message
+    assert message == "error[LK204]: n.com/\\ud800X; help: Do."

@@ -207,3 +207,12 @@ def test_help_imports_no_command_and_nothing_heavy(program: Program) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["explain LK204", "demo", "doctor --host none", "templates list"])
+def test_with_standard_output_closed_that_is_said(arguments: str) -> None:
+    script = 'exec 1>&-; exec "$@"'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "launcherkit", *arguments.split()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "error[LK132]: standard output is closed" in result.stderr
+    assert "bug" not in result.stderr

@@ -189,6 +189,26 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(
     assert capfdbinary.readouterr().out == b""
 
 
+def test_the_document_and_the_plan_go_to_different_places(
+    bench: Bench, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    out, link = bench.directory / "out", bench.directory / "link"
+    link.symlink_to(out)
+    for more in (["--plan", "-"], ["-o", "-", "--plan", "-"], ["-o", str(out), "--plan", str(link)]):
+        with pytest.raises(UnwritableFile, match="it can't have both the document and the plan"):
+            run(bench.arguments(*more), {})
+        assert (out.exists(), capfdbinary.readouterr().out) == (False, b"")
+    assert run(bench.arguments("-o", str(out), "--plan", "-"), {}) == 0
+    assert json.loads(capfdbinary.readouterr().out)["format"] == "launcherkit.io/plan/v1"
+    assert found(out.read_bytes()) == BOTH
+
+
+def test_a_choice_by_the_other_variable_comes_first(bench: Bench) -> None:
+    (bench.host / "dev/vfio/44").unlink()
+    with pytest.raises(LauncherkitError, match="/dev/vfio/44"):
+        run(bench.arguments(), {"LAUNCHERKIT_NO_NODE_CHECK": "yes", "LAUNCHERKIT_NODE_CHECK": "always"})
+
+
 @pytest.mark.parametrize("variable", ["LAUNCHERKIT_DIFF", "LAUNCHERKIT_NO_NODE_CHECK"])
 def test_a_switch_is_yes_or_no(bench: Bench, variable: str) -> None:
     with pytest.raises(BadSetting, match=variable):

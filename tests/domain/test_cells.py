@@ -54,6 +54,7 @@ def test_cells_without_numbers_are_counted_and_odd_sets_are_none() -> None:
         ("<cpu mode='host-passthrough'/>", None, True),
         ("<cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>", None, False),
         ("<cpu mode='custom'><model>EPYC</model><maxphysaddr mode='emulate' bits='46'/></cpu>", 46, False),
+        ("<cpu mode='custom'><maxphysaddr mode='emulate' bits='99999999999'/></cpu>", 40, False),
     ],
 )
 def test_address_bits_are_the_hosts_only_where_they_are_passed_through(

@@ -37,12 +37,13 @@ def answers(
     host: HostFacts = TWO_CARDS,
     *,
     pairing: Pairing = "class",
+    of_claims: dict[Request, HostAddress] | None = None,
     wanted: dict[Request, HostAddress] | None = None,
     taken: Sequence[PciAddress] = (),
     notes: list[Note] | None = None,
 ) -> tuple[list[str], list[str]]:
     """What answers each request, and what is left alone."""
-    found = claim_requested(requests, allocations, host, pairing, wanted or {}, taken)
+    found = claim_requested(requests, allocations, host, pairing, of_claims or {}, wanted or {}, taken)
     if notes is not None:
         notes += found.notes
     Collector(found.errors).raise_if_any()
@@ -150,7 +151,7 @@ def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
 def test_too_few_in_two_variables_are_two_errors() -> None:
     """C4."""
     two = {"x": holds(), "y": holds("0000:e1:00.0", variable="PCI_RESOURCE_Y")}
-    found = claim_requested([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, ())
+    found = claim_requested([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, {}, ())
     first, second = found.errors
     assert (first.variable, second.variable) == ("PCI_RESOURCE_X", "PCI_RESOURCE_Y")
     assert first.message.startswith("PCI_RESOURCE_X has ")
@@ -296,3 +297,14 @@ def test_ten_thousand_entries_are_claimed_without_walking_the_list_for_each() ->
     entries = tuple(PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(60_000))
     claims = claim_all([Allocation("PCI_RESOURCE_X", "X", "pci", entries)], NO_FACTS, "class", ()).claims
     assert [claim.primary for claim in claims] == list(entries)
+
+
+def test_the_device_of_a_claim_answers_no_other_request_even_if_nothing_else_is_left() -> None:
+    """C5. That of an alias does: it is the document's, and nobody else's claim."""
+    first, second = gpu("a", "claimed"), gpu("b", "x")
+    card, other = at("0000:e1:00.0"), at("0000:01:00.0")
+    lists = {"claimed": holds("0000:e1:00.0", variable="a.json"), "x": holds("0000:e1:00.0", "0000:e1:00.1")}
+    with pytest.raises(TooFewDevices, match="PCI_RESOURCE_X has 0 device"):
+        answers([second, first], lists, of_claims={first: card})
+    both = lists | {"x": holds("0000:e1:00.0", "0000:01:00.0")}
+    assert answers([second, first], both, of_claims={first: card})[0] == [str(other), str(card)]

@@ -36,6 +36,7 @@ def assemble(
     existing: Iterable[str] = (),
     taken: Iterable[str] = (),
     own_nodes: bool = False,
+    visible: Iterable[str] = (),
 ) -> tuple[Unit, ...]:
     return assemble_units(
         [claim(address, f"g{number}") for number, address in enumerate(claims)],
@@ -47,6 +48,7 @@ def assemble(
             frozenset(at(address) for address in taken),
             {},
             own_nodes,
+            frozenset(at(address) for address in visible),
         ),
     )
 
@@ -64,6 +66,13 @@ def test_every_function_of_the_slot_comes_and_the_primary_stands_first() -> None
     units = assemble(FOUR, GPU)
     assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
     assert [attachment.role for attachment in units[0].attachments] == ["primary", "sibling", "sibling", "sibling"]
+
+
+def test_what_the_document_shows_to_the_guest_is_not_reserved() -> None:
+    """X2: its address stays, so the guest sees it, and its node is one that QEMU opens."""
+    there = ["0000:e1:00.1", "0000:e1:00.2"]
+    (unit,) = assemble(FOUR, GPU, siblings="reserve", existing=there, visible=there[:1])
+    assert [attachment.role for attachment in unit.attachments] == ["primary", "sibling", "reserved", "reserved"]
 
 
 def test_functions_of_other_slots_do_not_come_by_default() -> None:

@@ -167,8 +167,7 @@ async def _serve(
         reading = await configuration.first()
         read_usage = _UsageReader(options, env, reporter, wiring.guarded).read
         if options.node_hook is not None:
-            wake = partial(wakeups.give, Wakeup.PODS)
-            await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wake))
+            await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wakeups))
         setup = configuration.assembled(reading)
         page.configure(setup.page)
         drivers.start(setup.dra)
@@ -407,10 +406,11 @@ def _node_hook(
     allocator: Allocator,
     read_usage: Callable[[], Awaitable[Usage]],
     wiring: Wiring,
-    wake: Callable[[], None],
+    wakeups: WakeupQueue,
 ) -> AbstractAsyncContextManager[object]:
     from launcherkit_plugin.nodehook.service import NodeHook, serving_node_hook
 
+    wake = partial(wakeups.give, Wakeup.PODS)
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
