@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from launcherkit.errors import UnwritableFile
 
-_REMEDY = "Check that the directory is there and may be written to."
+_REMEDY = "Check that the directory exists and is writable."
 
 
 def write_atomically(path: str, data: bytes, mode: int = 0o644) -> None:
@@ -69,7 +69,7 @@ def is_special(path: str) -> bool:
 
 def _temporary(path: str, data: bytes, mode: int) -> str:
     """The path of a temporary file beside ``path``, with the data."""
-    import tempfile  # with its own imports 3 ms, which a daemon that writes nothing doesn't need
+    import tempfile  # importing it takes 3 ms, which a daemon that writes nothing can save
 
     handle, beside = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:100]}.", dir=os.path.dirname(path))
     try:

@@ -13,7 +13,7 @@ def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = N
         before: the first document.
         after: the second.
         name: the first one's name in the header.
-        renamed: the second one's name; ``name`` if not given.
+        renamed: the second one's name in the header; ``<name> (translated)`` if not given.
     """
     lines = difflib.unified_diff(
         _lines(before), _lines(after), fromfile=name, tofile=f"{name} (translated)" if renamed is None else renamed

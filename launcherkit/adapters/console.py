@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.adapters.libvirt_connection import LibvirtFailure
 
 _DRAIN_SECONDS = 5.0
 
@@ -29,5 +29,5 @@ def _copy(chunks: Iterator[bytes], target: int) -> None:
             rest = memoryview(chunk)
             while rest:
                 rest = rest[os.write(target, rest) :]
-    except (OSError, Refusal):
+    except (OSError, LibvirtFailure):
         pass  # the reader or libvirt has gone; the guest does not depend on either

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.adapters.libvirt_connection import LibvirtFailure
 from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
 from launcherkit.domain.document import read_document
 from launcherkit.domain.name_and_owner import read_identity, with_uuid
@@ -74,12 +74,12 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
             domain_xml = with_uuid(document, before.guest.uuid())
     try:
         guest = connection.define(domain_xml)
-    except Refusal as refusal:
+    except LibvirtFailure as refusal:
         raise not_defined(refusal, identity.name, plan) from refusal
     if start:
         try:
             guest.start()
-        except Refusal as refusal:
+        except LibvirtFailure as refusal:
             _restore(connection, guest, before)
             raise not_started(refusal, identity.name, plan) from refusal
         except BaseException:
@@ -97,7 +97,7 @@ def _before(connection: Definer, name: str) -> Before:
 
 def _restore(connection: Definer, guest: DefinedGuest, before: Before) -> None:
     """Restore the earlier definition. The XML is libvirt's own, so it is not validated."""
-    with suppress(Refusal):
+    with suppress(LibvirtFailure):
         if before.xml is None:
             guest.undefine()
         else:
@@ -108,5 +108,5 @@ def _restore(connection: Definer, guest: DefinedGuest, before: Before) -> None:
 def _libvirt_fails() -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except LibvirtFailure as refusal:
         raise went_away(refusal) from refusal

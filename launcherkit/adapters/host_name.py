@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-PATIENCE = 3.0
+SLOW_SECONDS = 3.0
 """Seconds after which a resolver is slow: it asks again, or the next name server, after five."""
 
 
@@ -20,7 +20,7 @@ def tell_if_slow(
     tell: Callable[[str], None],
     *,
     resolve: Callable[[str], object] = lambda name: socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME),
-    patience: float = PATIENCE,
+    patience: float = SLOW_SECONDS,
 ) -> threading.Thread | None:
     """Resolve a host name in the background, and report once if that takes long; the thread ends when it is known.
 

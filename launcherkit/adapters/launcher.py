@@ -15,7 +15,7 @@ from launcherkit.adapters.children import Children
 from launcherkit.adapters.console import Console
 from launcherkit.adapters.endings import IN_WORDS, Ending, ending_of
 from launcherkit.adapters.leftovers import clean, hold_or_refuse, remove
-from launcherkit.adapters.libvirt_connection import Connection, Guest, Refusal
+from launcherkit.adapters.libvirt_connection import Connection, Guest, LibvirtFailure
 from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
 from launcherkit.adapters.signals import Wakeups
@@ -80,7 +80,7 @@ def run_guest(settings: Settings, world: World, make: Callable[[], Translation])
     except StopAsked:
         world.tell("asked to stop before the guest ran")
         return Ending.SHUT_DOWN
-    except Refusal as refusal:
+    except LibvirtFailure as refusal:
         raise went_away(refusal) from refusal
     finally:
         launcher.close()
@@ -110,7 +110,7 @@ class _Launcher:
                 raise error
             try:
                 self._guest = connection.define(with_owner(document, self._settings.owner))
-            except Refusal as refusal:
+            except LibvirtFailure as refusal:
                 raise not_defined(refusal, self._name, translation.plan) from refusal
             try:
                 self._start(self._guest, translation.plan)
@@ -137,7 +137,7 @@ class _Launcher:
             guest, self._guest = self._guest, None
             try:
                 remove(guest)
-            except Refusal as refusal:
+            except LibvirtFailure as refusal:
                 self._world.tell(f"{self._name} could not be removed: {refusal.message}")
 
     def _start(self, guest: Guest, plan: Plan) -> None:
@@ -148,7 +148,7 @@ class _Launcher:
             guest.start(paused=True)  # so that nothing that it prints is missed
             self._show_console()
             guest.resume()
-        except Refusal as refusal:
+        except LibvirtFailure as refusal:
             raise not_started(refusal, self._name, plan) from refusal
 
     def _show_console(self) -> None:
@@ -166,7 +166,7 @@ class _Launcher:
             self._tell_ended()
             try:
                 ending = ending_of(guest.state())
-            except Refusal as refusal:
+            except LibvirtFailure as refusal:
                 found = self._found_again(refusal)
                 if found is None:
                     return Ending.DESTROYED
@@ -180,16 +180,16 @@ class _Launcher:
                     asked = clock()
                     tell(f"asked to stop: {self._name} has {self._settings.grace:g} seconds to shut down")
                 if wakeups.stops > 1 or clock() - asked >= self._settings.grace:
-                    with suppress(Refusal):
+                    with suppress(LibvirtFailure):
                         guest.destroy()
                     return Ending.STOPPED_BY_FORCE
                 if not pressed or clock() - pressed >= _PRESS:
                     pressed = clock()
-                    with suppress(Refusal):  # it may be ending, or may not support it
+                    with suppress(LibvirtFailure):  # it may be ending, or may not support it
                         guest.shutdown()
             wakeups.wait(_LOOK)
 
-    def _found_again(self, refusal: Refusal) -> Guest | None:
+    def _found_again(self, refusal: LibvirtFailure) -> Guest | None:
         """The guest after libvirt was away, None if it is gone; the guest itself runs on without libvirt."""
         if refusal.no_domain:
             self._guest = None
@@ -202,7 +202,7 @@ class _Launcher:
         if self._guest is not None:
             self._world.tell("libvirt is back")
             if self._settings.console:
-                with suppress(Refusal, LibvirtNotThere):
+                with suppress(LibvirtFailure, LibvirtNotThere):
                     self._show_console()
         return self._guest
 

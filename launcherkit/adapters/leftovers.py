@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Protocol
 
-from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.adapters.libvirt_connection import LibvirtFailure
 from launcherkit.errors import DomainInTheWay
 
 
@@ -70,7 +70,7 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
 
     Raises:
         DomainInTheWay: a guest with this guest's name has another owner, or none.
-        Refusal: libvirt would not.
+        LibvirtFailure: libvirt reports an error.
     """
     for guest in guests:
         name, whose = guest.name(), guest.owner()
@@ -97,7 +97,7 @@ def remove(guest: OwnedGuest) -> None:
     """Destroy a guest if it runs, and undefine it; one that is gone is fine.
 
     Raises:
-        Refusal: libvirt would not.
+        LibvirtFailure: libvirt reports an error.
     """
     try:
         if guest.is_active():
@@ -106,6 +106,6 @@ def remove(guest: OwnedGuest) -> None:
             if not persistent:
                 return
         guest.undefine()
-    except Refusal as refusal:
+    except LibvirtFailure as refusal:
         if not refusal.no_domain:
             raise

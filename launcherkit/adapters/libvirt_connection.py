@@ -1,4 +1,4 @@
-"""The part of libvirt that launcherkit uses, with libvirt's errors as `Refusal`.
+"""The part of libvirt that launcherkit uses, with libvirt's errors as `LibvirtFailure`.
 
 libvirt's Python module has no types and may not be installed, so it is imported by name, here and nowhere else. The
 numbers are libvirt's and never change: they are its ABI.
@@ -29,7 +29,7 @@ _NO_DOMAIN, _INVALID_ARGUMENT = 42, 8
 _CHUNK = 65536
 
 
-class Refusal(Exception):
+class LibvirtFailure(Exception):
     """An error that libvirt reports."""
 
     def __init__(self, message: str, code: int = 0, *, lost: bool = False) -> None:
@@ -54,7 +54,7 @@ class GuestState:
 
 
 class Connection:
-    """A connection to libvirt; every method raises `Refusal` if libvirt reports an error."""
+    """A connection to libvirt; every method raises `LibvirtFailure` if libvirt reports an error."""
 
     def __init__(self, module: Any, raw: Any) -> None:
         self._module, self._raw = module, raw
@@ -64,7 +64,7 @@ class Connection:
         try:
             with self.translating_errors():
                 return Guest(self, self._raw.lookupByName(name))
-        except Refusal as refusal:
+        except LibvirtFailure as refusal:
             if refusal.no_domain:
                 return None
             raise
@@ -97,12 +97,12 @@ class Connection:
 
     @contextmanager
     def translating_errors(self) -> Iterator[None]:
-        """Turn libvirt's errors into `Refusal`."""
+        """Turn libvirt's errors into `LibvirtFailure`."""
         try:
             yield
         except self._module.libvirtError as problem:
             message = problem.get_error_message() or str(problem)
-            raise Refusal(message, problem.get_error_code() or 0, lost=not self._alive()) from problem
+            raise LibvirtFailure(message, problem.get_error_code() or 0, lost=not self._alive()) from problem
 
     def _alive(self) -> bool:
         try:
@@ -112,7 +112,7 @@ class Connection:
 
 
 class Guest:
-    """A domain of a connection; every method raises `Refusal` if libvirt reports an error."""
+    """A domain of a connection; every method raises `LibvirtFailure` if libvirt reports an error."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:
         self._connection, self._raw = connection, raw
@@ -148,7 +148,7 @@ class Guest:
         try:
             with self._connection.translating_errors():
                 return owner_of(self._raw.metadata(_METADATA_ELEMENT, NAMESPACE, 0))
-        except Refusal as refusal:
+        except LibvirtFailure as refusal:
             if refusal.lost:
                 raise
             return None
@@ -176,7 +176,7 @@ class Guest:
         try:
             with self._connection.translating_errors():
                 self._raw.undefineFlags(_UNDEFINE | _UNDEFINE_KEEP_TPM)
-        except Refusal as refusal:
+        except LibvirtFailure as refusal:
             if refusal.code != _INVALID_ARGUMENT:  # before libvirt 8.9 there is no such flag
                 raise
             with self._connection.translating_errors():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcherkit.adapters.libvirt_connection import Refusal
+from launcherkit.adapters.libvirt_connection import LibvirtFailure
 from launcherkit.compatibility import Version, compatibility, dotted
 from launcherkit.errors import (
     DeviceBusy,
@@ -57,7 +57,7 @@ KNOWN = (
     ),
     _known(
         r"/dev/vfio.*no such file|/dev/iommu.*no such file",
-        "The device plugin must hand the node to this container; outside of a pod: modprobe vfio-pci. "
+        "The device plugin must hand the node to this container; outside a pod: modprobe vfio-pci. "
         "`launcherkit explain LK205` says more.",
     ),
     _known(
@@ -72,8 +72,8 @@ KNOWN = (
     ),
     _known(
         r"ramfb",
-        "This QEMU or libvirt has no ramfb for mdevs, or allows it once: set virtualGPUOptions.display.ramFB.enabled "
-        "to false in the VMI, or take a newer one.",
+        "This QEMU or libvirt does not support ramfb for mdevs, or only for one of them: set "
+        "virtualGPUOptions.display.ramFB.enabled to false in the VMI, or use a newer version.",
     ),
     _known(
         r"kvm",
@@ -90,7 +90,7 @@ KNOWN = (
     ),
     _known(
         r"failed to parse (user|group)",
-        "Make the user that qemu.conf names, or set user and group to root there.",
+        "Create the user and the group that qemu.conf names, or set user and group to root there.",
     ),
     _known(
         r"cannot find character device|no console",
@@ -103,7 +103,7 @@ KNOWN = (
     ),
     _known(
         r"validat|extra element|invalid.*relax|XML document failed",
-        "See what it says about the element; `virt-xml-validate FILE domain` says it, too.",
+        "See which element the message names; `virt-xml-validate FILE domain` reports it too.",
     ),
 )
 """The first that matches applies."""
@@ -133,19 +133,19 @@ def nameless() -> DomainRefused:
     )
 
 
-def not_defined(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
+def not_defined(refusal: LibvirtFailure, name: str, plan: Plan) -> LauncherkitError:
     """The error for a domain that libvirt would not define."""
     remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."
     return _refused("define", name, refusal, plan, DomainRefused, remedy)
 
 
-def not_started(refusal: Refusal, name: str, plan: Plan) -> LauncherkitError:
+def not_started(refusal: LibvirtFailure, name: str, plan: Plan) -> LauncherkitError:
     """The error for a guest that did not start."""
     remedy = f"The message is libvirt's; QEMU's own log is /var/log/libvirt/qemu/{name}.log."
     return _refused("start", name, refusal, plan, GuestNotStarted, remedy)
 
 
-def went_away(refusal: Refusal) -> LauncherkitError:
+def went_away(refusal: LibvirtFailure) -> LauncherkitError:
     """The error for a libvirt that doesn't answer any more, or fails unexpectedly."""
     return LibvirtNotThere(
         f"libvirt failed: {refusal.message}",
@@ -155,7 +155,7 @@ def went_away(refusal: Refusal) -> LauncherkitError:
 
 
 def _refused(
-    verb: str, name: str, refusal: Refusal, plan: Plan, usual: type[LauncherkitError], remedy: str
+    verb: str, name: str, refusal: LibvirtFailure, plan: Plan, usual: type[LauncherkitError], remedy: str
 ) -> LauncherkitError:
     if refusal.lost:
         return went_away(refusal)
@@ -169,7 +169,7 @@ def _refused(
     if groups:
         facts["group"] = groups[0]
     error = usual if known is None or known.error is None else known.error
-    text = f"libvirt does not {verb} {name}: {refusal.message}{about}"
+    text = f"libvirt could not {verb} {name}: {refusal.message}{about}"
     return error(text, remedy if known is None else known.remedy, **facts)
 
 

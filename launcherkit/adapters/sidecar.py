@@ -24,7 +24,7 @@ VERSIONS = ("v1alpha1", "v1alpha2", "v1alpha3")
 
 HOOK_POINTS = ("OnDefineDomain", "Shutdown")
 """Not PreCloudInitIso, though it is served: the launcher takes the answer of the first sidecar that asked for it and
-calls no other, so a sidecar that changes nothing would be in the way of one that does."""
+calls no other, so a sidecar that changes nothing would keep the launcher from calling one that does."""
 
 
 def sidecar(folder: str, settings: HookSettings, stop: asyncio.Event) -> Endpoint:

@@ -1,4 +1,4 @@
-"""``launcherkit define``: the pipeline, and its document defined in libvirt."""
+"""``launcherkit define``: translates a domain document and defines it in libvirt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Translate, define, and start if asked to."""
     if not has_one_domain(args):
-        tell("error", "launcherkit define: no domain, or two", env)
+        tell("error", "launcherkit define: give one domain: --domain or --template, not both", env)
         tell("help", NO_DOMAIN, env)
         return EX_USAGE
     translation = read_domain_inputs(args, env).translate()

@@ -52,7 +52,7 @@ exit codes: 0 nothing failed, 1 something failed (with --strict: or there is a w
 
 _WARNED_OF = {
     "not-asked": "Check that this is the VMI of this pod; if it is, it must ask for them in spec.domain.devices.",
-    "instancetype": "Give the VMI, which has them, in the place of its VirtualMachine.",
+    "instancetype": "Give the VMI, which has them, instead of its VirtualMachine.",
 }
 """Topics of notes that mean a guest without its devices, and what to do."""
 
@@ -104,7 +104,7 @@ def _without_repeats(found: Sequence[Finding], checked: Sequence[Finding]) -> li
     reported = {each.seen for each in checked if each.status == "fail"}
     kept = [each for each in found if each.seen not in reported]
     if len(kept) < len(found) and not kept:
-        kept = [Finding("translation", "", "skipped", "it stops at what fails below")]
+        kept = [Finding("translation", "", "skipped", "the translation stops at a failure reported below")]
     return [*kept, *checked]
 
 
@@ -166,7 +166,7 @@ def _of_vm(
         subject = subject_of_addresses(
             addresses, facts, iommufd=domain.asks_for_iommufd, has_variables=has_variables, nodes_matter=nodes_matter
         )
-        return f"{inputs.domain_name}, as far as it goes", subject, found, None
+        return f"{inputs.domain_name}, which can't be translated", subject, found, None
     plan = translation.plan
     subject = subject_of_plan(
         plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter

@@ -1,4 +1,4 @@
-"""``launcherkit golden``: check golden cases, or write down what they give."""
+"""``launcherkit golden``: check golden cases, or record their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcherkit.atomic import write_atomically
 from launcherkit.colour import PLAIN, Colours, colours_for, paint_diff
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.golden.case import case_named, find_cases, read_case
-from launcherkit.golden.new import AtHand, new_case
+from launcherkit.golden.new import CaseInputs, new_case
 from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
@@ -60,11 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
             action.add_argument("--json", action="store_true", help="report as JSON")
             action.add_argument("--junit", metavar="FILE", help="write a JUnit report, too; it is replaced")
         if name == "update":
-            action.add_argument("--plan", action="store_true", help="write expected.plan.json also where there is none")
+            action.add_argument(
+                "--plan", action="store_true", help="write expected.plan.json even if there is none yet"
+            )
 
 
 def _add_inputs(action: argparse.ArgumentParser) -> None:
-    action.add_argument("name", metavar="NAME", help="of the case: a folder in DIR that isn't there yet")
+    action.add_argument("name", metavar="NAME", help="name of the case: a folder in DIR that doesn't exist yet")
     action.add_argument("--description", required=True, metavar="TEXT", help="what the case shows, a sentence")
     action.add_argument("--domain", required=True, metavar="FILE", help="the domain's XML")
     action.add_argument("--vmi", metavar="FILE", help="the VMI or its VirtualMachine, JSON or *.yaml")
@@ -85,11 +87,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Run the action; its report goes to standard output when it is complete.
 
     Raises:
-        BadGoldenCase: there is no case, or none of a name.
+        BadGoldenCase: the directory has no cases, or none with a requested name.
         UnreadableFile, UnwritableFile: a file of a case.
     """
     if args.action in ("update", "new") and env.get("CI", "") not in ("", "0", "false"):
-        tell("error", f"golden {args.action}: CI={env['CI']} is set, and expectations are for people to review", env)
+        tell("error", f"golden {args.action}: CI={env['CI']} is set; a person must review expected results", env)
         tell("help", "Update on your own machine and commit what changed; CI runs `launcherkit golden check`.", env)
         return EX_USAGE
     if args.action == "new":
@@ -150,7 +152,7 @@ def _updated(update: Update) -> str:
 
 
 def _new(args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    at_hand = AtHand(
+    inputs = CaseInputs(
         args.description,
         read_file(args.domain),
         read_file(args.vmi) if args.vmi else None,
@@ -158,12 +160,12 @@ def _new(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         read_env_file(args.env_file).variables if args.env_file else env,
         None if args.host == "none" else args.host,
     )
-    written = new_case(args.directory, args.name, at_hand)
+    written = new_case(args.directory, args.name, inputs)
     update = update_case(os.path.join(args.directory, args.name))
     report = "".join(f"wrote    {args.name}: {file}\n" for file in written) + _updated(update)
     write_stdout(report.encode("utf-8", "surrogateescape"))
     if update.result.ok:
-        tell("note", "from now on this counts as correct: look at it before you commit it", env)
+        tell("note", "the result was recorded as expected: review it before you commit it", env)
     return _OK if update.result.ok else _DIFFERS
 
 

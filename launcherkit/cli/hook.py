@@ -22,8 +22,8 @@ PLUGIN_DIR = "/var/run/kubevirt-plugin"
 
 DESCRIPTION = """\
 Serve a KubeVirt hook over gRPC on a unix socket: it completes the domain's hostdevs from the host's sysfs, because
-a sidecar has none of the variables. A failure is a gRPC error with the lines of the error, which KubeVirt shows in the
-VMI's events."""
+a sidecar has none of the variables. A failure is returned as a gRPC error with the message and its help, which KubeVirt
+shows in the VMI's events."""
 
 EPILOG = """\
 examples:
@@ -31,7 +31,7 @@ examples:
   launcherkit hook serve --domain-hook gpus                       in the container of a KubeVirt plugin
   launcherkit hook serve --socket-dir /tmp/hooks --host host.json anywhere else
 
-It runs until SIGTERM, or until KubeVirt calls Shutdown, and finishes the calls that are under way."""
+It runs until SIGTERM, or until KubeVirt calls Shutdown, and finishes the calls in progress."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

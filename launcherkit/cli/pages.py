@@ -77,7 +77,7 @@ def read_page(name: str) -> str:
 
 
 def _published() -> str:
-    """Where the files of this version are; empty where no package tells."""
+    """Where the files of this version are; empty if launcherkit isn't an installed package."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     with suppress(PackageNotFoundError):

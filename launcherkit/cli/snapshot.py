@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         action="store_true",
         default=switch_from("--all", env),
         dest="everything",
-        help="add host name, kernel, DMI names and serial numbers; review it before you share it",
+        help="add host name, kernel, DMI names and serial numbers of this machine; review it before you share it",
     )
     parser.add_argument(
         "--diff",

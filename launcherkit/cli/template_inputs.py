@@ -56,9 +56,9 @@ def read_domain_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inpu
         return read_inputs(args, env, (document, f"the template {args.template}"))
     if args.settings:
         raise BadTemplateValue(
-            "--set was given, and no template", "Give --template too, or leave out --set.", key="--set"
+            "--set was given without --template", "Give --template too, or leave out --set.", key="--set"
         )
     return read_inputs(args, env)
 
 
-NO_DOMAIN = "Give --domain FILE or --template NAME, one of them."
+NO_DOMAIN = "Give either --domain FILE or --template NAME."

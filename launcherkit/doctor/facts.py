@@ -23,7 +23,7 @@ class Machine:
     command_line: tuple[str, ...] | None
     """The kernel's command line, word by word."""
     firmware_tables: frozenset[str] | None
-    """Names of the ACPI tables; None if the directory is hidden, as container runtimes do, or missing."""
+    """Names of the ACPI tables; None if the directory is missing, or hidden, as in containers."""
     iommus: tuple[str, ...]
     """``/sys/class/iommu``: ``dmar0``, ``ivhd0``, ``smmu3.0x...``."""
     modules: frozenset[str] | None
@@ -130,7 +130,7 @@ class Subject:
     domain_iommufd: bool = False
     """The domain itself has ``<iommufd enabled='yes'/>``."""
     wants_initiators: bool = False
-    """Some of its hostdevs have cells of the guest (P7)."""
+    """Some of its hostdevs are generic initiators of the guest's NUMA cells (P7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ class Facts:
         return not self.gathered.machine.container or self.subject.has_variables or bool(self.host.nodes)
 
 
-SNAPSHOT = "only the machine itself can tell, not a snapshot"
-SIDECAR = "no /dev/vfio in this container, as in a hook sidecar; ask in the one where the VM runs"
+SNAPSHOT = "a snapshot doesn't have this; run the doctor on the machine itself"
+SIDECAR = "no /dev/vfio in this container, as in a hook sidecar; run the doctor in the container where the VM runs"
 
 
 def not_here(facts: Facts) -> str | None:

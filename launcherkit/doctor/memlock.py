@@ -52,7 +52,7 @@ def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
         return MemlockNeed(guest.hard_limit, "<hard_limit> of the domain")
     if guest.locked:
         return MemlockNeed(None, "<locked/> of the domain, so no limit")
-    factor = guest.lockers + (devices if guest.viommu else min(devices, 1))
+    factor = guest.other_memory_lockers + (devices if guest.viommu else min(devices, 1))
     if not factor or guest.memory is None:
         return None
     times = f"{factor} x " if factor > 1 else ""

@@ -11,7 +11,7 @@ from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
 from launcherkit.resolve.viability import NeededNodes, needed_nodes
 
 _SHOWN = 12
-_PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside of a pod: modprobe vfio-pci."
+_PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside a pod: modprobe vfio-pci."
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ class GuestFacts(NamedTuple):
     """``<memoryBacking><locked/>``: libvirt lifts the limit altogether."""
     vfio_devices: int
     """Hostdevs of type pci and mdev, and interfaces that are hostdevs."""
-    lockers: int
+    other_memory_lockers: int
     """NVMe disks and vDPA devices: libvirt counts all memory once more for each."""
     viommu: bool
     hidden_viommu: bool
@@ -46,7 +46,7 @@ def read_guest(root: etree._Element) -> GuestFacts:
         hard_limit=read_size(root.find("memtune/hard_limit")),
         locked=root.find("memoryBacking/locked") is not None,
         vfio_devices=_count_vfio(root),
-        lockers=_count_lockers(root),
+        other_memory_lockers=_count_other_memory_lockers(root),
         viommu=root.find("devices/iommu") is not None,
         hidden_viommu=_hidden_viommu(root),
         window=read_window(root),
@@ -91,7 +91,7 @@ def _count_vfio(root: etree._Element) -> int:
     return hostdevs + sum(interface.get("type") == "hostdev" for interface in root.iterfind("devices/interface"))
 
 
-def _count_lockers(root: etree._Element) -> int:
+def _count_other_memory_lockers(root: etree._Element) -> int:
     disks = sum(disk.get("type") in ("nvme", "vhostvdpa") for disk in root.iterfind("devices/disk"))
     return disks + sum(interface.get("type") == "vdpa" for interface in root.iterfind("devices/interface"))
 

@@ -17,7 +17,7 @@ from launcherkit.sources.snapshot import dump
 
 
 @dataclass(frozen=True, slots=True)
-class AtHand:
+class CaseInputs:
     """The inputs from which a case is made."""
 
     description: str
@@ -31,13 +31,13 @@ class AtHand:
     """A root, a snapshot or a recording; None for a case without a known host."""
 
 
-def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
+def new_case(directory: str, name: str, inputs: CaseInputs) -> tuple[str, ...]:
     """Write the inputs of a case; `launcherkit.golden.update.update_case` then records the expected result.
 
     Args:
         directory: the one above the cases; it is created if it is missing.
         name: the case's; there must be no such folder yet.
-        at_hand: the inputs.
+        inputs: the inputs.
 
     Returns:
         The names of the files that were written.
@@ -52,14 +52,14 @@ def new_case(directory: str, name: str, at_hand: AtHand) -> tuple[str, ...]:
         raise BadGoldenCase(
             f"{name!r} can't be the name of a case", "Give a folder's name that begins with a letter.", file=directory
         )
-    variables = {key: at_hand.env[key] for key in Environment(at_hand.env).variables}
-    content = {"description": at_hand.description, "env": variables}
+    variables = {key: inputs.env[key] for key in Environment(inputs.env).variables}
+    content = {"description": inputs.description, "env": variables}
     validate_document(CaseSchema, content, f"{folder}/{CASE_FILE}", BadGoldenCase, REMEDY)
-    files = {CASE_FILE: _case_text(at_hand.description, variables).encode(), DOMAIN_FILE: at_hand.domain}
-    if at_hand.vmi is not None:
-        files[VMI_FILES[at_hand.vmi_is_yaml]] = at_hand.vmi
-    if at_hand.host is not None:
-        files[HOST_FILE] = dump(open_host(at_hand.host).scan(), None).encode()
+    files = {CASE_FILE: _case_text(inputs.description, variables).encode(), DOMAIN_FILE: inputs.domain}
+    if inputs.vmi is not None:
+        files[VMI_FILES[inputs.vmi_is_yaml]] = inputs.vmi
+    if inputs.host is not None:
+        files[HOST_FILE] = dump(open_host(inputs.host).scan(), None).encode()
     try:
         os.makedirs(folder)
     except FileExistsError:

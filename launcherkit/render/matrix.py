@@ -10,7 +10,7 @@ from launcherkit.topology.matrix import LEGEND, DevicePair, Matrix
 def draw_matrix(matrix: Matrix, colours: Colours) -> str:
     """One line for each device, then a legend of the words that are used."""
     if not matrix.devices:
-        return "no GPU, no accelerator, and nothing that has a VFIO driver\n"
+        return "no GPUs, no accelerators, and no functions bound to a VFIO driver\n"
     rows = [("", "", *(f"[{number}]" for number in range(len(matrix.devices))), "node", "group", "")]
     for number, (device, row) in enumerate(zip(matrix.devices, matrix.rows, strict=True)):
         function = device.function
@@ -27,8 +27,10 @@ def draw_matrix(matrix: Matrix, colours: Colours) -> str:
     pairs = [pair for number, row in enumerate(matrix.rows) for pair in row[:number]]
     used = {pair.closeness for pair in pairs} | {"X"}
     legend: list[tuple[str, str]] = [(word, text) for word, text in LEGEND.items() if word in used]
-    legend += [("+", "in one slot")] if any(pair.same_slot for pair in pairs) else []
-    legend += [("*", "in one IOMMU group: they go to one guest or to none")] if any(p.same_group for p in pairs) else []
+    legend += [("+", "in the same slot")] if any(pair.same_slot for pair in pairs) else []
+    legend += (
+        [("*", "in the same IOMMU group: they go to one guest or to none")] if any(p.same_group for p in pairs) else []
+    )
     return "".join(f"{line}\n" for line in (*columns(rows, ""), "", *columns(legend)))
 
 

@@ -51,7 +51,7 @@ def outline(topology: HostTopology) -> tuple[Item, ...]:
     groups = {group.number: group for group in topology.groups}
     nodes = [_node(node, groups, marks) for node in topology.nodes]
     if not nodes:
-        nodes = [Item("node", "no GPU, no accelerator, and nothing that has a VFIO driver")]
+        nodes = [Item("node", "no GPUs, no accelerators, and no functions bound to a VFIO driver")]
     if found := [blocker_texts(*each) for each in topology.in_the_way()]:
         blockers = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
         nodes.insert(0, Item("node", "in the way", items=blockers))

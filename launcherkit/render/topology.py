@@ -82,7 +82,7 @@ def draw(
 def _host(topology: HostTopology, pen: _Pen, *, alone: bool) -> list[Line]:
     lines = [line for node in topology.nodes for line in _node(node, pen)]
     if not lines and alone:
-        lines.append(Line(("no GPU, no accelerator, and nothing that has a VFIO driver",)))
+        lines.append(Line(("no GPUs, no accelerators, and no functions bound to a VFIO driver",)))
     lines += _in_the_way(topology, pen.colours)
     if topology.left_out:
         several = counted(topology.left_out, "other function")

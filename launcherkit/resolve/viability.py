@@ -246,7 +246,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
         if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
             yield NodeMissing(
                 f"the device node {node} is missing",
-                "The device plugin must hand it to this container; outside of a pod: modprobe vfio-pci. "
+                "The device plugin must hand it to this container; outside a pod: modprobe vfio-pci. "
                 "If the VM runs elsewhere: --no-node-check.",
                 file=node,
             )

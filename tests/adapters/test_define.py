@@ -10,7 +10,7 @@ import pytest
 from launcherkit import Host, translate
 from launcherkit.adapters.define import define
 from launcherkit.adapters.leftovers import clean, hold
-from launcherkit.adapters.libvirt_connection import Refusal, connect
+from launcherkit.adapters.libvirt_connection import LibvirtFailure, connect
 from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old
 from launcherkit.errors import (
     DeviceBusy,
@@ -60,7 +60,7 @@ class FakeGuest:
 
     def start(self) -> None:
         if self.libvirt.start_fails:
-            raise Refusal(self.libvirt.start_fails)
+            raise LibvirtFailure(self.libvirt.start_fails)
         self.active = True
 
     def destroy(self) -> None:
@@ -86,7 +86,7 @@ class FakeLibvirt:
 
     def define(self, domain_xml: bytes, *, validate: bool = True) -> FakeGuest:
         if self.define_fails:
-            raise Refusal(self.define_fails)
+            raise LibvirtFailure(self.define_fails)
         self.defined["gpu-vm"] = domain_xml
         return FakeGuest(self, "gpu-vm")
 
@@ -147,7 +147,7 @@ def test_a_domain_without_a_name_is_refused() -> None:
 
 def test_a_refused_domain_is_reported_in_libvirts_words() -> None:
     message = "XML error: Invalid PCI address 0000:00:01.0. slot must be <= 0"
-    assert reported(not_defined(Refusal(message), "vm", EMPTY_PLAN)) in PROVOKED
+    assert reported(not_defined(LibvirtFailure(message), "vm", EMPTY_PLAN)) in PROVOKED
     with pytest.raises(DomainRefused):
         define(FakeLibvirt(define_fails=message), DOMAIN, EMPTY_PLAN, start=False)
 
@@ -170,7 +170,7 @@ def test_a_refused_domain_is_reported_in_libvirts_words() -> None:
     ],
 )
 def test_what_we_know_of_has_a_remedy(message: str, error: type[LauncherkitError], remedy: str) -> None:
-    found = not_started(Refusal(message), "vm", EMPTY_PLAN)
+    found = not_started(LibvirtFailure(message), "vm", EMPTY_PLAN)
     assert type(found) is error
     assert message in found.message
     assert remedy in found.remedy
@@ -184,16 +184,16 @@ def test_what_we_know_of_has_a_remedy(message: str, error: type[LauncherkitError
     ],
 )
 def test_the_device_that_it_is_about_is_named_by_its_request(message: str) -> None:
-    assert reported(not_started(Refusal(message), "gpu-vm", translated().plan)) in PROVOKED
+    assert reported(not_started(LibvirtFailure(message), "gpu-vm", translated().plan)) in PROVOKED
 
 
 def test_an_alias_names_the_device_too() -> None:
-    error = not_started(Refusal("-device vfio-pci,id=ua-gpu-gpu1: no"), "gpu-vm", translated().plan)
+    error = not_started(LibvirtFailure("-device vfio-pci,id=ua-gpu-gpu1: no"), "gpu-vm", translated().plan)
     assert error.message.endswith("(about gpu1: 0000:e1:00.0)")
 
 
 def test_a_lost_connection_is_no_fault_of_the_domain() -> None:
-    assert isinstance(not_started(Refusal("End of file", lost=True), "vm", EMPTY_PLAN), LibvirtNotThere)
+    assert isinstance(not_started(LibvirtFailure("End of file", lost=True), "vm", EMPTY_PLAN), LibvirtNotThere)
 
 
 def test_without_libvirts_module_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_a_group_that_is_not_viable_fails_under_its_own_name(tree: HostTree, dom
     assert "xhci_hcd" in lines[failed]
     assert lines[failed + 1].strip().startswith("help: ")
     assert sum("xhci_hcd" in line for line in lines) == 1, "told once"
-    assert any("translation" in line and "stops at what fails below" in line for line in lines)
+    assert any("translation" in line and "stops at a failure reported below" in line for line in lines)
 
 
 def test_a_missing_node_fails_once_under_its_own_name(tree: HostTree, domain: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_decides_about_locked_memory_is_read() -> None:
         "<iommu model='intel'/></devices>"
     )
     assert (found.hard_limit, found.locked, found.viommu) == (8 * GIB, True, True)
-    assert (found.vfio_devices, found.lockers) == (3, 2)
+    assert (found.vfio_devices, found.other_memory_lockers) == (3, 2)
 
 
 def test_an_iommu_past_libvirt_is_seen() -> None:

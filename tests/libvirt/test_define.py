@@ -80,7 +80,7 @@ def test_started_it_runs_and_is_not_started_twice(place: Pod, uri: str, kernel: 
 
 
 def test_where_the_start_fails_nothing_stays(place: Pod, uri: str) -> None:
-    with pytest.raises(GuestNotStarted, match="libvirt does not start vm"):
+    with pytest.raises(GuestNotStarted, match="libvirt could not start vm"):
         run(vm(uri, Path("/nowhere/kernel"), "--start"), {})
     assert place.libvirt("list", "--all", "--name").split() == []
 
@@ -98,7 +98,7 @@ def test_what_the_schema_does_not_have_is_refused(place: Pod, uri: str, tmp_path
     path.write_text(
         "<domain type='qemu'><name>vm</name><memory>65536</memory><os><type>hvm</type></os><bogus/></domain>"
     )
-    with pytest.raises(DomainRefused, match="libvirt does not define vm"):
+    with pytest.raises(DomainRefused, match="libvirt could not define vm"):
         run(["define", "--domain", str(path), "--host", "none", "--connect", uri], {})
     assert place.libvirt("list", "--all", "--name").split() == []
 

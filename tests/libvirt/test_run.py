@@ -193,7 +193,7 @@ def test_a_stop_while_libvirt_is_waited_for_is_heard(place: Pod, kernel: Path) -
 def test_a_guest_that_can_not_start_is_69_and_leaves_nothing(place: Pod, kernel: Path) -> None:
     process = launch(place, Path("/nowhere/kernel"), "off")
     assert process.ends() == 69
-    assert "error[LK624]: libvirt does not start vm" in process.reported
+    assert "error[LK624]: libvirt could not start vm" in process.reported
     assert domains(place) == set()
 
 

@@ -58,8 +58,8 @@ def test_one_slot_and_one_group_are_marked_and_told(tmp_path: Path) -> None:
         tree.function(f"0000:01:00.{function}", class_code=0x020000, driver="vfio-pci", group=7)
     text = draw_matrix(matrix_of(topology_of(Host.from_sysfs(tmp_path).scan(), (), every=False)), PLAIN)
     assert "[0]  0000:01:00.0  X      PIX+*" in text
-    assert "+    in one slot" in text
-    assert "*    in one IOMMU group" in text
+    assert "+    in the same slot" in text
+    assert "*    in the same IOMMU group" in text
 
 
 def test_a_card_stands_for_its_audio_function_and_its_vfs() -> None:

@@ -89,7 +89,7 @@ def test_a_host_without_a_card_says_so(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.function("0000:02:00.0", class_code=0x010802, driver="nvme", group=1)
     assert run("--host", str(tmp_path)).stdout.splitlines() == [
-        "no GPU, no accelerator, and nothing that has a VFIO driver",
+        "no GPUs, no accelerators, and no functions bound to a VFIO driver",
         "1 other function not shown; --all shows it",
     ]
 

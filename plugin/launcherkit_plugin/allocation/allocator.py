@@ -105,8 +105,8 @@ class Allocator:
 
     @asynccontextmanager
     async def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[list[Grant]]:
-        """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs; after it,
-        those that were passed to `claimed` are.
+        """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs. After
+        it, only those that were passed to `claimed` stay held.
 
         Args:
             holder: the claim.

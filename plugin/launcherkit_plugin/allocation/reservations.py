@@ -51,7 +51,10 @@ class Reservations:
             known: False if there are more claims, whose devices can't be determined.
         """
         self._claimed[by] = held
-        (self._claims_unknown.discard if known else self._claims_unknown.add)(by)
+        if known:
+            self._claims_unknown.discard(by)
+        else:
+            self._claims_unknown.add(by)
 
     @contextmanager
     def asked(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:

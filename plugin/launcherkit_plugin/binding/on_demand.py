@@ -111,7 +111,7 @@ class OnDemandBinding:
         """Why a group can't be bound now, as far as the facts tell; the host is not read again."""
         if (hanging := self._guarded.hanging(work_key(group.asked[0], host))) is not None:
             return Problem("failed", hanging)
-        if self._attempts.rests(group.key, self._clock(), group.state):
+        if self._attempts.too_early(group.key, self._clock(), group.state):
             return Problem("failed", self._attempts.why(group.key, self._clock()) or "")
         try:
             for plan in plan_groups(group.asked, host):

@@ -134,7 +134,7 @@ class BindingReconciler:
         return bool(done.changed)
 
     def _is_due(self, key: PciAddress, state: tuple[tuple[PciAddress, str | None], ...], now: float) -> bool:
-        if self._attempts.rests(key, now, state):
+        if self._attempts.too_early(key, now, state):
             return False
         self._attempts.failed(key, now, state=state)  # unless it succeeds
         return True

@@ -31,7 +31,7 @@ from launcherkit_plugin.model.config import (
 from launcherkit_plugin.model.errors import ConfigNotRead
 
 COMMAND = command_of("launcherkit_plugin.config.child")
-PATIENCE = 60.0
+READ_SECONDS = 60.0
 """How many seconds it may take. It usually takes 0.2, but a node that is starting up may be slow."""
 
 
@@ -43,7 +43,7 @@ async def read_config_in_child(
     *,
     dra: bool = False,
     command: tuple[str, ...] = COMMAND,
-    patience: float = PATIENCE,
+    patience: float = READ_SECONDS,
 ) -> Reading:
     """Run `launcherkit_plugin.config.reading.read_config` in a short-lived process.
 

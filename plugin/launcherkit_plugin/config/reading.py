@@ -140,9 +140,9 @@ def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
 
 
 def _pci_rules(document: ConfigSchema) -> Iterator[PciRule]:
-    """The document rules, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs CDI, if
-    CDI is configured; and ``void`` is set if a rule gives cards to containers, since these need NVIDIA's container
-    runtime, which must then leave the cards of VMs alone."""
+    """The rules of the document, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs
+    CDI, if CDI is configured; and ``void`` is set if a rule gives cards to containers, since these need NVIDIA's
+    container runtime, which must then leave the cards of VMs alone."""
     container = any("container" in resource.uses for resource in document.resources)
     for resource in document.resources:
         rule = resource.value()

@@ -1,4 +1,4 @@
-"""The page of the node, which is served with the metrics: whether there is one, and who may see it."""
+"""Whether the page of the node is served, with the metrics, and to whom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PageServing:
     """Opens and closes the page, as the command line and the configuration say.
 
     Args:
-        option: the one on the command line; None: not given.
+        option: the command line's choice; None: not given.
         env: of the process.
         root: of the host's file system.
         cluster: has tokens reviewed.
@@ -53,7 +53,7 @@ class PageServing:
         self.pages: dict[str, Page] = {}
         """The pages of the metrics' server, by path; that of the node is added and removed."""
 
-    def served(self, served: Served) -> None:
+    def server_started(self, served: Served) -> None:
         """Note that the server of the metrics has started."""
         self._served = served
 
@@ -68,7 +68,7 @@ class PageServing:
             wanted = "off"
         if wanted == "token" and (self._served is None or not self._cluster.listens):
             flag, remedy = ("--cluster-socket", _NO_CLUSTER) if self._served else ("--metrics-address", _NO_METRICS)
-            raise PageNotServed(f"the page is to require a token, and {flag} isn't given", remedy, key=flag)
+            raise PageNotServed(f"the page requires a token, but {flag} isn't given", remedy, key=flag)
         if wanted == self._open:
             return
         self._open = wanted
@@ -87,7 +87,7 @@ class PageServing:
         gate = TokenGate(self._cluster, time.monotonic) if wanted == "token" else loopback_gate
         self.pages.update(self._page.pages(gate))
         assert self._served is not None
-        who = "for who has a token" if wanted == "token" else "for this host only"
+        who = "for clients with a token" if wanted == "token" else "for this host only"
         self._log("info", f"the page of the node is served on http://{self._served.where}/, {who}")
 
     def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:

@@ -427,6 +427,6 @@ async def _metrics(options: Options, health: Health, page: PageServing, log: Log
     metrics = PrometheusMetrics()
     page.pages.update(metrics_pages(metrics.registry, options.metrics_token_file))
     served = await opened.enter_async_context(serving(options.metrics_address, page.pages))
-    page.served(served)
+    page.server_started(served)
     log("info", f"metrics are served on {served.where}")
     return metrics

@@ -364,7 +364,7 @@ class PciProvider:
         return chosen_nodes([plan.nodes for plan in plans], choice)
 
 
-_KEY_OF: Mapping[NodeChoice, str] = {"group": "group", "cdev": "iommufd"}
+_KINDS_IN_CLAIMS: Mapping[NodeChoice, str] = {"group": "group", "cdev": "iommufd"}
 """The kinds of nodes by their names in the parameters of claims."""
 
 
@@ -390,7 +390,7 @@ def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | Non
     """Why one container can't have the nodes of some devices, of the kind that a claim wants or of any."""
     if wanted is not None:
         return DeviceConfigRefused(
-            f"{resource}: {', '.join(ids)} can't be given with nodes: {_KEY_OF[wanted]}: they are not there",
+            f"{resource}: {', '.join(ids)} can't be given with nodes: {_KINDS_IN_CLAIMS[wanted]}: they are not there",
             "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
             device=", ".join(ids),
             resource=resource,

@@ -76,7 +76,7 @@ class ClaimStatuses:
         self._driver = driver
         self._sent: dict[str, tuple[DeviceState, ...]] = {}
 
-    def known(self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState]) -> None:
+    def note_prepared(self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState]) -> None:
         """Note claims that were prepared before this process started. Their status was sent then; it is sent again
         only if a device isn't healthy."""
         for record in records:

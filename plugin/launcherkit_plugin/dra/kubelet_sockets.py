@@ -30,7 +30,7 @@ from launcherkit_plugin.model.errors import (
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
-"""The interval of checks whether the sockets still exist. A check takes three calls of lstat."""
+"""Seconds between checks that the sockets still exist. A check takes three calls of lstat."""
 DRAIN_SECONDS = 10.0
 """How long calls in progress may continue when the driver ends."""
 _REQUEST_BYTES = 64 * 1024

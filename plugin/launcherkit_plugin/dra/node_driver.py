@@ -131,7 +131,7 @@ class NodeDriver:
         states = {each.name: DeviceState(each.name, each.problem, each.in_container) for each in published}
         records = self._held()
         if self._keeping is None:
-            self._statuses.known(list(records.claims.values()), states)
+            self._statuses.note_prepared(list(records.claims.values()), states)
             self._keeping = asyncio.create_task(self._sockets.keep())
         self._tell(records, states)
 

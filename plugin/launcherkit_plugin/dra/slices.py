@@ -69,16 +69,16 @@ def _parts_of(values: Sequence[_T], limit: int) -> Iterable[Sequence[_T]]:
 
 
 def _device(device: DraDevice) -> dict[str, Any]:
-    shape: dict[str, Any] = {"name": device.name}
+    entry: dict[str, Any] = {"name": device.name}
     if device.attributes:
-        shape["attributes"] = device.attributes
+        entry["attributes"] = device.attributes
     if device.capacity:
-        shape["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
+        entry["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
     if device.counters:
-        shape["consumesCounters"] = _consumed(device.counters)
+        entry["consumesCounters"] = _consumed(device.counters)
     if device.taints:
-        shape["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
-    return shape
+        entry["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
+    return entry
 
 
 @lru_cache(maxsize=1024)

@@ -190,7 +190,7 @@ def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None
     if not sysfs.has_driver(name):
         raise NoVfioDriver(
             f"there is no driver {name} after its module was loaded",
-            f"Look in the kernel's log (dmesg), and whether the kernel has it: modinfo {name}",
+            f"See the kernel's log (dmesg), and check that the kernel has the module: modinfo {name}",
             driver=name,
         )
 
@@ -203,7 +203,7 @@ def modprobe(name: str) -> None:
     """
     program = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
     if program is None:
-        raise _not_loaded(name, "there is no modprobe here")
+        raise _not_loaded(name, "modprobe is not installed")
     try:
         done = subprocess.run(  # noqa: S603  # no shell; the name is behind a --
             [program, "--", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_SECONDS, check=False

@@ -46,7 +46,7 @@ class Backoff:
         """Note that an attempt succeeded."""
         self._failed.pop(key, None)
 
-    def rests(self, key: Hashable, now: float, state: object = None) -> bool:
+    def too_early(self, key: Hashable, now: float, state: object = None) -> bool:
         """Whether it is too early for another attempt."""
         failure = self._failed.get(key)
         return failure is not None and failure.state == state and now < failure.until

@@ -187,7 +187,7 @@ class Usage(NamedTuple):
     held: Mapping[str, Mapping[str, Holder]]
     """By resource and device ID."""
     doubtful: Mapping[str, Mapping[str, Holder]] = {}
-    """Devices of pods that may have ended; it can't be told. They are not taken away (T2)."""
+    """Devices of pods that may have ended; this can't be determined. They are not taken away (T2)."""
 
     @property
     def known(self) -> bool:

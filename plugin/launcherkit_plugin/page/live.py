@@ -21,7 +21,7 @@ from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, hol
 from launcherkit_plugin.telemetry.http import Page, Response
 
 COMMAND = command_of("launcherkit_plugin.page.child")
-PATIENCE = 5.0
+DRAW_SECONDS = 5.0
 """How many seconds a drawing may take; 4096 functions take one. After that the tree is left out: sysfs may hang."""
 SETTLE_SECONDS = 0.1
 """The pause between a change and its notification: changes often come together."""
@@ -186,7 +186,7 @@ class NodePage:
         return drawn
 
     async def _drawn_by_process(self, view: NodeView) -> _Drawing:
-        seconds, policy, text = (await ask(self._command, dump_view(view), PATIENCE)).split(b"\n", 2)
+        seconds, policy, text = (await ask(self._command, dump_view(view), DRAW_SECONDS)).split(b"\n", 2)
         return _Drawing(view.version, policy.decode("ascii"), text, float(seconds))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:

@@ -29,7 +29,9 @@ FORMAT = "launcherkit.io/node/v1"
 MAX_BYTES = 900_000
 """The largest packed record: a ConfigMap may have 1 MiB, including its metadata."""
 _MAX_UNPACKED = 64 << 20
-_REMEDY = "Check that the node's device plugin has this version, and see its log for what it can't publish."
+_REMEDY = (
+    "Check that the node's device plugin has this version, and see its log for the reason if it publishes no record."
+)
 _VM: CardUse = "vm"
 _AUTO: NodeChoice = "auto"
 _CHOICES = (_AUTO, "group", "cdev", "both")
@@ -80,7 +82,7 @@ def read_record(record: str, name: str) -> NodeOffer:
     problems = Problems(name, BadNodeRecord, _REMEDY)
     fields = Fields(parse_json(record, problems), "$", problems)
     if fields.take("format") != FORMAT:
-        problems.fail("$.format", f"not {FORMAT!r}: this is no record of a node, or one of another version")
+        problems.fail("$.format", f"not {FORMAT!r}: this is not a record of a node, or it has another version")
     facts = load(json.dumps(fields.take("host")), f"{name}: $.host")
     resources = [_read_resource(each) for each in fields.objects("resources")]
     held = fields.many("held", text, "the ID of a device")

@@ -261,7 +261,7 @@ class Pool:
         if usage.known:
             self._idle = idle_since(self._idle, ours, kept, now)
             over = due(self._idle, self._grace, now, at_once)
-            going = [ours[device] for device in over if not self._backoff.rests(("remove", device), now)]
+            going = [ours[device] for device in over if not self._backoff.too_early(("remove", device), now)]
             spare = [ours[device] for device in self._idle if device in ours]
         changing, missing, room = _by_card(going), _by_card(lost), _by_card(spare)
         begun = [
@@ -315,7 +315,7 @@ class Pool:
     def _remove(self, target: Target) -> bool:
         """Remove a vGPU unless it is pausing after a failure; returns whether it was removed."""
         key = "remove", target.vgpu.device
-        if self._backoff.rests(key, self._clock()):
+        if self._backoff.too_early(key, self._clock()):
             return False
         try:
             removed = self._kind.remove(target)
@@ -332,7 +332,7 @@ class Pool:
         changed = False
         for target in going:
             changed |= self._remove(target)
-            if self._backoff.rests(("remove", target.vgpu.device), self._clock()):
+            if self._backoff.too_early(("remove", target.vgpu.device), self._clock()):
                 break  # a driver that can't remove one can't remove the next either
         for target in missing:
             rooms = [partial(self._remove, other) for other in spare if other.vgpu.device != target.vgpu.device]

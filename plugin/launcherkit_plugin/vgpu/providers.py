@@ -66,7 +66,7 @@ class LayoutKeeper:
             self._writer.report(error)
         steps: dict[str, list[Step]] = {}
         for step in next_round(wanted, host, partial(_may_go, held=usage.kept_ids)).steps:
-            if not self._backoff.rests((step.action, step.instance.device), now):
+            if not self._backoff.too_early((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [
             self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
@@ -118,8 +118,8 @@ def vgpus_of(
         writer: creates and removes vGPUs.
         guarded: runs work that may hang.
         stopped: the devices of pods whose VM has ended, as reported by the node hook.
-        mdev_nodes, vf_nodes: how containers get the device nodes of each.
-        iommufd: VFs are opened through iommufd alone.
+        mdev_nodes, vf_nodes: how containers get the device nodes of mdevs and of VFs; None: from the kubelet.
+        iommufd: containers get VFIO's character devices of VFs even if there are nodes of groups (V2).
     """
     keeper = LayoutKeeper(config.layout, config.spread, writer, guarded)
     kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []

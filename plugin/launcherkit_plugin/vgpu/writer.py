@@ -69,7 +69,8 @@ class VgpuWriter:
             )
         raise VgpuInUse(
             f"{vgpu} is not removed: it is unknown whether a process has {' or '.join(nodes)} open",
-            "Other processes must be visible, as root: a container needs hostPID and the capability SYS_PTRACE.",
+            "Other processes must be visible, as root: a container needs hostPID and the capabilities SYS_PTRACE and "
+            "DAC_READ_SEARCH.",
             device=vgpu.device,
         )
 

@@ -105,7 +105,7 @@ def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[i
     except OSError as problem:
         raise NoWebhookPort(
             f"--https-port {port}: {problem.strerror}",
-            "Give a port that is free; below 1024 it takes root.",
+            "Give a free port; ports below 1024 need root or the capability NET_BIND_SERVICE.",
             key="--https-port",
         ) from problem
     thread = Thread(target=server.serve_forever, name="webhook")

@@ -10,9 +10,9 @@ def test_what_fails_again_is_left_alone_for_longer() -> None:
     now, ends = 0.0, []
     for _ in range(4):
         pause = backoff.failed("card", now, "broken")
-        assert backoff.rests("card", now + pause - 1)
+        assert backoff.too_early("card", now + pause - 1)
         assert backoff.why("card", now + pause - 1) == "broken"
-        assert not backoff.rests("card", now + pause)
+        assert not backoff.too_early("card", now + pause)
         assert backoff.why("card", now + pause) is None
         ends.append(pause)
         now += pause
@@ -24,8 +24,8 @@ def test_what_fails_again_is_left_alone_for_longer() -> None:
 def test_another_attempt_is_worth_while_at_once_where_something_has_changed() -> None:
     backoff = Backoff(first=10, longest=30)
     backoff.failed("group", 0.0, state="nvidia")
-    assert backoff.rests("group", 1.0, state="nvidia")
-    assert not backoff.rests("group", 1.0, state=None)
+    assert backoff.too_early("group", 1.0, state="nvidia")
+    assert not backoff.too_early("group", 1.0, state=None)
     assert backoff.failed("group", 1.0, state="nouveau") == 10
 
 
@@ -34,4 +34,4 @@ def test_what_is_of_no_interest_any_more_is_forgotten() -> None:
     backoff.failed("one", 0.0)
     backoff.failed("two", 0.0)
     backoff.keep({"two"})
-    assert (backoff.rests("one", 1.0), backoff.rests("two", 1.0)) == (False, True)
+    assert (backoff.too_early("one", 1.0), backoff.too_early("two", 1.0)) == (False, True)

@@ -165,7 +165,7 @@ def test_the_page_is_there_where_it_is_wanted_and_safe(
     async def scenario() -> set[str]:
         it = page_serving(said, cluster=True)
         if served is not None:
-            it.served(served)
+            it.server_started(served)
         it.configure(configured)
         return set(it.pages)
 
@@ -175,7 +175,7 @@ def test_the_page_is_there_where_it_is_wanted_and_safe(
 def test_outside_of_loopback_nobody_gets_it_without_a_token() -> None:
     async def scenario() -> list[str]:
         it = page_serving(cluster=False)
-        it.served(HERE)
+        it.server_started(HERE)
         it.configure("auto")
         by_name = await it.pages["/events"]({"host": "localhost"})
         it._cluster.listens = True
@@ -191,7 +191,7 @@ def test_outside_of_loopback_nobody_gets_it_without_a_token() -> None:
 def test_a_page_for_tokens_needs_the_metrics_and_the_cluster(served: Served | None) -> None:
     it = page_serving()
     if served is not None:
-        it.served(served)
+        it.server_started(served)
     with pytest.raises(PageNotServed) as caught:
         it.configure("token")
     reported = provoked("page", "LK851")[0 if served else 1]
