@@ -7,12 +7,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from launcherkit.adapters.hook_socket import bound_socket
 from launcherkit.process.edge import tell
 from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.faults import Faults
+from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import BoundedServer, silence_tracebacks
 
 DRAIN_SECONDS = 20.0
@@ -24,7 +24,7 @@ class Endpoint:
     """A socket's path, the services on it, and their name in the log."""
 
     path: str
-    services: Sequence[Any]  # generated bases, which have only a ``__mapping__`` in common
+    services: Sequence[Servicer]
     title: str
 
 

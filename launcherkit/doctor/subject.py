@@ -9,7 +9,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Plan
 from launcherkit.resolve.pci_class import is_gpu
-from launcherkit.resolve.siblings import may_come_along
+from launcherkit.resolve.siblings import can_be_sibling
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import touched_groups
 
@@ -41,7 +41,7 @@ def subject_of_addresses(
         function = host.functions.get(address) if isinstance(address, PciAddress) else None
         if function is not None and not function.is_vf:
             in_slot = host.slot_functions(function.address)
-            attached.update({each.address: None for each in in_slot if may_come_along(each, host)})
+            attached.update({each.address: None for each in in_slot if can_be_sibling(each, host)})
     known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
     groups = touched_groups(known, host)
     return Subject(True, known, groups, frozenset(), iommufd, has_variables, nodes_matter)

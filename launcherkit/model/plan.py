@@ -43,13 +43,13 @@ class Claim(NamedTuple):
 
 @documented(
     source="Its address on the host.",
-    role="``primary`` or ``sibling``.",
+    role="``primary``, ``sibling`` or ``reserved``.",
     why="Why it is attached, in words.",
     claim="The request that names it; a sibling may have one of its own (C5).",
     hostdev="Its index among the document's hostdevs; None for one to be added (X2).",
 )
 class Attachment(NamedTuple):
-    """A function that goes to the guest, before its place there is known."""
+    """A function that the domain gets, before its place in the guest is known."""
 
     source: HostAddress
     role: Role

@@ -57,9 +57,10 @@ class Request(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """A variable of the environment and its entries, without repeats (E3)."""
+    """The entries of a variable, or of a DRA claim's metadata, without repeats (E3)."""
 
     variable: str
+    """Its name; for a DRA claim, the path of the metadata."""
     suffix: str
     """``<R>`` in the variable's name, which stands for the resource (E1)."""
     kind: Kind

@@ -18,8 +18,8 @@ from launcherkit.model.request import DisplayOptions
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
 from launcherkit.pipeline.resolved import Resolved
-from launcherkit.resolve.aliases import assign_aliases, find_carried, name_claims
-from launcherkit.resolve.allocated import sees_own_nodes_alone
+from launcherkit.resolve.aliases import assign_aliases, find_earlier_siblings, name_claims
+from launcherkit.resolve.allocated import sees_only_own_nodes
 from launcherkit.resolve.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import (
@@ -61,9 +61,9 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
     named = name_claims(resolved.claims, domain, prefixes)
-    carried = find_carried(resolved.claims, named, domain)
+    carried = find_earlier_siblings(resolved.claims, named, domain)
     listed = resolved.listed
-    own_nodes = sees_own_nodes_alone((*listed, *existing), facts)
+    own_nodes = sees_only_own_nodes((*listed, *existing), facts)
     if not resolved.allocated:
         listed = frozenset(existing) if facts.known else frozenset()
     visible = frozenset([each.source for each in domain.hostdevs if each.source and each.guest is not None])

@@ -18,7 +18,7 @@ _ROOT_SLOTS = (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1))
 """Slots for root ports on the root bus, in the order in which they are taken.
 
 Firmware numbers buses in the order of the ports. libvirt fills its slots from the bottom, so ours begin in the middle,
-after them; libvirt keeps slots above 0x19 for devices of q35's chipset.
+after them; 1a, 1b and 1d to 1f are left to libvirt for q35's chipset.
 """
 
 

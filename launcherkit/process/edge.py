@@ -35,11 +35,11 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         tell("help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env)
         return EX_SOFTWARE
     finally:
-        _let_go_of_stderr()
+        _discard_unwritable_stderr()
 
 
-def _let_go_of_stderr() -> None:
-    """Keep unwritable output from changing the exit code, as it does from Python 3.14 on."""
+def _discard_unwritable_stderr() -> None:
+    """Without this, output that can't be written to stderr would change the exit code."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()

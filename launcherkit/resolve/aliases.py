@@ -67,7 +67,7 @@ def sibling_stem(alias: str) -> str:
     return SIBLING_PREFIX + alias.removeprefix("ua-") if alias.startswith(SRIOV_PREFIX) else alias
 
 
-def find_carried(
+def find_earlier_siblings(
     claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.

@@ -9,7 +9,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
 
-def sees_own_nodes_alone(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
+def sees_only_own_nodes(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
     """Whether the visible VFIO nodes are exactly those that were given to this container.
 
     That is so if ``/dev`` is a container's, and every node in ``/dev/vfio`` belongs to one of these cards. Privileged

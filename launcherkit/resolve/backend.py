@@ -77,7 +77,7 @@ def decide_backends(
         needed = way if way != default else None
         for attachment in unit.attachments:
             own = _declared(attachment, domain)
-            says = own if own is not None else primary_says if primary_says is not None else needed
+            says = next((each for each in (own, primary_says, needed) if each is not None), None)
             if says is not None and not unit.kept:
                 attributes[attachment.source] = says
             if default if says is None else says:

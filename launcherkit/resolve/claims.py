@@ -33,7 +33,7 @@ class Claims(NamedTuple):
 
 def claim_requested(
     requests: Sequence[Request],
-    variable_of: Mapping[str, Allocation],
+    allocations: Mapping[str, Allocation],
     host: HostFacts,
     pairing: Pairing,
     of_claims: Mapping[Request, HostAddress],
@@ -44,7 +44,7 @@ def claim_requested(
 
     Args:
         requests: in order.
-        variable_of: the allocation for each `Request.key`.
+        allocations: the allocation for each `Request.key`.
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
         of_claims: the device of each request by DRA claim, which answers no other.
@@ -57,7 +57,7 @@ def claim_requested(
     claimed, set_aside = frozenset(of_claims.values()), frozenset(by_alias.values())
     short: dict[str, int] = {}
     for request in requests:
-        allocation = variable_of[request.key]
+        allocation = allocations[request.key]
         primary = pools.pop(allocation, of_claims.get(request) or by_alias.get(request), set_aside, claimed)
         if primary is None:
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
@@ -67,7 +67,7 @@ def claim_requested(
             Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary, rom=rom)
         )
     errors = [
-        _too_few(variable, missing, requests, variable_of, frozenset(taken), host)
+        _too_few(variable, missing, requests, allocations, frozenset(taken), host)
         for variable, missing in short.items()
     ]
     return Claims(tuple(claims), pools.left_alone(), tuple(pools.notes), tuple(errors))
@@ -293,12 +293,12 @@ def _too_few(
     variable: str,
     missing: int,
     requests: Sequence[Request],
-    variable_of: Mapping[str, Allocation],
+    allocations: Mapping[str, Allocation],
     taken: Collection[HostAddress],
     host: HostFacts,
 ) -> TooFewDevices:
-    askers = [request for request in requests if variable_of[request.key].variable == variable]
-    allocation = variable_of[askers[0].key]
+    askers = [request for request in requests if allocations[request.key].variable == variable]
+    allocation = allocations[askers[0].key]
     entries = ", ".join(_shown(entry, taken, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     resource = " ".join(askers[0].key.split())  # in a remedy each line is a command

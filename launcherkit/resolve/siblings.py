@@ -65,8 +65,8 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                 other = claim_of.get(candidate)
                 if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
                     continue  # another port of the card is a device of its own (C2)
-                if other is not None and candidate not in carried and role == "reserved":
-                    continue  # so is what is asked for by name where siblings are not shown (S1)
+                if role == "reserved" and candidate not in carried and _is_separate(candidate, claim_of, in_slot, host):
+                    continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
                 comes, why = _decide(own, candidate, other, situation)
                 if not comes:
                     stayed.append(StayedBehind(candidate, why))
@@ -143,7 +143,7 @@ def _candidates(
         others = map(host.functions.__getitem__, in_slot[primary.slot])
     model = own.model
     for other in others:
-        if other is own or not may_come_along(other, host):
+        if other is own or not can_be_sibling(other, host):
             continue
         if policy != "group" and other.model == model:
             continue
@@ -152,7 +152,7 @@ def _candidates(
         yield other.address
 
 
-def may_come_along(function: PciFunction, host: HostFacts) -> bool:
+def can_be_sibling(function: PciFunction, host: HostFacts) -> bool:
     """Whether a function can be a sibling at all: an endpoint that is neither a VF nor part of the chipset (S1)."""
     if function.physfn is not None or is_chipset(function):
         return False
@@ -162,6 +162,17 @@ def may_come_along(function: PciFunction, host: HostFacts) -> bool:
 def _has_model_of(own: PciFunction | None, candidate: PciAddress, host: HostFacts) -> bool:
     other = host.functions.get(candidate)
     return own is not None and other is not None and own.model == other.model
+
+
+def _is_separate(
+    candidate: PciAddress,
+    claim_of: Mapping[HostAddress, Claim],
+    in_slot: Mapping[PciSlot, list[PciAddress]],
+    host: HostFacts,
+) -> bool:
+    """Whether a function is asked for by name, or is of the model of one in its slot that is."""
+    asked = [each for each in in_slot.get(candidate.slot, ()) if each in claim_of]
+    return candidate in asked or any(_has_model_of(host.functions.get(each), candidate, host) for each in asked)
 
 
 def _decide(

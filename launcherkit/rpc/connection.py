@@ -32,7 +32,7 @@ READ_BYTES = 64 * 1024
 class Peers(Protocol):
     """What a connection must know about the others: `launcherkit.rpc.connections.Connections`."""
 
-    in_debt: int
+    debtors: int
     """How many connections wait for their budget to grow."""
 
     def opened(self, connection: BoundedConnection) -> bool: ...
@@ -40,7 +40,7 @@ class Peers(Protocol):
     def closed(self, connection: BoundedConnection) -> None: ...
 
 
-class CountedCalls(Handler):
+class CallHandler(Handler):
     """grpclib's calls of one connection, each released exactly once, however it ends.
 
     grpclib keeps a stream for ever if its task is cancelled before it has begun, as by a reset directly after the
@@ -117,7 +117,7 @@ class BoundedConnection(H2Protocol):
     """A connection that takes turns with the others."""
 
     def __init__(
-        self, calls: CountedCalls, config: Configuration, h2_config: H2Configuration, connections: Peers
+        self, calls: CallHandler, config: Configuration, h2_config: H2Configuration, connections: Peers
     ) -> None:
         super().__init__(calls, config, h2_config)
         calls.when_ended = self._call_ended
@@ -175,7 +175,7 @@ class BoundedConnection(H2Protocol):
         if transport.is_closing():
             self._pending, self._at = b"", 0
             return
-        owed = self._budget.spend(cost, self._loop.time(), self._peers.in_debt)
+        owed = self._budget.spend(cost, self._loop.time(), self._peers.debtors)
         if owed:
             self._set_debt(True)
             self._turn = self._loop.call_later(owed, self._take)
@@ -187,7 +187,7 @@ class BoundedConnection(H2Protocol):
             transport.resume_reading()
 
     def _set_debt(self, in_debt: bool) -> None:
-        self._peers.in_debt += in_debt - self._in_debt
+        self._peers.debtors += in_debt - self._in_debt
         self._in_debt = in_debt
 
     def pause_writing(self) -> None:

@@ -13,7 +13,7 @@ class Connections:
     """See `launcherkit.rpc.connection.Peers`."""
 
     def __init__(self) -> None:
-        self.in_debt = 0
+        self.debtors = 0
         self._open: dict[BoundedConnection, None] = {}
         self._ending = False
         self._all_gone = asyncio.Event()

@@ -17,8 +17,9 @@ from grpclib.server import Server, Stream
 from h2.connection import H2Connection
 
 from launcherkit.rpc.calls import Calls
-from launcherkit.rpc.connection import BoundedConnection, CountedCalls
+from launcherkit.rpc.connection import BoundedConnection, CallHandler
 from launcherkit.rpc.connections import Connections
+from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.unix_socket import InUse, NotMade, SocketIdentity, socket_at
 
 WINDOW_BYTES = (1 << 16) - 1
@@ -37,7 +38,7 @@ class BoundedServer(Server):
         calls: those under way; servers of one process may share them.
     """
 
-    def __init__(self, services: Sequence[Any], calls: Calls) -> None:
+    def __init__(self, services: Sequence[Servicer], calls: Calls) -> None:
         windows = Configuration(http2_connection_window_size=WINDOW_BYTES, http2_stream_window_size=WINDOW_BYTES)
         super().__init__(services, config=windows)
         self._mapping = _Methods(self._mapping)
@@ -46,7 +47,7 @@ class BoundedServer(Server):
 
     def _protocol_factory(self) -> H2Protocol:
         self.__gc_step__()
-        calls = CountedCalls(self._mapping, self._codec, self._status_details_codec, self.__dispatch__)
+        calls = CallHandler(self._mapping, self._codec, self._status_details_codec, self.__dispatch__)
         self._handlers.add(calls)
         return BoundedConnection(calls, self._config, self._h2_config, self._connections)
 
@@ -64,13 +65,13 @@ class BoundedServer(Server):
 @asynccontextmanager
 async def serving(
     path: str,
-    services: Sequence[Any],
+    services: Sequence[Servicer],
     in_use: InUse,
     not_made: NotMade,
     *,
     drain_seconds: float,
     endless: Collection[str] = (),
-    late: Callable[[str], object] = len,
+    late: Callable[[str], object] = lambda _: None,
 ) -> AsyncIterator[SocketIdentity]:
     """Serve on a unix socket while the block runs.
 

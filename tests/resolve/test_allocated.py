@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit import Host, translate
 from launcherkit.model.address import MdevAddress
-from launcherkit.resolve.allocated import sees_own_nodes_alone
+from launcherkit.resolve.allocated import sees_only_own_nodes
 from tests.support.domains import domain, hostdevs
 from tests.support.facts import AUDIO, UUID, at, detail, facts, function, mdev
 from tests.support.hosttree import HostTree
@@ -39,7 +39,7 @@ def test_every_node_is_of_the_cards_at_hand(nodes: list[str] | None, container_d
         nodes=nodes,
         container_dev=container_dev,
     )
-    assert sees_own_nodes_alone([at(GPU), MdevAddress(UUID)], host) == own
+    assert sees_only_own_nodes([at(GPU), MdevAddress(UUID)], host) == own
 
 
 @pytest.fixture

@@ -263,3 +263,11 @@ def test_one_card_is_looked_for_without_a_walk_over_the_host() -> None:
     others = facts(*[each for bus in range(250) for each in card(f"{bus:04x}:{bus:02x}:00", bus)])
     host = FOUR._replace(functions=WholeHost({**others.functions, **FOUR.functions}))
     assert sources(assemble(host, GPU)) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
+
+
+def test_a_port_of_a_card_that_is_asked_for_is_not_reserved_with_another_function_of_it() -> None:
+    """S1: `reserve` attaches nothing that `slot` wouldn't. Both the card and its audio function are asked for."""
+    host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC), function("0000:e1:00.2", AUDIO))
+    for siblings in ("slot", "reserve"):
+        attached = sources(assemble(host, GPU, "0000:e1:00.2", siblings=siblings))
+        assert sorted(each for unit in attached for each in unit) == [GPU, "0000:e1:00.2"]

@@ -98,7 +98,7 @@ class Allocator:
         offer = self._offer(resource, ids)
         _refuse_unhealthy(offer.resource, ids)
         refuse_split(self._members(), offer.resource, ids)
-        with self._reservations.asked({resource: ids}) as holder:
+        with self._reservations.holding({resource: ids}) as holder:
             grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
             self._reservations.reserve(resource, ids, self._clock(), holder)
         return grants
@@ -124,7 +124,7 @@ class Allocator:
             _refuse_unhealthy(offer.resource, ids)
             refuse_split(members, offer.resource, ids, holder)
             held.setdefault(resource, []).extend(ids)
-        with self._reservations.asked(held, holder):
+        with self._reservations.holding(held, holder):
             yield [
                 await offer.provider.allocate(offer.resource, each.ids, each.wishes)
                 for offer, each in zip(offers, wanted, strict=True)

@@ -57,7 +57,7 @@ class Reservations:
             self._claims_unknown.add(by)
 
     @contextmanager
-    def asked(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
+    def holding(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
         """Hold devices while a call is being answered: nobody else gets them, and nothing takes them away.
 
         Args:

@@ -10,7 +10,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
-from launcherkit.resolve.siblings import may_come_along
+from launcherkit.resolve.siblings import can_be_sibling
 from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
@@ -207,7 +207,7 @@ def wanted_functions(
         if rule.siblings in ("slot", "reserve") and not function.is_vf:
             beside = host.slot_functions(address)
             for each in beside:
-                if may_come_along(each, host) and each.model != function.model:
+                if can_be_sibling(each, host) and each.model != function.model:
                     found.setdefault(each.address, rule)
     return found
 

@@ -83,7 +83,7 @@ class OnDemandBinding:
         self._failed: set[PciAddress] = set()
         """Functions of failed Allocates: a group was bound, then another group of the card failed."""
 
-    def look(self, host: HostFacts) -> None:
+    def select(self, host: HostFacts) -> None:
         """Determine which functions are to be bound on demand."""
         if host is not self._host:
             self._host = host
@@ -93,10 +93,10 @@ class OnDemandBinding:
 
     def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
         """See `launcherkit_plugin.devices.pci.BindsOnDemand`."""
-        self.look(host)
+        self.select(host)
         todo = groups_to_bind(self._wanted, host)
         self._to_bind = {address: group for group in todo for address in group.asked}
-        self._attempts.keep({group.key for group in todo})
+        self._attempts.forget_others({group.key for group in todo})
         problems = dict(self._stuck)
         bound: list[PciAddress] = []
         for group in todo:
@@ -281,7 +281,7 @@ class OnDemandBinding:
             problem = Problem("failed", f"it can't be given back to its driver: {done.error.message}")
             self._stuck.update(dict.fromkeys(done.functions, problem))
 
-    def keep(self, records: Iterable[Record]) -> None:
+    def note_records(self, records: Iterable[Record]) -> None:
         """Note the records that exist, and forget everything about other functions."""
         self._on_record = {entry.address: record for record in records for entry in record.entries}
         self._stuck = {address: problem for address, problem in self._stuck.items() if address in self._on_record}

@@ -80,7 +80,7 @@ class BindingReconciler:
             return []
         self._reporter.solved("ledger")
         if self._on_demand is not None:
-            self._on_demand.keep(records)
+            self._on_demand.note_records(records)
         begun = []
         half_done = [record for record in records if not record.is_settled]
         for record in (*half_done, *self._needless(unwanted(records, wanted), host, usage, now)):
@@ -100,7 +100,7 @@ class BindingReconciler:
             return list(records)
         if not usage.known:
             return []
-        self._on_demand.look(host)
+        self._on_demand.select(host)
         held = {record for record in records if _is_held(record, host, usage)}
         for record in held:
             self._on_demand.taken(record)
@@ -141,7 +141,7 @@ class BindingReconciler:
 
     def _forget(self, todo: Sequence[GroupToBind], records: Sequence[Record]) -> None:
         """Forget the attempts and problems of functions that need no work any more."""
-        self._attempts.keep({group.key for group in todo} | {record.leader for record in records})
+        self._attempts.forget_others({group.key for group in todo} | {record.leader for record in records})
         open_still = {address for group in todo for address in group.asked}
         self._problems = {address: problem for address, problem in self._problems.items() if address in open_still}
 

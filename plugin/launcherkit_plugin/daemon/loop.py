@@ -164,12 +164,12 @@ class Daemon:
 
     async def _turn(self, advertiser: Advertiser) -> None:
         read_at = monotonic()
-        facts, used = await asyncio.gather(self._look(), self._read_usage())
+        facts, used = await asyncio.gather(self._scan(), self._read_usage())
         if not self._learned:
             self._learn(facts)
             self._learned = True
         if await self._reconcile(facts, self._allocator.saw(used, read_at)):
-            facts = await self._look()
+            facts = await self._scan()
         self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
@@ -187,7 +187,7 @@ class Daemon:
             self._unfit = error
             raise
 
-    async def _look(self) -> HostFacts:
+    async def _scan(self) -> HostFacts:
         began = monotonic()
         facts = await self._scanner.scan(self._setup.wants, self._setup.vgpu)
         self._reporter.metrics.scanned(monotonic() - began)

@@ -352,13 +352,13 @@ def _watched(
 ) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
-        options.plugins: _changed_plugins(options.checkpoint, advertiser.look, partial(wakeups.give, Wakeup.PODS)),
+        options.plugins: _changed_plugins(options.checkpoint, advertiser, partial(wakeups.give, Wakeup.PODS)),
         **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.give, Wakeup.HOST)),
         **dict.fromkeys(source.folders, partial(wakeups.give, Wakeup.CONFIG)),
     }
 
 
-def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[], None]) -> Callable[[], None]:
+def _changed_plugins(checkpoint: str, advertiser: Advertiser, pods: Callable[[], None]) -> Callable[[], None]:
     """The callback for changes in the kubelet's folder of plugins.
 
     The kubelet writes its checkpoint after it has allocated devices to a container; from then on, PodResources lists
@@ -368,7 +368,7 @@ def _changed_plugins(checkpoint: str, look: Callable[[], None], pods: Callable[[
 
     def changed() -> None:
         nonlocal seen
-        look()
+        advertiser.check_soon()
         before, seen = seen, identity(checkpoint)
         if seen not in (None, before):
             pods()

@@ -265,7 +265,7 @@ def _binder(
     on_demand = OnDemandBinding(match, work, wiring.guarded, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
-            on_demand.keep(work.ledger.records())
+            on_demand.note_records(work.ledger.records())
     return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
 
 

@@ -131,7 +131,7 @@ class KubeletSockets:
         self.registered = False
         """Whether the driver is registered with the kubelet, as far as is known."""
 
-    async def keep(self) -> None:
+    async def serve_forever(self) -> None:
         """Serve until cancelled; the caller must call `end` then."""
         while True:
             try:

@@ -132,7 +132,7 @@ class NodeDriver:
         records = self._held()
         if self._keeping is None:
             self._statuses.note_prepared(list(records.claims.values()), states)
-            self._keeping = asyncio.create_task(self._sockets.keep())
+            self._keeping = asyncio.create_task(self._sockets.serve_forever())
         self._tell(records, states)
 
     def _held(self) -> Records:

@@ -69,11 +69,11 @@ class Advertised:
             self._resource = resource
             self._server.update(resource)
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check soon: something may have changed."""
         self._wake.set()
 
-    async def keep(self) -> None:
+    async def serve_forever(self) -> None:
         """Serve and register it until cancelled; the caller must call `end` then."""
         while True:
             self._wake.clear()
@@ -167,7 +167,7 @@ class Advertiser:
         clock: Callable[[], float],
         *,
         dev_root: str = "",
-        changed: Callable[[Sequence[str]], object] = len,
+        changed: Callable[[Sequence[str]], object] = lambda _: None,
     ) -> None:
         self._reporter = reporter
         self._advertised = partial(
@@ -199,10 +199,10 @@ class Advertiser:
                 self._kept[name] = one, asyncio.create_task(self._keep(one, self._ending.get(name)))
         self._notify()
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check all soon: something has changed in the folder of the sockets."""
         for one, _ in self._kept.values():
-            one.look()
+            one.check_soon()
 
     def unregistered(self) -> list[str]:
         """The names of the resources that aren't registered."""
@@ -221,7 +221,7 @@ class Advertiser:
     async def _keep(one: Advertised, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})  # it has the socket until then
-        await one.keep()
+        await one.serve_forever()
 
     async def _end(
         self, name: str, one: Advertised, task: asyncio.Task[None], before: asyncio.Task[None] | None, *, gone: bool

@@ -56,6 +56,6 @@ class Backoff:
         failure = self._failed.get(key)
         return failure.why if failure is not None and now < failure.until else None
 
-    def keep(self, keys: Collection[Hashable]) -> None:
+    def forget_others(self, keys: Collection[Hashable]) -> None:
         """Forget all but these."""
         self._failed = {key: failure for key, failure in self._failed.items() if key in keys}

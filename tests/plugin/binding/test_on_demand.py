@@ -351,7 +351,7 @@ def test_a_container_takes_no_card_from_a_vm_that_got_it_a_moment_ago(tmp_path: 
     node.turn()
     node.allocate()
     assert node.kernel.driver(OTHER) == VFIO
-    node.demand.keep(node.ledger.records())
+    node.demand.note_records(node.ledger.records())
     assert node.demand.goes_with(PciAddress.parse(GPU)) == frozenset(map(PciAddress.parse, (GPU, AUDIO, OTHER)))
     for holder in (Holder("", "of call 7"), Holder("", claim=ClaimRef("vms", "gpu", "u-1"))):
         node.held_now = Usage("pod-resources", {"example.com/other": {OTHER: holder}})

@@ -101,7 +101,7 @@ class Driver:
     @asynccontextmanager
     async def serving(self, *beside: str) -> AsyncIterator[None]:
         """The block runs when these sockets are there, and those that are ``beside``."""
-        keeping = asyncio.create_task(self.sockets.keep())
+        keeping = asyncio.create_task(self.sockets.serve_forever())
         try:
             await self.until(lambda: self.there() == sorted([*self.paths, *beside]))
             yield
@@ -323,7 +323,7 @@ def test_a_second_driver_without_a_pod_is_reported_and_takes_nothing(folder: str
     first, second = Driver(folder, Answers()), Driver(folder, Answers())
 
     async def work() -> None:
-        keeping = asyncio.create_task(second.sockets.keep())
+        keeping = asyncio.create_task(second.sockets.serve_forever())
         await second.until(lambda: any("LK716" in line for line in second.log.lines))
         keeping.cancel()
         await second.sockets.end()
@@ -358,7 +358,7 @@ def test_a_kubelet_that_is_not_there_yet_is_waited_for(folder: str, monkeypatch:
     registry.rmdir()
 
     async def work() -> None:
-        keeping = asyncio.create_task(driver.sockets.keep())
+        keeping = asyncio.create_task(driver.sockets.serve_forever())
         await driver.until(lambda: driver.log.lines)
         registry.mkdir()
         await driver.until(lambda: driver.there() == sorted(driver.paths))

@@ -113,7 +113,7 @@ class Plugin:
         self.loop.call(self.advertiser.update, resources)
 
     def look(self) -> None:
-        self.loop.call(self.advertiser.look)
+        self.loop.call(self.advertiser.check_soon)
 
     def tries(self, name: str) -> int:
         """How often registering a resource has been tried, or was not worth a try."""

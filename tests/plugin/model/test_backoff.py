@@ -33,5 +33,5 @@ def test_what_is_of_no_interest_any_more_is_forgotten() -> None:
     backoff = Backoff(first=10, longest=30)
     backoff.failed("one", 0.0)
     backoff.failed("two", 0.0)
-    backoff.keep({"two"})
+    backoff.forget_others({"two"})
     assert (backoff.too_early("one", 1.0), backoff.too_early("two", 1.0)) == (False, True)
