@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launcherkit.compatibility import Version
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
-from launcherkit.model.domain import PciTopology
+from launcherkit.model.domain import PciRoot
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import TouchedGroup
 from launcherkit.model.window import AddressSpace
@@ -143,7 +143,7 @@ class Facts:
     """None if the host is a snapshot, a recording or none."""
     guest: GuestFacts | None = None
     """None without a domain."""
-    topology: PciTopology | None = None
+    topology: PciRoot | None = None
     """The guest's PCI topology; None without a domain."""
     kubevirt: Version | None = None
     """The launcher's version, from the VMI's status."""

@@ -20,7 +20,7 @@ from launcherkit.domain.hostdev import (
 from launcherkit.domain.unplaced import DomainDevice, find_unplaced
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell, PciTopology
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell, PciRoot
 
 _PCIE_MACHINES = ("q35", "pc-q35", "virt", "sbsa")
 _PCI_MACHINES = ("pc", "pc-i440fx", "i440fx")
@@ -44,9 +44,8 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         reader.read(device)
     reader.errors.raise_if_any()
     arch, machine = _machine(root)
-    topology = _topology(root.get("type"), arch, machine, reader.controllers)
     return DomainFacts(
-        topology=topology,
+        pci_root=_pci_root(root.get("type"), arch, machine, reader.controllers),
         machine=f"{arch}/{machine}",
         controllers=tuple(reader.controllers),
         guest_addresses=frozenset(reader.used),
@@ -199,8 +198,8 @@ def _machine(root: etree._Element) -> tuple[str, str]:
     return arch, machine or _DEFAULT_MACHINE.get(arch, "")
 
 
-def _topology(driver: str | None, arch: str, machine: str, controllers: list[Controller]) -> PciTopology:
-    """The PCI topology, by the root controller if the document has one, else by the machine (P2, P6)."""
+def _pci_root(driver: str | None, arch: str, machine: str, controllers: list[Controller]) -> PciRoot:
+    """The machine's PCI, by the root controller if the document has one, else by the machine (P2, P6)."""
     if arch in _PLACED_BY_LIBVIRT or driver not in _QEMU_DRIVERS:
         return "other"
     models = {controller.model for controller in controllers}

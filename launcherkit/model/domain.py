@@ -6,7 +6,7 @@ from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind
 from launcherkit.model.value import NamedTuple, documented
 
-PciTopology: TypeAlias = Literal["pcie", "pci", "other"]
+PciRoot: TypeAlias = Literal["pcie", "pci", "other"]
 """The machine's PCI: with a pcie-root, with a pci-root, or another kind, which only libvirt places (P2, P6)."""
 
 
@@ -78,9 +78,9 @@ class Unplaced(NamedTuple):
 class DomainFacts(NamedTuple):
     """Facts about a domain document."""
 
-    topology: PciTopology
+    pci_root: PciRoot
     machine: str
-    """``arch/machine`` for messages."""
+    """``arch/machine``: ``x86_64/q35``."""
     controllers: tuple[Controller, ...]
     guest_addresses: frozenset[GuestAddress]
     """PCI addresses in use in the guest."""

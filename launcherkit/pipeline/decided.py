@@ -18,7 +18,7 @@ from launcherkit.model.request import DisplayOptions
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
 from launcherkit.pipeline.resolved import Resolved
-from launcherkit.resolve.aliases import assign_aliases, find_earlier_siblings, name_claims
+from launcherkit.resolve.aliases import assign_aliases, find_carried_siblings, name_claims
 from launcherkit.resolve.allocated import sees_only_own_nodes
 from launcherkit.resolve.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
@@ -61,7 +61,7 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
     named = name_claims(resolved.claims, domain, prefixes)
-    carried = find_earlier_siblings(resolved.claims, named, domain)
+    carried = find_carried_siblings(resolved.claims, named, domain)
     listed = resolved.listed
     own_nodes = sees_only_own_nodes((*listed, *existing), facts)
     if not resolved.allocated:

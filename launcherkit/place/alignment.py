@@ -58,7 +58,7 @@ def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topol
 
 def _has_expanders(domain: DomainFacts) -> bool:
     """Whether libvirt accepts ``pcie-expander-bus``: on q35 and Arm's virt, but not on riscv64's virt."""
-    return domain.topology == "pcie" and domain.machine.startswith(("x86_64/", "i686/", "aarch64/virt"))
+    return domain.pci_root == "pcie" and domain.machine.startswith(("x86_64/", "i686/", "aarch64/virt"))
 
 
 def find_cell(first: PciAddress, cells: CellMap, domain: DomainFacts, host: HostFacts) -> Nearest | str:

@@ -82,7 +82,7 @@ def _unused(domain: DomainFacts) -> Iterator[int]:
 
 def _not_here(domain: DomainFacts) -> str | None:
     """Why no GPU of this domain can be a generic initiator; None if they can."""
-    if domain.topology != "pcie" or not domain.machine.startswith("aarch64/virt"):
+    if domain.pci_root != "pcie" or not domain.machine.startswith("aarch64/virt"):
         return f"Grace's guests are of aarch64's virt, and this one is {domain.machine}"
     return None if domain.cells else "the domain has no NUMA cells, to which the GPU's could be added"
 

@@ -63,7 +63,7 @@ class Room:
         for each in card if self._places else ():
             if isinstance(each.source, PciAddress) and each.source in self._places:
                 return self._places[each.source]
-        if self._domain.topology != "pcie":
+        if self._domain.pci_root != "pcie":
             return self._slot_of_bus_0()
         foreseen = self._buses.hostdevs
         there = [foreseen[each.hostdev] for each in card if each.hostdev in foreseen]

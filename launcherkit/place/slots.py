@@ -208,7 +208,7 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
         if source not in guests:
             yield Note("not-placed", f"{source} has no PCI address in the guest, so its siblings can't join it")
             return
-    if domain.topology == "other":
+    if domain.pci_root == "other":
         names = ", ".join(str(attachment.source) for attachment in card)
         yield Note(
             "not-placed",
@@ -270,7 +270,7 @@ def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:
 
 
 def _no_room(card: Sequence[Attachment], domain: DomainFacts) -> NoRoom:
-    where = "no bus for another pcie-root-port" if domain.topology == "pcie" else "no free slot on PCI bus 0"
+    where = "no bus for another pcie-root-port" if domain.pci_root == "pcie" else "no free slot on PCI bus 0"
     return NoRoom(
         f"{domain.machine}: {where}, which {card[0].source} and its siblings need",
         "Take addresses or devices out of the domain; q35 has room for 255 buses where pc has 31 slots.",

@@ -41,7 +41,7 @@ def window_beyond_default(
     """
     need = window_need(_cards(units, host))
     wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
-    default = DEFAULT_WINDOWS.get(domain.topology, wanted) if domain.machine.startswith(_X86) else wanted
+    default = DEFAULT_WINDOWS.get(domain.pci_root, wanted) if domain.machine.startswith(_X86) else wanted
     # The document may give virt a smaller window than its default.
     return (need, wanted) if need and (wanted > default or _is_virt(domain)) else None
 
@@ -59,7 +59,7 @@ def plan_window(
     need, wanted = needed
     if _is_virt(domain):
         return None, _notes_for_virt(need, wanted, space)
-    root = f"{domain.topology}-root"
+    root = f"{domain.pci_root}-root"
     if space.hole is not None and space.hole < need:
         seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
         return Window(need, None, space.can_pass_bits, root), (Note("window", f"{_needed(need)}; {seen}"),)
@@ -69,7 +69,7 @@ def plan_window(
 
 
 def _is_virt(domain: DomainFacts) -> bool:
-    return domain.machine.startswith("aarch64/virt") and domain.topology == "pcie"
+    return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
 
 
 def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:

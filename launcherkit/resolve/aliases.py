@@ -67,7 +67,7 @@ def sibling_stem(alias: str) -> str:
     return SIBLING_PREFIX + alias.removeprefix("ua-") if alias.startswith(SRIOV_PREFIX) else alias
 
 
-def find_earlier_siblings(
+def find_carried_siblings(
     claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.
@@ -86,11 +86,11 @@ def find_earlier_siblings(
     if not any(hostdev.alias and "-fn" in hostdev.alias for hostdev in domain.hostdevs):
         return {}
     alias_at = {hostdev.source: hostdev.alias or "" for hostdev in domain.hostdevs}
-    domains_own = [claim.primary for claim in claims if claim.origin == "domain"]
-    primary_of = {sibling_stem(alias_at[source]): source for source in domains_own}
+    of_domain = [claim.primary for claim in claims if claim.origin == "domain"]
+    primary_of = {sibling_stem(alias_at[source]): source for source in of_domain}
     primary_of |= {sibling_stem(alias): at for at, alias in named.items()}
-    bearers = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in domains_own}
-    return {source: bearer for source, bearer in bearers.items() if bearer is not None}
+    primaries = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in of_domain}
+    return {source: primary for source, primary in primaries.items() if primary is not None}
 
 
 def assign_aliases(

@@ -47,22 +47,22 @@ def facts(*devices: str, **where: Any) -> DomainFacts:
 )
 def test_the_topology_follows_from_the_machine(where: dict[str, str], topology: str) -> None:
     """P2, P6."""
-    assert facts(**where).topology == topology
+    assert facts(**where).pci_root == topology
 
 
 def test_a_root_controller_that_is_written_says_it_before_the_machine() -> None:
     """P2."""
     pcie = "<controller type='pci' index='0' model='pcie-root'/>"
     pci = "<controller type='pci' index='0' model='pci-root'/>"
-    assert facts(pcie, machine="mach-virt-of-tomorrow").topology == "pcie"
-    assert facts(pci, machine="pc-i440fx-7.2").topology == "pci"
-    assert facts(pci, machine="pseries", arch="ppc64").topology == "other"
+    assert facts(pcie, machine="mach-virt-of-tomorrow").pci_root == "pcie"
+    assert facts(pci, machine="pc-i440fx-7.2").pci_root == "pci"
+    assert facts(pci, machine="pseries", arch="ppc64").pci_root == "other"
 
 
 def test_a_domain_with_no_os_and_no_devices_is_read_too() -> None:
     found = read("<domain type='kvm'/>")
-    assert (found.topology, found.hostdevs, found.controllers) == ("pci", (), ())
-    assert read("<domain/>").topology == "other"
+    assert (found.pci_root, found.hostdevs, found.controllers) == ("pci", (), ())
+    assert read("<domain/>").pci_root == "other"
 
 
 def test_controllers_and_addresses_in_use_are_found() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciTopology, Unplaced
+from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciRoot, Unplaced
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Unit
 from launcherkit.place.slots import Placement, place_units
@@ -36,7 +36,7 @@ def hostdev(source: HostAddress, place: str | None, *, placed: bool | None = Non
 
 
 def domain(
-    topology: PciTopology = "pcie",
+    topology: PciRoot = "pcie",
     *,
     controllers: Iterable[Controller] = (),
     used: Iterable[str] = (),

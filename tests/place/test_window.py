@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from launcherkit.model.domain import DomainFacts, PciTopology
+from launcherkit.model.domain import DomainFacts, PciRoot
 from launcherkit.model.function import Bar
 from launcherkit.model.plan import Attachment, Unit, Window
 from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_need
@@ -28,7 +28,7 @@ CARD = "0000:01:00.0"
 Guest: TypeAlias = tuple[DomainFacts, AddressSpace]
 
 
-def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: PciTopology = "pcie") -> Guest:
+def domain(space: AddressSpace, machine: str = "x86_64/q35", topology: PciRoot = "pcie") -> Guest:
     nothing = frozenset[str]()
     return DomainFacts(topology, machine, (), frozenset(), False, False, nothing, (), frozenset(), None), space
 

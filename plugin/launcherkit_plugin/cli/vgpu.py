@@ -106,7 +106,7 @@ class Bench(NamedTuple):
     open_nodes: Callable[[], OpenNodes]
     writer: VgpuWriter
 
-    def may_go(self, host: HostFacts) -> Callable[[Instance], str | None]:
+    def stay_reasons(self, host: HostFacts) -> Callable[[Instance], str | None]:
         """A callable that says why a vGPU must stay; usage is read once, now."""
         usage, opened = self.usage(), self.open_nodes()
         return lambda instance: why_it_stays(instance, host, usage, opened)
@@ -238,7 +238,7 @@ def _remove(bench: Bench) -> int:
         BadLayout, VgpuInUse, SeveralErrors: some don't exist, or are in use.
     """
     host = bench.look()
-    may_go = bench.may_go(host)
+    stays_because = bench.stay_reasons(host)
     there = {instance.device: (card, instance) for card in cards(host) for instance in instances_on(card, host)}
     errors, steps = Collector(), list[Step]()
     for device in dict.fromkeys(text.lower() for text in bench.args.devices):
@@ -248,7 +248,7 @@ def _remove(bench: Bench) -> int:
             )
             continue
         card, instance = there[device]
-        why = may_go(instance)
+        why = stays_because(instance)
         if why is not None:
             errors.add(VgpuInUse(why, "Stop the VM that has it.", device=device))
         steps.append(Step("remove", card.name, instance))
@@ -263,16 +263,16 @@ def _apply(bench: Bench) -> int:
 
     layout, spread = read_layout(bench.args.file)
     host = bench.look()
-    may_go = bench.may_go(host)
+    stays_because = bench.stay_reasons(host)
     if bench.args.dry_run:
-        steps = check_layout(layout, spread, host, may_go)
+        steps = check_layout(layout, spread, host, stays_because)
         bench.print(steps)
         if any(step.action == "remove" for step in steps):
             tell("note", "what can be created on these cards is known only when these are gone", bench.env)
         return 0
     done: list[Step] = []
     try:
-        apply_layout(layout, spread, bench.look, bench.writer, may_go, done.append)
+        apply_layout(layout, spread, bench.look, bench.writer, stays_because, done.append)
     finally:
         bench.print(done)
     return 0

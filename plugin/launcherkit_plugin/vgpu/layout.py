@@ -20,7 +20,7 @@ from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_o
 from launcherkit_plugin.vgpu.mdev_slots import Slot
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
-MayGo: TypeAlias = Callable[[Instance], str | None]
+WhyItStays: TypeAlias = Callable[[Instance], str | None]
 """Returns why a vGPU must stay; None if it may be removed."""
 
 
@@ -149,7 +149,7 @@ def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
     return lines
 
 
-def next_round(wanted: Iterable[TypeCount], host: HostFacts, may_go: MayGo) -> Round:
+def next_round(wanted: Iterable[TypeCount], host: HostFacts, why_it_stays: WhyItStays) -> Round:
     """The next steps to a layout: on each card, first surplus vGPUs are removed, then those of one type are created."""
     steps: list[Step] = []
     blocked: list[str] = []
@@ -159,19 +159,19 @@ def next_round(wanted: Iterable[TypeCount], host: HostFacts, may_go: MayGo) -> R
         for type_id, instances in there.items():
             asked = of_card.get(type_id)
             keep = 0 if asked is None else len(instances) if asked.number is None else asked.number
-            going += _too_many(card, instances, keep, may_go, blocked)
+            going += _too_many(card, instances, keep, why_it_stays, blocked)
         steps += going or _too_few(card, of_card, there, host)
     return Round(tuple(steps), tuple(blocked))
 
 
 def _too_many(
-    card: VgpuCard, instances: Sequence[Instance], keep: int, may_go: MayGo, blocked: list[str]
+    card: VgpuCard, instances: Sequence[Instance], keep: int, why_it_stays: WhyItStays, blocked: list[str]
 ) -> Iterator[Step]:
     surplus = len(instances) - keep
     stays = []
     for instance in reversed(instances):
         if surplus > 0:
-            why = may_go(instance)
+            why = why_it_stays(instance)
             if why is None:
                 surplus -= 1
                 yield Step("remove", card.name, instance)
@@ -239,7 +239,7 @@ def apply_layout(
     spread: Sequence[str],
     look: Callable[[], HostFacts],
     writer: VgpuWriter,
-    may_go: MayGo,
+    why_it_stays: WhyItStays,
     done: Callable[[Step], None],
 ) -> None:
     """Apply a layout to a host, or refuse it before the first step.
@@ -249,7 +249,7 @@ def apply_layout(
         spread: types for the cards that it doesn't name.
         look: reads the host.
         writer: creates and removes vGPUs.
-        may_go: says why a vGPU must stay.
+        why_it_stays: says why a vGPU must stay.
         done: called with each step that was taken.
 
     Raises:
@@ -259,10 +259,10 @@ def apply_layout(
         LauncherkitError: a step failed.
     """
     host = look()
-    check_layout(entries, spread, host, may_go)
+    check_layout(entries, spread, host, why_it_stays)
     while True:
         wanted, _ = type_counts(entries, spread, host)
-        steps = next_round(wanted, host, may_go).steps
+        steps = next_round(wanted, host, why_it_stays).steps
         changed = False
         for step in steps:
             with suppress(NoVgpuRoom):  # the next reading shows for what there is room
@@ -281,7 +281,7 @@ def apply_layout(
 
 
 def check_layout(
-    entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts, may_go: MayGo
+    entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts, why_it_stays: WhyItStays
 ) -> tuple[Step, ...]:
     """The first steps to a layout.
 
@@ -293,7 +293,7 @@ def check_layout(
     errors = Collector()
     for error in unknown:
         errors.add(error)
-    coming = next_round(wanted, host, may_go)
+    coming = next_round(wanted, host, why_it_stays)
     for why in coming.blocked:
         errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout.", key="layout"))
     errors.raise_if_any()

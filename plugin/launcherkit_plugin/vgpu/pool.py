@@ -335,9 +335,9 @@ class Pool:
             if self._backoff.too_early(("remove", target.vgpu.device), self._clock()):
                 break  # a driver that can't remove one can't remove the next either
         for target in missing:
-            rooms = [partial(self._remove, other) for other in spare if other.vgpu.device != target.vgpu.device]
+            removals = [partial(self._remove, other) for other in spare if other.vgpu.device != target.vgpu.device]
             with suppress(LauncherkitError):  # reported; a later call tries again
-                changed |= with_room(partial(self._ensure, target), rooms)
+                changed |= with_room(partial(self._ensure, target), removals)
         return changed
 
 

@@ -65,7 +65,7 @@ class LayoutKeeper:
         for error in unknown:
             self._writer.report(error)
         steps: dict[str, list[Step]] = {}
-        for step in next_round(wanted, host, partial(_may_go, held=usage.kept_ids)).steps:
+        for step in next_round(wanted, host, partial(_why_it_stays, held=usage.kept_ids)).steps:
             if not self._backoff.too_early((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [
@@ -91,7 +91,7 @@ class LayoutKeeper:
         return changed
 
 
-def _may_go(instance: Instance, held: Collection[str]) -> str | None:
+def _why_it_stays(instance: Instance, held: Collection[str]) -> str | None:
     if instance.device in held:
         return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
     if not instance.named or not (instance.vf or made_for(instance) == "layout"):

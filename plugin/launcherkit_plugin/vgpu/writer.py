@@ -102,12 +102,12 @@ class VgpuWriter:
         self._reporter.problem(str(error), error, f"Vgpu{error.code}")
 
 
-def with_room(make: Callable[[], bool], rooms: Iterable[Callable[[], bool]]) -> bool:
+def with_room(make: Callable[[], bool], removals: Iterable[Callable[[], bool]]) -> bool:
     """Create a vGPU; if there is no room, remove others one by one until there is.
 
     Args:
         make: creates it.
-        rooms: each removes a vGPU, and returns whether it did.
+        removals: each removes a vGPU, and returns whether it did.
 
     Raises:
         NoVgpuRoom: there is still no room.
@@ -117,7 +117,7 @@ def with_room(make: Callable[[], bool], rooms: Iterable[Callable[[], bool]]) -> 
         return make()
     except NoVgpuRoom as error:
         full = error
-    for remove in rooms:
+    for remove in removals:
         if remove():
             try:
                 return make()

@@ -33,10 +33,10 @@ def applied(kernel: Kernel, *entries: LayoutEntry, spread: tuple[str, ...] = (),
     writer = VgpuWriter(Maker(kernel, clock, clock.sleep), kernel.is_open)
     done: list[Step] = []
 
-    def may_go(instance: Instance) -> str | None:
+    def why_it_stays(instance: Instance) -> str | None:
         return f"{instance.device} is in use" if instance.device == in_use else None
 
-    apply_layout(entries, spread, kernel.facts, writer, may_go, done.append)
+    apply_layout(entries, spread, kernel.facts, writer, why_it_stays, done.append)
     return done
 
 
