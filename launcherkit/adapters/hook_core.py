@@ -14,7 +14,7 @@ from grpclib import GRPCError, Status
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.pipeline import translate
-from launcherkit.process.edge import LOG_FORMAT, tell
+from launcherkit.process.edge import tell, tell_errors
 from launcherkit.rpc.refusal import refusal
 from launcherkit.sources.layer import Layer
 from launcherkit.sources.settings import host_of, resolve_policy
@@ -50,9 +50,7 @@ def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) 
         host = host_of(settings.host, env, policy)
         translation = translate(domain_xml, env=env, host=host, vmi=vmi, policy=policy)
     except LauncherkitError as error:
-        name = name_of_vmi(vmi_json)
-        for leaf in error.leaves():
-            _tell_error(leaf, name, env)
+        tell_errors([*error.leaves()], env, about=name_of_vmi(vmi_json))
         raise refusal(error) from error
     except Exception as bug:
         tell("error", f"{name_of_vmi(vmi_json)}: internal error: {type(bug).__name__}: {bug}", env)
@@ -65,15 +63,6 @@ def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) 
     for note in translation.notes:
         tell("note", f"{name_of_vmi(vmi_json)}: {note.text}", env, topic=note.topic)
     return translation.domain_xml
-
-
-def _tell_error(error: LauncherkitError, name: str, env: Mapping[str, str]) -> None:
-    text = f"{name}: {error.message}"
-    if env.get(LOG_FORMAT) == "json":
-        tell("error", text, env, code=error.code, help=error.remedy, **error.facts)
-    else:
-        tell(f"error[{error.code}]", text, env)
-        tell("help", error.remedy, env)
 
 
 def name_of_vmi(vmi_json: bytes) -> str:

@@ -44,8 +44,9 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         reader.read(device)
     reader.errors.raise_if_any()
     arch, machine = _machine(root)
+    pci_root = _pci_root(root.get("type"), arch, machine, reader.controllers)
     return DomainFacts(
-        pci_root=_pci_root(root.get("type"), arch, machine, reader.controllers),
+        pci_root=pci_root,
         machine=f"{arch}/{machine}",
         controllers=tuple(reader.controllers),
         guest_addresses=frozenset(reader.used),
@@ -55,7 +56,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         hostdevs=tuple(reader.hostdevs),
         taken=frozenset(reader.taken),
         iommufd=_domain_iommufd(root),
-        unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if topology == "pcie" else (),
+        unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if pci_root == "pcie" else (),
         cells=_cells(root),
     )
 

@@ -81,13 +81,21 @@ def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> No
         _print(f"{level}: " + "\n      ".join(map(_one_line, lines)))
 
 
-def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str]) -> None:
-    """At least one error, each with its help; what errors of one kind share is printed once."""
+def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, about: str = "") -> None:
+    """At least one error, each with its help; what errors of one kind share is printed once.
+
+    Args:
+        errors: none of them a `SeveralErrors`.
+        env: says whether as text or as JSON.
+        about: precedes each message, in a log about several VMs; empty: nothing does.
+    """
+    prefix = f"{about}: " if about else ""
     for error, following in zip(errors, (*errors[1:], None), strict=True):
         if env.get(LOG_FORMAT) == "json":
-            _line({"level": "error", "code": error.code, "message": error.message, "help": error.remedy, **error.facts})
+            facts = {"code": error.code, "message": prefix + error.message, "help": error.remedy, **error.facts}
+            _line({"level": "error", **facts})
             continue
-        _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(error.message)}")
+        _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(prefix + error.message)}")
         if following is None or following.remedy != error.remedy:  # consecutive errors with one remedy share its help
             tell("help", error.remedy, env)
         if following is None or following.code != error.code:
