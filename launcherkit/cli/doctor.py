@@ -181,6 +181,6 @@ def _of_vm(
 def _claimed(inputs: Inputs) -> Iterator[HostAddress]:
     """The devices of DRA claims, as far as they can be read (E5)."""
     for request in inputs.vmi.requests if inputs.vmi is not None else ():
-        if request.claim is not None:
+        if request.dra_claim is not None:
             with suppress(LauncherkitError):
                 yield from inputs.dra.read(request).entries

@@ -170,10 +170,10 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
 
 def _by_claim(requests: Sequence[Request], dra: DraSource) -> dict[str, Allocation]:
     """What answers requests by claim, by `Request.key` (E5)."""
-    keys = [request.key for request in requests if request.claim is not None]
+    keys = [request.key for request in requests if request.dra_claim is not None]
     found: dict[str, Allocation] = {}
     for request in requests:
-        if request.claim is not None and request.key not in found:
+        if request.dra_claim is not None and request.key not in found:
             with suppress(LauncherkitError):
                 found[request.key] = dra.read(request, keys.count(request.key))
     return found

@@ -22,17 +22,17 @@ class DisplayOptions(NamedTuple):
     ramfb: bool | None
 
 
-class DeviceClaim(NamedTuple):
+class DraClaim(NamedTuple):
     """The DRA claim that answers a request (E5)."""
 
     kind: Literal["claim", "template"]
     name: str
     """The ResourceClaim's, or, if it was made from a template, its name within the pod."""
-    request: str
-    """The name of the claim's request."""
+    request_name: str
+    """That of the request in the claim."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}/{self.request}"
+        return f"{self.kind} {self.name}/{self.request_name}"
 
 
 class Request(NamedTuple):
@@ -44,12 +44,12 @@ class Request(NamedTuple):
     resource: str | None
     """``deviceName``; None for a request that a DRA claim answers (E5)."""
     display: DisplayOptions | None = None
-    claim: DeviceClaim | None = None
+    dra_claim: DraClaim | None = None
 
     @property
     def key(self) -> str:
         """The key of its allocation: the resource, or the claim."""
-        return str(self.claim) if self.resource is None else self.resource
+        return str(self.dra_claim) if self.resource is None else self.resource
 
     @property
     def path(self) -> str:

@@ -97,7 +97,7 @@ def _allocations(
     environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts
 ) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
     """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them."""
-    by_claim = [request for request in vmi.requests if request.claim is not None] if vmi else []
+    by_claim = [request for request in vmi.requests if request.dra_claim is not None] if vmi else []
     files = (dra or rare.DraFiles()) if by_claim else None
     if not environment.variables and (files is None or not files.present()):
         return {}, _nothing_allocated(vmi, domain)
@@ -154,7 +154,7 @@ def _claims(
         return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
-    of_claims = rare.claimed_devices(requests, allocations) if any(request.claim for request in requests) else {}
+    of_claims = rare.claimed_devices(requests, allocations) if any(request.dra_claim for request in requests) else {}
     by_alias: dict[Request, HostAddress] = {}
     if there:
         aliases = [
@@ -163,7 +163,7 @@ def _claims(
                 request.name,
                 allocations[request.key].kind,
                 policy.alias_prefixes,
-                by_claim=request.claim is not None,
+                by_claim=request.dra_claim is not None,
             )
             for request in requests
         ]

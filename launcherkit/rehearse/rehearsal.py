@@ -83,8 +83,8 @@ def wanted_of(vmi: Vmi) -> Mapping[str, int]:
             continue
         errors.add(
             ClaimNotRehearsed(
-                f"{request.path}: {request.name!r} is answered by DRA {request.claim}, and the scheduler chooses its "
-                "device",
+                f"{request.path}: {request.name!r} is answered by DRA {request.dra_claim}, and the scheduler chooses "
+                "its device",
                 "Rehearse a VM that asks by deviceName, or see what the claim could get with "
                 "`launcherkit-plugin discover --dra --host SNAPSHOT`.",
                 key=request.path,

@@ -49,12 +49,12 @@ def _request(asked: Asked, colours: Colours) -> tuple[str, str, str]:
     if asked.variable is not None:
         answer = f"from {visible(asked.variable)}"
     else:
-        answer = colours.bad(f"no {'variable' if request.claim is None else 'metadata'} answers it")
-    return f"{request.section} {request.name!r}", visible(request.resource or f"DRA {request.claim}"), answer
+        answer = colours.bad(f"no {'variable' if request.dra_claim is None else 'metadata'} answers it")
+    return f"{request.section} {request.name!r}", visible(request.resource or f"DRA {request.dra_claim}"), answer
 
 
 def _variables(evidence: Evidence, colours: Colours) -> Iterator[str]:
-    by_claim = any(asked.request.claim for asked in evidence.asked or ())
+    by_claim = any(asked.request.dra_claim for asked in evidence.asked or ())
     yield colours.head("variables, and metadata of claims" if by_claim else "variables")
     if not evidence.allocations:
         yield "  no *_RESOURCE_* variable is set here"

@@ -14,9 +14,9 @@ def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Alloc
     found: list[Request] = []
     for request in listed:
         devices = allocations[request.key].devices
-        alone = sum(request.claim == other.claim for other in listed) == 1
+        alone = sum(request.dra_claim == other.dra_claim for other in listed) == 1
         found.append(request)
-        if request.claim is not None and alone:
+        if request.dra_claim is not None and alone:
             found += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
     return tuple(found)
 
@@ -26,7 +26,7 @@ def claimed_devices(requests: Sequence[Request], allocations: Mapping[str, Alloc
     found: dict[Request, HostAddress] = {}
     given: dict[str, int] = {}
     for request in requests:
-        if request.claim is not None:
+        if request.dra_claim is not None:
             position = given[request.key] = given.get(request.key, -1) + 1
             if position < len(devices := allocations[request.key].devices):
                 found[request] = devices[position]

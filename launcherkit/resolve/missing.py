@@ -77,7 +77,7 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
 def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing:
     """The error if there is neither a variable, nor metadata of a claim, nor a hostdev for the requests (Q2, E4)."""
     names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
-    by_claim = any(request.claim for request in requests)
+    by_claim = any(request.dra_claim for request in requests)
     return VariableMissing(
         f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set"
         f"{', no claim has metadata,' if by_claim else ''} and the domain has {hostdevs} hostdev(s)",

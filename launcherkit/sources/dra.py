@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from launcherkit.errors import BadClaim, UnreadableFile, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.request import Allocation, DeviceClaim, Kind, Request
+from launcherkit.model.request import Allocation, DraClaim, Kind, Request
 from launcherkit.sources.files import read_file
 
 DRA_ROOT = "/var/run/kubernetes.io/dra-device-attributes"
@@ -68,7 +68,7 @@ class DraFiles:
             BadClaim: there isn't exactly one file with a device for each, or the file names nothing that can be
                 attached.
         """
-        claim = request.claim
+        claim = request.dra_claim
         if claim is None:
             raise ValueError(f"{request.path} has no claim")
         path = self._one_file(request, claim)
@@ -77,20 +77,20 @@ class DraFiles:
         if not found or 1 < askers < len(found):
             devices = f"{len(found)} device{'' if len(found) == 1 else 's'}"
             wanted = f", and {askers} entries of the VMI name it" if askers > 1 else ""
-            self._fail(request, f"{path} has {devices} for the request {claim.request!r}{wanted}")
+            self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{wanted}")
         kinds = [kind for kind, _ in found]
         if len(set(kinds)) > 1:
-            self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request!r}")
+            self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request_name!r}")
         addresses = tuple(entries[0] for _, entries in found)
         for number, address in enumerate(addresses):
             if address in addresses[:number]:
-                self._fail(request, f"{path} has {address} twice for the request {claim.request!r}")
+                self._fail(request, f"{path} has {address} twice for the request {claim.request_name!r}")
         entries = tuple(dict.fromkeys(entry for _, entries in found for entry in entries))
         roms = {address: rom for address, device in zip(addresses, listed, strict=True) if (rom := _rom(device))}
         return Allocation(path, str(claim), kinds[0], entries, addresses, roms)
 
-    def _one_file(self, request: Request, claim: DeviceClaim) -> str:
-        folder = os.path.join(self.root, _FOLDERS[claim.kind], claim.name, claim.request)
+    def _one_file(self, request: Request, claim: DraClaim) -> str:
+        folder = os.path.join(self.root, _FOLDERS[claim.kind], claim.name, claim.request_name)
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith("-metadata.json"))
         except OSError as problem:
@@ -183,12 +183,12 @@ def _objects(text: str) -> Iterator[Any]:
         yield value
 
 
-def _devices(document: dict[str, Any], claim: DeviceClaim) -> Iterator[Any]:
+def _devices(document: dict[str, Any], claim: DraClaim) -> Iterator[Any]:
     """The devices of a request; if a subrequest was chosen from a list, the name is ``request/subrequest``."""
     requests = document.get("requests")
     for entry in requests if isinstance(requests, list) else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("devices"), list):
             continue
         name = entry.get("name")
-        if isinstance(name, str) and name.partition("/")[0] == claim.request:
+        if isinstance(name, str) and name.partition("/")[0] == claim.request_name:
             yield from entry["devices"]

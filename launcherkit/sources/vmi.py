@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.note import Note
-from launcherkit.model.request import DeviceClaim, DisplayOptions, Request, Section
+from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section
 from launcherkit.model.value import NamedTuple
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
@@ -196,7 +196,7 @@ def _claim(
     path: str,
     entry: Mapping[str, Any],
     claims: Mapping[str, _Claim],
-) -> DeviceClaim | None:
+) -> DraClaim | None:
     """The claim of a request without a resource; its names become a path, so they must be valid names (E5)."""
     name, request = entry.get("claimName"), entry.get("requestName")
     if name is None and request is None:
@@ -207,7 +207,7 @@ def _claim(
         if not _is_text(text) or not text.replace("-", "").replace(".", "").isalnum() or text.startswith("."):
             reader.fault(f"{path}.{key}", text, "a name of letters, digits, - and .")
             return None
-    return DeviceClaim(kind, str(named), str(request))
+    return DraClaim(kind, str(named), str(request))
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -13,7 +13,7 @@ from launcherkit import LauncherkitError
 from launcherkit.errors import Collector
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.policy import Policy
-from launcherkit.model.request import DeviceClaim, Request
+from launcherkit.model.request import DraClaim, Request
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.environment import Environment
@@ -60,9 +60,9 @@ def env_file(data: bytes) -> None:
 def vmi(data: bytes) -> None:
     for request in read_vmi(data).requests:
         assert request.name
-        if request.claim is not None:  # becomes a path
-            assert not {"/", "\0"} & set(request.claim.name + request.claim.request)
-            assert not {".", ".."} & {request.claim.name, request.claim.request}
+        if request.dra_claim is not None:  # becomes a path
+            assert not {"/", "\0"} & set(request.dra_claim.name + request.dra_claim.request_name)
+            assert not {".", ".."} & {request.dra_claim.name, request.dra_claim.request_name}
 
 
 def annotation(data: bytes) -> None:
@@ -78,7 +78,7 @@ def annotation(data: bytes) -> None:
 
 def metadata(data: bytes) -> None:
     _write(os.path.join(_CLAIM, "x-metadata.json"), data)
-    DraFiles(_SCRATCH).read(Request("gpus", 0, "a", None, None, DeviceClaim("claim", "c", "r")))
+    DraFiles(_SCRATCH).read(Request("gpus", 0, "a", None, None, DraClaim("claim", "c", "r")))
 
 
 def snapshot(data: bytes) -> None:

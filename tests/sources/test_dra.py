@@ -11,14 +11,14 @@ import pytest
 from launcherkit import Host, LauncherkitError, translate
 from launcherkit.errors import BadClaim, BadVmi, TooFewDevices
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.request import DeviceClaim, Request
+from launcherkit.model.request import DraClaim, Request
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.vmi import read_vmi
 
 PCI, MDEV = "resource.kubernetes.io/pciBusID", "mdevUUID"
 ALPHA, BETA = "metadata.resource.k8s.io/v1alpha1", "metadata.resource.k8s.io/v1beta1"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
-CLAIM = DeviceClaim("claim", "gpu-claim", "gpu")
+CLAIM = DraClaim("claim", "gpu-claim", "gpu")
 DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 
 
@@ -36,7 +36,7 @@ def put(
     (path / f"{driver}-metadata.json").write_text(text)
 
 
-def read(root: Path, claim: DeviceClaim = CLAIM) -> tuple[object, ...]:
+def read(root: Path, claim: DraClaim = CLAIM) -> tuple[object, ...]:
     return DraFiles(str(root)).read(Request("gpus", 0, "gpu1", None, None, claim)).entries
 
 
@@ -72,7 +72,7 @@ def test_the_first_object_of_a_known_version_counts(tmp_path: Path, version: str
 
 def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) -> None:
     put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}}, "gpu/large"), "resourceclaimtemplates/card/gpu")
-    assert read(tmp_path, DeviceClaim("template", "card", "gpu")) == (PciAddress(0, 0xE1, 0, 0),)
+    assert read(tmp_path, DraClaim("template", "card", "gpu")) == (PciAddress(0, 0xE1, 0, 0),)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from launcherkit import Host
 from launcherkit.cli.main import PROGRAM
 from launcherkit.errors import BadClaim, LauncherkitError, UnreadableFile
-from launcherkit.model.request import DeviceClaim, Request
+from launcherkit.model.request import DraClaim, Request
 from launcherkit.process.program import run_program
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
@@ -86,7 +86,7 @@ def test_so_it_is_with_metadata_of_claims(tmp_path: Path, make: Callable[[Path],
     (tmp_path / "resourceclaims/c/r").mkdir(parents=True)
     reported = make(tmp_path / "resourceclaims/c/r/x-metadata.json")
     with pytest.raises(BadClaim, match=reported):
-        DraFiles(str(tmp_path)).read(Request("gpus", 0, "gpu1", None, None, DeviceClaim("claim", "c", "r")))
+        DraFiles(str(tmp_path)).read(Request("gpus", 0, "gpu1", None, None, DraClaim("claim", "c", "r")))
 
 
 def test_a_host_that_is_a_fifo_is_named(tmp_path: Path) -> None:
