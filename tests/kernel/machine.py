@@ -38,6 +38,8 @@ _KERNEL_LINE = " ".join(
         "no_timer_check",
         # Emulated processors have one counter among them. Without it each look at the clock leaves the processor.
         "tsc=reliable",
+        # Nothing here needs the kernel's tests of its cryptography. One was seen to keep a processor busy for ever.
+        "cryptomgr.notests",
     )
 )
 
