@@ -136,7 +136,8 @@ async def measure(machine: Machine, address: str, ledger: str, rounds: int) -> N
     reporter = Reporter(lambda *_, **__: None, Metrics())
     proc = f"{root.rstrip('/')}/proc"
     make_worker = machine.make_worker
-    wiring = Wiring(host, root, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger, make_worker=make_worker)
+    wiring = Wiring(host, root, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger)
+    wiring = wiring._replace(usage=lambda: NOBODY, make_worker=make_worker)
     setup = assemble(Config(pci=(rule,)), wiring)
     facts = read_node(host, setup.wants, vgpu=False)
     for reconciler in setup.reconcilers:

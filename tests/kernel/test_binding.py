@@ -242,9 +242,18 @@ async def change_hands(
     )
     host = node_host("/")
     reporter, standby = Reporter(log), Standby()
-    wiring = Wiring(host, "/", reporter, Guarded(), Stopped(), ledger=ledger, make_worker=standby.worker)
-    setup = assemble(Config(pci=(rule,)), wiring)
     nobody = Usage("pod-resources", {})
+    wiring = Wiring(
+        host,
+        "/",
+        reporter,
+        Guarded(),
+        Stopped(),
+        ledger=ledger,
+        usage=lambda: nobody,
+        make_worker=standby.worker,
+    )
+    setup = assemble(Config(pci=(rule,)), wiring)
 
     async def give_back() -> HostFacts:
         facts = read_node(host, setup.wants, vgpu=False)
