@@ -28,6 +28,9 @@ SOCKET = {"virtqemud": "virtqemud-sock", "libvirtd": "libvirt-sock"}[DAEMON]
 _START_SECONDS = 60
 _IDLE_SECONDS = 900  # it goes by itself should the tests be killed
 _KVM = "/dev/kvm"
+# QEMU's output goes straight into the domain's log, where libvirt looks for the reason that a domain doesn't start. By
+# way of virtlogd it once found none there (9.0, on a busy machine).
+_QEMU_CONF = 'stdio_handler = "file"\n'
 
 
 class CannotStart(Exception):
@@ -92,8 +95,10 @@ def private_libvirt() -> Iterator[Libvirt]:
     # Not under pytest's own temporary directory: nobody may not enter that one, and a socket's path has 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="lk-libvirt-"))
     try:
+        _configure(folder)
         if user:
-            os.chown(folder, user.pw_uid, user.pw_gid)
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, user.pw_uid, user.pw_gid)
         process = _start(folder, user)
         try:
             _wait_for_socket(process, folder)
@@ -129,6 +134,13 @@ def _start(folder: Path, user: pwd.struct_passwd | None) -> subprocess.Popen[byt
             )
         except OSError as error:
             raise CannotStart(f"{command[0]}: {error}") from error
+
+
+def _configure(folder: Path) -> None:
+    """Write what the daemon reads as its user's ``~/.config/libvirt/qemu.conf``."""
+    file = folder / "config" / "libvirt" / "qemu.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text(_QEMU_CONF)
 
 
 def _emulators(folder: Path) -> Path:
