@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from launcherkit.errors import BadSetting
+from launcherkit.errors import BadSetting, shown
 from launcherkit.process.variables import PREFIX
 
 
@@ -14,14 +14,25 @@ def variable_of(flag: str, prefix: str = PREFIX) -> str:
 
 
 def switch_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """The default of an on/off flag from its variable, ``yes`` or ``no``."""
-    name = variable_of(flag, prefix)
-    text = env.get(name) or "no"
-    if text not in ("yes", "no"):
+    """The default of an on/off flag from its variable, ``yes`` or ``no``; raises what `choice_from` raises."""
+    return choice_from(flag, env, ("yes", "no"), prefix) == "yes"
+
+
+def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str], prefix: str = PREFIX) -> str | None:
+    """The default of a flag with choices from its variable; None if it is empty or unset.
+
+    Raises:
+        BadSetting: the variable has another value. argparse checks only what the command line has.
+    """
+    text = text_from(flag, env, prefix)
+    if text is not None and text not in choices:
+        name = variable_of(flag, prefix)
         raise BadSetting(
-            f"{name}={text!r} is none of yes, no", f"Set {name} to one of them, or unset it.", variable=name
+            f"{name}={shown(text)} is none of {', '.join(choices)}",
+            f"Set {name} to one of them, or unset it.",
+            variable=name,
         )
-    return text == "yes"
+    return text
 
 
 def text_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> str | None:

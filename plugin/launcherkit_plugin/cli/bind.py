@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
@@ -32,14 +32,14 @@ exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     text = "a VFIO driver: nvgrace_gpu_vfio_pci and others support more of their devices"
-    add_option(parser, env, "--driver", "NAME", text, VFIO_PCI, type=_vfio_driver)
+    add_option(parser, env, "--driver", "NAME", text, VFIO_PCI, read=_vfio_driver)
     add_function_arguments(parser, env)
 
 
 def _vfio_driver(name: str) -> str:
     """Check that a name is one of a VFIO driver (V1)."""
     if not name.replace("-", "_").endswith("vfio_pci") or not name.replace("-", "_").isidentifier():
-        raise argparse.ArgumentTypeError(f"{name!r} is not a VFIO driver")
+        raise argparse.ArgumentTypeError(f"{shown(name)} is not a VFIO driver")
     return name
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from launcherkit.errors import BadPciAddress, Collector, LauncherkitError
+from launcherkit.errors import BadPciAddress, Collector, LauncherkitError, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import tell, write_stdout
@@ -42,6 +42,7 @@ Group = tuple[int | None, Sequence[PciFunction], Sequence[Changed]]
 """An IOMMU group: its number, its members, and their changes."""
 
 
+_DAY = 86_400
 _NOBODY = Usage("checkpoint", {})
 """Usage on a machine without a kubelet: no pod holds anything."""
 
@@ -52,7 +53,7 @@ def add_function_arguments(parser: argparse.ArgumentParser, env: Mapping[str, st
     group = parser.add_argument_group("how")
     group.add_argument("--dry-run", action="store_true", help="check everything, but change nothing")
     text = "how long the kernel may take for one step"
-    add_option(group, env, "--step-timeout", "SECONDS", text, f"{STEP_SECONDS:g}", type=_seconds)
+    add_option(group, env, "--step-timeout", "SECONDS", text, f"{STEP_SECONDS:g}", read=_seconds)
     add_switch(
         group,
         env,
@@ -65,9 +66,12 @@ def add_function_arguments(parser: argparse.ArgumentParser, env: Mapping[str, st
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 86400:
-        raise ValueError
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < _DAY:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number of seconds, more than 0 and less than {_DAY}")
     return seconds
 
 

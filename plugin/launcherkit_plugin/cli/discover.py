@@ -13,7 +13,7 @@ from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.render.columns import columns, visible
 from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, as_text, config_of, look, notes
-from launcherkit_plugin.cli.options import add_option, add_switch, text_from
+from launcherkit_plugin.cli.options import add_option, add_switch, choice_from
 from launcherkit_plugin.devices.selectors import with_dra
 from launcherkit_plugin.model.config import NODE, Config, DraConfig
 from launcherkit_plugin.model.device import Device, Resource
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_switch(parser, env, "--dra", about)
     about = f"the node in the ResourceSlices (default: the variable {NODE}, else this machine's name)"
     parser.add_argument("--node", metavar="NAME", default=env.get(NODE), help=about)
-    output = text_from("--output", env)
+    output = choice_from("--output", env, OUTPUTS)
     about = "format (default: table; yaml with --dra)"
     parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help=about)
     parser.set_defaults(usage_error=parser.error)

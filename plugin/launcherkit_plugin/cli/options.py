@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
+from launcherkit.errors import BadSetting, shown
 from launcherkit.process import options, variables
 
 KUBELET_DIR = "/var/lib/kubelet"
@@ -36,6 +36,11 @@ def text_from(flag: str, env: Mapping[str, str]) -> str | None:
     return options.text_from(flag, env, PREFIX)
 
 
+def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str]) -> str | None:
+    """See `launcherkit.process.options.choice_from`."""
+    return options.choice_from(flag, env, choices, PREFIX)
+
+
 def add_option(
     parser: argparse._ActionsContainer,
     env: Mapping[str, str],
@@ -43,7 +48,9 @@ def add_option(
     metavar: str | None,
     text: str,
     default: object = None,
-    **more: Any,
+    *,
+    choices: Collection[str] | None = None,
+    read: Callable[[str], object] | None = None,
 ) -> None:
     """Declare an option that a variable can set, too.
 
@@ -54,11 +61,41 @@ def add_option(
         metavar: the name of its value in the help; None if it has choices.
         text: its help; the default is appended.
         default: its value without flag and variable.
-        more: see `argparse.ArgumentParser.add_argument`.
+        choices: its valid values; None: any text.
+        read: makes a value of a text, or raises `argparse.ArgumentTypeError`.
+
+    Raises:
+        BadSetting: the variable has an invalid value.
     """
     help_text = f"{text} (default: {default})" if default else text
-    value = text_from(flag, env) or default
-    parser.add_argument(flag, metavar=metavar, default=value, help=help_text, **more)
+    value: object = text_from(flag, env) if choices is None else choice_from(flag, env, choices)
+    if value is not None and read is not None:
+        value = _read_variable(variable_of(flag), str(value), read)
+    value = default if value is None else value
+    parser.add_argument(flag, metavar=metavar, default=value, choices=choices, type=read or str, help=help_text)
+
+
+def _read_variable(name: str, text: str, read: Callable[[str], object]) -> object:
+    try:
+        return read(text)
+    except argparse.ArgumentTypeError as problem:
+        raise BadSetting(f"{name}: {problem}", f"Set {name} to one, or unset it.", variable=name) from problem
+
+
+def number_from(text: str, lowest: int, highest: int) -> int:
+    """A whole number of a command line.
+
+    Args:
+        text: as given.
+        lowest, highest: the limits, which are valid.
+
+    Raises:
+        argparse.ArgumentTypeError: it isn't one.
+    """
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and lowest <= int(digits) <= highest):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from {lowest} to {highest}")
+    return int(digits)
 
 
 def add_switch(parser: argparse._ActionsContainer, env: Mapping[str, str], flag: str, text: str) -> None:

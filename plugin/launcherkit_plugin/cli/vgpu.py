@@ -15,7 +15,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, proc_of
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, number_from, proc_of
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
@@ -90,10 +90,7 @@ _Parser = argparse.ArgumentParser
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if not 0 < number <= 512:
-        raise ValueError
-    return number
+    return number_from(text, 1, 512)
 
 
 class Bench(NamedTuple):

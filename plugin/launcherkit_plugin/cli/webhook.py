@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import add_option, number_from
 
 _FOLDER = "/etc/launcherkit-webhook"
 
@@ -33,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_option(parser, env, "--parameters", "DIR", "a folder for each injection's parameters", f"{_FOLDER}/parameters")
     add_option(parser, env, "--certificate", "FILE", "the server's certificate, PEM", f"{_FOLDER}/tls/tls.crt")
     add_option(parser, env, "--key", "FILE", "its key, PEM", f"{_FOLDER}/tls/tls.key")
-    add_option(parser, env, "--https-port", "N", "where to listen, on every address", 8443, type=int)
-    parser.set_defaults(usage_error=parser.error)
+    add_option(parser, env, "--https-port", "N", "where to listen, on every address", 8443, read=_port)
+
+
+def _port(text: str) -> int:
+    return number_from(text, 0, 65535)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -43,9 +46,6 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         BadInjections, BadCertificate, NoWebhookPort, UnreadableFile: it can't start.
     """
-    if not 0 <= args.https_port < 65536:
-        args.usage_error(f"--https-port {args.https_port}: a port is below 65536")
-
     from launcherkit_plugin.telemetry.reporter import Lines
     from launcherkit_plugin.webhook.injection import read_injections
     from launcherkit_plugin.webhook.server import Answers, Certificate, serving
