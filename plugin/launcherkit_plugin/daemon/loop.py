@@ -165,10 +165,13 @@ class Daemon:
     async def _turn(self, advertiser: Advertiser) -> None:
         read_at = monotonic()
         facts, used = await asyncio.gather(self._scan(), self._read_usage())
+        usage = self._allocator.saw(used, read_at)
         if not self._learned:
             self._learn(facts)
+            if self._setup.changes_host:
+                self._find(facts)  # raises if resources clash: nothing must be bound or made then
             self._learned = True
-        if await self._reconcile(facts, self._allocator.saw(used, read_at)):
+        if await self._reconcile(facts, usage):
             facts = await self._scan()
         self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
@@ -233,6 +236,15 @@ class Daemon:
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
         """Ask all providers for their resources and advertise these; returns them by name."""
+        self._find(facts)
+        return self._list(facts, advertiser)
+
+    def _find(self, facts: HostFacts) -> None:
+        """Ask all providers for their resources.
+
+        Raises:
+            LauncherkitError: resources of a new configuration clash; see `_without_clashes`.
+        """
         usage = self._allocator.usage()
         for provider in self._setup.providers:
             self._found[provider] = self._resources_of(provider, facts, usage)
@@ -240,7 +252,6 @@ class Daemon:
             Offer(resource, provider) for provider in self._setup.providers for resource in self._found[provider]
         ]
         self._offers = {offer.resource.name: offer for offer in self._without_clashes(offered)}
-        return self._list(facts, advertiser)
 
     def _list(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
         """Advertise the resources found last, with the group members of pods' devices Unhealthy (K3)."""

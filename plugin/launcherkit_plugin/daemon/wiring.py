@@ -58,6 +58,8 @@ class Setup(NamedTuple):
     """Which device nodes containers get."""
     page: PageChoice = "auto"
     """Whether the page of the node is served, and to whom."""
+    changes_host: bool = False
+    """Whether reconcilers bind functions, or create and remove vGPUs."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether a provider or reconciler needs the details of a function."""
@@ -152,6 +154,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         containers,
         config.nodes,
         config.page,
+        changes_host=bool(binding or reconcilers),
     )
 
 

@@ -138,7 +138,7 @@ class Stage:
         self.running: Future[None] | None = None
 
     def setup(self, *providers: Shelf, rescan: float = LONG) -> Setup:
-        return Setup(providers, providers, False, rescan, lambda facts: None, self._check)
+        return Setup(providers, providers, False, rescan, lambda facts: None, self._check, changes_host=True)
 
     def _use(self, setup: Setup) -> None:
         self.used.append(setup)
@@ -489,10 +489,12 @@ def clash(resources: Sequence[Resource]) -> None:
 
 
 def test_a_clash_of_names_at_the_start_is_an_error(kubelet: Kubelet) -> None:
-    with on_stage(kubelet, Shelf(resource("a"), resource("b", name=OTHER)), start=False) as stage:
+    shelf = Shelf(resource("a"), resource("b", name=OTHER))
+    with on_stage(kubelet, shelf, start=False) as stage:
         stage.check = clash
         with pytest.raises(NameClash):
             stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop, stage.turned))
+        assert shelf.reconciled == []  # nothing was changed on the host
 
 
 def test_a_card_that_clashes_later_takes_nothing_away(kubelet: Kubelet) -> None:
@@ -514,11 +516,13 @@ def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubel
         stage.check = clash
         stage.start()
         kubelet.wait_for(NAME, {"a": True})
-        setups = [stage.setup(Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD")))]
+        clashing = Shelf(resource("b", name=OTHER), resource("c", name="nvidia.com/THIRD"))
+        setups = [stage.setup(clashing)]
         stage.next_setup = lambda: setups.pop() if setups else None
         stage.wake(Wakeup.CONFIG)
         event = ("Warning", "ConfigurationRefused", "the old one is kept: two resources have one socket")
         until(lambda: event in stage.events.reported)
+        assert clashing.reconciled == []  # nothing was changed on the host for it
         shelf.has = [resource("a", sick=["a"])]
         stage.wake()
         kubelet.wait_for(NAME, {"a": False})
