@@ -137,6 +137,7 @@ class EventPoster:
         if occurrence is None:
             self._reporter.once("dropped", "warning", "too many Events: some are not posted")
             return
+        self._reporter.solved("dropped")
         try:
             self._send(occurrence)
         except ApiProblem as problem:

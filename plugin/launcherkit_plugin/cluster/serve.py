@@ -93,6 +93,7 @@ def _attend(process: ClusterProcess, path: str) -> str:
         with daemon.makefile("rb") as lines:
             check_hello(parse(lines.readline(LINE_BYTES + 1)))
             process.reporter.log("info", f"connected to the daemon at {path}")
+            process.reporter.solved(path)
             process.daemon.connect(daemon)
             try:
                 while line := lines.readline(POOL_BYTES + 1):

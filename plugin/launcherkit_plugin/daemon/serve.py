@@ -56,6 +56,8 @@ SETTLE_SECONDS = 0.05
 """The pause between a wakeup and the scan: a card that appears or disappears causes a dozen wakeups."""
 CLUSTER_SECONDS = 30.0
 """How long to wait, at the start, for KubeVirt's settings in the cluster if the configuration uses them."""
+RECORD_SECONDS = 30.0
+"""How long reading all advertised functions for the node's record may take; each takes less than a millisecond."""
 QUIET_SECONDS = 600.0
 """If there was no turn for this long, the daemon is unhealthy. Much longer than any pause or deadline in a turn."""
 
@@ -339,7 +341,8 @@ def _recorder(
     from launcherkit_plugin.rehearsal.node_record import NodeRecorder
     from launcherkit_plugin.rehearsal.offer import NodeOffer
 
-    recorder = NodeRecorder(wiring.host, cluster.publish_record, time.monotonic)
+    run = partial(wiring.guarded.run, "record of the node", "reading the advertised devices", seconds=RECORD_SECONDS)
+    recorder = NodeRecorder(wiring.host, run, cluster.publish_record, time.monotonic)
     return lambda facts, resources, usage, nodes: recorder.take(NodeOffer("", facts, resources, usage, nodes))
 
 

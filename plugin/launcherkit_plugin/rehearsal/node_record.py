@@ -10,8 +10,9 @@ import asyncio
 import binascii
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
@@ -181,18 +182,25 @@ def _choice(value: object) -> NodeChoice:
 
 PAUSE_SECONDS = 60.0
 
+Run: TypeAlias = Callable[[Callable[[], str]], Awaitable[str]]
+"""Runs work that may hang, in a thread. Raises a `LauncherkitError` if it does."""
+
 
 class NodeRecorder:
     """Makes and sends records of the node.
 
     Args:
         host: read for facts that the daemon doesn't need itself: NUMA nodes, and all details of advertised functions.
+        run: makes a record, for which devices are read.
         send: receives ``{"record": ...}``, or ``{"problem": ...}`` if no record can be made.
         clock: seconds on a monotonic clock.
     """
 
-    def __init__(self, host: Host, send: Callable[[Mapping[str, str]], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, host: Host, run: Run, send: Callable[[Mapping[str, str]], None], clock: Callable[[], float]
+    ) -> None:
         self._host = host
+        self._run = run
         self._send = send
         self._clock = clock
         self._at = -PAUSE_SECONDS
@@ -211,9 +219,9 @@ class NodeRecorder:
             self._work = asyncio.create_task(self._record(offer))
 
     async def _record(self, offer: NodeOffer) -> None:
-        """Make a record in a thread, so that a hanging device delays only the record (K9)."""
+        """A hanging device delays only the record (K9)."""
         try:
-            packed = await asyncio.to_thread(_packed, self._host, offer)
+            packed = await self._run(partial(_packed, self._host, offer))
         except LauncherkitError as error:
             self._send({"problem": error.message})
             return

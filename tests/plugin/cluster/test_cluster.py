@@ -28,6 +28,7 @@ from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.provoked import provoked
+from tests.support.waiting import until
 
 _SECONDS = 60
 
@@ -233,6 +234,8 @@ def test_a_daemon_that_starts_anew_is_told_what_there_is(server: ApiServer, kube
         lists = server.lists
         daemon(path, scenario)
         assert server.lists == lists, "it watches once, whoever asks"
+        ended = "no connection to the daemon: it has disconnected"
+        until(lambda: process.reported().count(ended) == 2, "both ends", process.reported)
         assert process.end(signal.SIGTERM) == 0
 
 

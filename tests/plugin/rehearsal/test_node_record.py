@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
@@ -122,12 +127,16 @@ class Clock:
         return self.now
 
 
+async def _at_once(work: Callable[[], str]) -> str:
+    return work()
+
+
 def test_it_is_written_at_most_once_a_minute(tmp_path: Path) -> None:
     before, clock, sent = offer(tmp_path, HELD), Clock(), list[Mapping[str, str]]()
     host = Host.from_sysfs(tmp_path)
 
     async def scenario() -> None:
-        recorder = NodeRecorder(host, sent.append, clock)
+        recorder = NodeRecorder(host, _at_once, sent.append, clock)
         for now in (0.0, 1.0, PAUSE_SECONDS - 1, PAUSE_SECONDS):
             clock.now = now
             recorder.take(before)
@@ -139,3 +148,35 @@ def test_it_is_written_at_most_once_a_minute(tmp_path: Path) -> None:
     found = read_record(unpack(sent[0]["record"], "n"), "n").facts
     assert found.functions == before.facts.functions
     assert found.details == host.facts(list(before.facts.functions), topology=True).details
+
+
+def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, clock, sent, may_read = offer(tmp_path, HELD), Clock(), list[Mapping[str, str]](), threading.Event()
+    host = Host.from_sysfs(tmp_path)
+    facts = Host.facts
+
+    def hang(*arguments: Any, **named: Any) -> HostFacts:
+        may_read.wait(60)
+        return facts(*arguments, **named)
+
+    monkeypatch.setattr(Host, "facts", hang)
+
+    async def scenario() -> None:
+        guarded = Guarded()
+        run = partial(guarded.run, "record", "reading devices", seconds=0.05)
+        recorder = NodeRecorder(host, run, sent.append, clock)
+        for minute, returns in ((0, False), (1, False), (2, True)):
+            if returns:
+                may_read.set()
+                while guarded.is_busy("record"):
+                    await asyncio.sleep(0.01)
+            clock.now = minute * PAUSE_SECONDS
+            recorder.take(before)
+            while recorder.busy:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+    assert [[*each] for each in sent] == [["problem"], ["problem"], ["record"]]
+    assert "record: reading devices has not returned" in sent[0]["problem"]
