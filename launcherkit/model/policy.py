@@ -1,6 +1,6 @@
 """What the operator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from launcherkit.errors import BadPolicy, shown
@@ -80,22 +80,8 @@ class Policy(_Decisions):
 
         def __new__(cls, *values: Any, **named: Any) -> Self:
             policy = super().__new__(cls, *values, **named)
-            for field, choices in _CHOICES.items():
-                value = getattr(policy, field)
-                if not any(value is choice or (value == choice and isinstance(value, str)) for choice in choices):
-                    raise BadPolicy(
-                        f"policy, {field}: {shown(value)} is none of {', '.join(map(str, choices))}",
-                        "Give one of them, or leave it out for the default.",
-                        key=field,
-                    )
-            for field, is_value, rule in (("rom", is_rom, ROM_RULE), ("driver", is_driver, DRIVER_RULE)):
-                for function, value in getattr(policy, field).items():
-                    if not is_function(function) or not is_value(value):
-                        raise BadPolicy(
-                            f"policy, {field}: {shown(function)}: {shown(value)}",
-                            f"{FUNCTION_RULE} {rule}",
-                            key=field,
-                        )
+            for field, problem, remedy in _problems(policy):
+                raise BadPolicy(f"policy, {field}: {problem}", remedy, key=field)
             return policy
 
         @classmethod
@@ -103,13 +89,38 @@ class Policy(_Decisions):
             return cls(*values)
 
 
+ALIAS_PREFIX_RULE = "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it."
+VARIABLE_PREFIX_RULE = "A prefix has upper case letters, digits and underscores, such as PCIDEVICE."
 FUNCTION_RULE = "A function is named by its address, 0000:65:00.0, or by vendor and device, 10de:2342."
 ROM_RULE = "A ROM is on, off or the absolute path of a file."
 DRIVER_RULE = "A VFIO driver's name ends in vfio_pci, as nvgrace_gpu_vfio_pci does."
 
 
-def is_function(text: str) -> bool:
+def is_alias_prefix(text: object) -> bool:
+    """Whether it begins with ``ua-`` and contains only what an alias may."""
+    return (
+        isinstance(text, str)
+        and text.startswith("ua-")
+        and text.isascii()
+        and text.replace("-", "").replace("_", "").isalnum()
+    )
+
+
+def is_variable_prefix(text: object) -> bool:
+    """Whether it has only upper case letters, digits and underscores, a letter first."""
+    return (
+        isinstance(text, str)
+        and text.isascii()
+        and text.replace("_", "").isalnum()
+        and text == text.upper()
+        and text[:1].isalpha()
+    )
+
+
+def is_function(text: object) -> bool:
     """Whether it is an address as in sysfs, or vendor and device as ``vvvv:dddd``, in lower case."""
+    if not isinstance(text, str):
+        return False
     parts = text.split(":")
     if len(parts) == 2:
         return all(len(part) == 4 and set(part) <= set("0123456789abcdef") for part in parts)
@@ -119,14 +130,49 @@ def is_function(text: str) -> bool:
         return False
 
 
-def is_rom(text: str) -> bool:
+def is_rom(text: object) -> bool:
     """Whether it is ``on``, ``off`` or an absolute path."""
-    return text in ("on", "off") or (text.startswith("/") and text.isprintable())
+    return isinstance(text, str) and (text in ("on", "off") or (text.startswith("/") and text.isprintable()))
 
 
-def is_driver(text: str) -> bool:
+def is_driver(text: object) -> bool:
     """Whether it names vfio-pci or a variant."""
-    return is_vfio_name(text) and text.isascii() and text.replace("-", "_").replace("_", "").isalnum()
+    return (
+        isinstance(text, str)
+        and is_vfio_name(text)
+        and text.isascii()
+        and text.replace("_", "").replace("-", "").isalnum()
+    )
+
+
+def _problems(policy: _Decisions) -> Iterator[tuple[str, str, str]]:
+    """Each wrong decision: its name, what is wrong, and what is valid."""
+    for field, choices in _CHOICES.items():
+        value = getattr(policy, field)
+        if not any(value is choice or (value == choice and isinstance(value, str)) for choice in choices):
+            valid = "Give one of them, or leave it out for the default."
+            yield field, f"{shown(value)} is none of {', '.join(map(str, choices))}", valid
+    prefixes: object = policy.alias_prefixes
+    if not isinstance(prefixes, AliasPrefixes):
+        yield "alias_prefixes", f"{shown(prefixes)} is not an AliasPrefixes", ALIAS_PREFIX_RULE
+    elif wrong := [each for each in prefixes if not is_alias_prefix(each)]:
+        yield "alias_prefixes", f"{shown(wrong[0])} is not a prefix of aliases", ALIAS_PREFIX_RULE
+    extra: object = policy.extra_prefixes
+    if not isinstance(extra, tuple):
+        yield "extra_prefixes", f"{shown(extra)} is not a tuple", VARIABLE_PREFIX_RULE
+    elif wrong := [each for each in extra if not is_variable_prefix(each)]:
+        yield "extra_prefixes", f"{shown(wrong[0])} is not a prefix of variables", VARIABLE_PREFIX_RULE
+    root: object = policy.sysfs_root
+    if not isinstance(root, str) or not root:
+        yield "sysfs_root", f"{shown(root)} is not a path", "Give the directory with the host's sys/ and dev/."
+    for field, is_value, rule in (("rom", is_rom, ROM_RULE), ("driver", is_driver, DRIVER_RULE)):
+        values: object = getattr(policy, field)
+        if not isinstance(values, Mapping):
+            yield field, f"{shown(values)} is not a mapping", f"{FUNCTION_RULE} {rule}"
+            continue
+        for function, value in values.items():
+            if not is_function(function) or not is_value(value):
+                yield field, f"{shown(function)}: {shown(value)}", f"{FUNCTION_RULE} {rule}"
 
 
 _CHOICES: dict[str, tuple[object, ...]] = {

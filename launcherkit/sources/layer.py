@@ -42,16 +42,3 @@ def policy_of(layer: Layer) -> Policy:
     prefixes = {name: fields.pop(name) for name in ("gpu", "hostdevice", "usb") if name in fields}
     policy = Policy(**fields)
     return policy._replace(alias_prefixes=policy.alias_prefixes._replace(**prefixes)) if prefixes else policy
-
-
-ALIAS_PREFIX_RULE = "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it."
-
-
-def is_alias_prefix(text: str) -> bool:
-    """Whether it begins with ``ua-`` and contains only what an alias may."""
-    return text.startswith("ua-") and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
-
-
-def is_variable_prefix(text: str) -> bool:
-    """Whether it has only upper case letters, digits and underscores, a letter first."""
-    return text.isascii() and text.replace("_", "").isalnum() and text == text.upper() and text[:1].isalpha()

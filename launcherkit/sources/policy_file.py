@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from launcherkit.errors import BadAnnotation, BadPolicy, Collector, LauncherkitError, OperatorsKey
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import (
+    ALIAS_PREFIX_RULE,
     DRIVER_RULE,
     FUNCTION_RULE,
     ROM_RULE,
@@ -18,18 +19,14 @@ from launcherkit.model.policy import (
     Pairing,
     Siblings,
     Topology,
+    is_alias_prefix,
     is_driver,
     is_function,
     is_rom,
-)
-from launcherkit.sources.files import read_file
-from launcherkit.sources.layer import (
-    ALIAS_PREFIX_RULE,
-    ANNOTATION,
-    Layer,
-    is_alias_prefix,
     is_variable_prefix,
 )
+from launcherkit.sources.files import read_file
+from launcherkit.sources.layer import ANNOTATION, Layer
 from launcherkit.sources.schema import parse_document, validate_document
 from launcherkit.sources.tenant import TENANT_KEYS
 

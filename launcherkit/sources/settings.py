@@ -13,15 +13,18 @@ from typing import Any, cast
 from launcherkit.errors import BadSetting, shown
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
-from launcherkit.sources.layer import (
+from launcherkit.model.policy import (
     ALIAS_PREFIX_RULE,
-    ANNOTATION,
-    Layer,
+    IOMMUFD,
+    NODE_CHECK,
+    PAIRING,
+    SIBLINGS,
+    TOPOLOGY,
+    Policy,
     is_alias_prefix,
     is_variable_prefix,
-    policy_of,
 )
+from launcherkit.sources.layer import ANNOTATION, Layer, policy_of
 from launcherkit.sources.vmi import Vmi
 
 HOST = "LAUNCHERKIT_HOST"

@@ -10,6 +10,7 @@ import pytest
 
 from launcherkit import Plan, Policy
 from launcherkit.errors import BadPolicy
+from launcherkit.model.policy import AliasPrefixes
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,16 @@ from launcherkit.errors import BadPolicy
         {"rom": {"65:00.0": "off"}},
         {"driver": {"10DE:2342": "vfio-pci"}},
         {"driver": {"10de:2342": "nouveau"}},
+        {"driver": {"10de:2342": 5}},
+        {"rom": {1: "on"}},
+        {"rom": None},
+        {"alias_prefixes": "ua-"},
+        {"alias_prefixes": AliasPrefixes(gpu="gpu-")},
+        {"extra_prefixes": "PCIDEVICE"},
+        {"extra_prefixes": ("PCI-DEVICE",)},
+        {"extra_prefixes": (1,)},
+        {"sysfs_root": None},
+        {"sysfs_root": ""},
     ],
     ids=str,
 )

@@ -12,8 +12,8 @@ import pytest
 
 from launcherkit.errors import AnnotationsOff, AnnotationWidens, BadSetting, UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit.model.policy import AliasPrefixes, Policy
-from launcherkit.sources.layer import Layer, is_alias_prefix, is_variable_prefix, policy_of
+from launcherkit.model.policy import AliasPrefixes, Policy, is_alias_prefix, is_variable_prefix
+from launcherkit.sources.layer import Layer, policy_of
 from launcherkit.sources.settings import VARIABLES, host_of, resolve_policy
 from launcherkit.sources.vmi import Vmi
 from tests.support.hosttree import HostTree
