@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 if TYPE_CHECKING:  # a typed dictionary takes as long to define as a tenth of this module
     from typing import TypedDict, Unpack
 
-    class Facts(TypedDict, total=False):
+    class ErrorFields(TypedDict, total=False):
         """What an error is about: see `LauncherkitError`."""
 
         device: str
@@ -47,7 +47,7 @@ class LauncherkitError(Exception):
     code: ClassVar[str] = ""
     exit_code: ClassVar[int] = EX_DATAERR
 
-    def __init__(self, message: str, remedy: str, **facts: Unpack[Facts]) -> None:
+    def __init__(self, message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from launcherkit.golden.case import CaseSchema
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.sources.policy_file import PolicySchema
-from launcherkit.topology.document import FORMAT, key_of
+from launcherkit.topology.as_json import FORMAT, key_of
 from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
@@ -38,7 +38,7 @@ def schema_text(name: str) -> str:
 
 
 def _of_values(value: type[Any]) -> dict[str, Any]:
-    """The schema of a tree of frozen values as `launcherkit.topology.document` writes it."""
+    """The schema of a tree of frozen values as `launcherkit.topology.as_json` writes it."""
     shapes: dict[str, Any] = {}
     _shape(value, shapes)
     whole = shapes.pop(value.__name__)

@@ -26,7 +26,7 @@ from launcherkit.golden.invoke import Scratch, translate_case
 from tests.support.imports import PLUGIN, TRANSLATOR
 
 if TYPE_CHECKING:
-    from launcherkit.errors import Facts
+    from launcherkit.errors import ErrorFields
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "errors"
@@ -148,7 +148,7 @@ def _said(error: LauncherkitError) -> tuple[object, ...]:
 
 
 def test_every_error_keeps_its_fields_through_pickling() -> None:
-    facts: Facts = {"device": "0000:e1:00.0", "group": 44, "driver": "nvidia", "variable": "V", "resource": "x/R"}
+    facts: ErrorFields = {"device": "0000:e1:00.0", "group": 44, "driver": "nvidia", "variable": "V", "resource": "x/R"}
     facts |= {"file": "f.xml", "key": "a.b", "domain": "vm1"}
     for code, leaf in CODES.items():
         copy = pickle.loads(pickle.dumps(leaf("what", "do this", **facts)))

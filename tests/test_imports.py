@@ -113,7 +113,8 @@ NOT_ON_THE_HOOK_PATH = {
 
 ON_THE_HOOKS_WAY = {
     "adapters": "exec_hook",
-    "domain": "completion controllers document edits elements escape hostdev needs reader style tags unplaced writer",
+    "domain": "controllers document edits elements escape hostdev hostdev_completion needs reader style tags unplaced "
+    "writer",
     "errors": "",
     "lazy": "",
     "model": "address domain function host note plan policy request value window",
@@ -121,7 +122,7 @@ ON_THE_HOOKS_WAY = {
     "place": "buses room slots window",
     "process": "edge variables",
     "resolve": "aliases allocated backend claims pci_class siblings vfio viability",
-    "sources": "detail device_nodes environment host identity layer needed settings tree vmi",
+    "sources": "detail device_nodes environment file_tree host identity layer needed settings vmi",
 }
 """What the exec hook imports of each package for a VM with whole GPUs. Finding and opening one takes 0.06 ms."""
 

@@ -81,7 +81,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
             write_stdout(options.encode())
             return 0
         tell("error", f"{USAGE}; got {_shown(arguments)}", env)
-        tell("help", "Give both options once, each with its text; `onDefineDomain --help` tells more.", env)
+        tell("help", "Give both options once, each with its text; see `onDefineDomain --help`.", env)
         return EX_USAGE
     vmi_json, domain_xml = options
     for text in warn_of_unknown(env):

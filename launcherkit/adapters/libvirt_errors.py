@@ -22,7 +22,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Plan, PlannedFunction
 
 if TYPE_CHECKING:
-    from launcherkit.errors import Facts
+    from launcherkit.errors import ErrorFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _refused(
     groups = [int(first or second) for first, second in _GROUP.findall(refusal.message.lower())]
     devices = dict(_devices_in(refusal.message, plan, groups))
     about = f" (about {', '.join(devices.values())})" if devices else ""
-    facts: Facts = {"domain": name}
+    facts: ErrorFields = {"domain": name}
     if devices:
         facts["device"] = next(iter(devices))
     if groups:

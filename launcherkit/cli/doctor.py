@@ -171,11 +171,11 @@ def _of_vm(
     subject = subject_of_plan(
         plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter
     )
-    words = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
+    text = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
     doubtful = [note for note in translation.notes if note.topic in _WARNED_OF]
     found = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in doubtful]
-    found = found or [Finding("translation", "", "ok", words)]
-    return f"{inputs.domain_name}: {words}", subject, found, translation
+    found = found or [Finding("translation", "", "ok", text)]
+    return f"{inputs.domain_name}: {text}", subject, found, translation
 
 
 def _claimed(inputs: Inputs) -> Iterator[HostAddress]:

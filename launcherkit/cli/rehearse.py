@@ -14,14 +14,14 @@ from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.rehearse.document import rehearsal_document
+from launcherkit.rehearse.as_json import rehearsal_document
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.rehearse.stand_in import stand_in
 from launcherkit.render.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import resolve_policy
-from launcherkit.sources.vmi import parse_json, read_vmi
+from launcherkit.sources.vmi import read_vmi, scan_json
 
 DESCRIPTION = """\
 Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
@@ -130,7 +130,7 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
     document = vmi_document(args.vm)
     vmi = read_vmi(document, args.vm)
     policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
-    values = stand_in(cast("Mapping[str, Any]", parse_json(document) if isinstance(document, bytes) else document))
+    values = stand_in(cast("Mapping[str, Any]", scan_json(document) if isinstance(document, bytes) else document))
     notes = vmi.notes
     if args.domain:
         domain = read_file(args.domain, MAX_BYTES + 1)

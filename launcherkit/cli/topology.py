@@ -144,7 +144,7 @@ def _text(
         name, refused: of a guest that can't start, and why.
     """
     if args.json:
-        from launcherkit.topology.document import dump
+        from launcherkit.topology.as_json import dump
 
         return dump(topology)
     title = f"PCI devices of {_name(args)}"

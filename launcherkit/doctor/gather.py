@@ -17,11 +17,11 @@ from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit.sources.file_tree import LARGE, DiskTree
 from launcherkit.sources.identity import DEVICES
-from launcherkit.sources.tree import LARGE, DiskTree
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 _MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd", "mdev")
 _DAEMONS = ("virtqemud", "libvirtd")

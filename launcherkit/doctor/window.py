@@ -59,7 +59,7 @@ def check_window(facts: Facts) -> Iterator[Finding]:
     yield _judge(facts, total, f"the devices need {size(total)}")
 
 
-def _judge(facts: Facts, need: int, words: str) -> Finding:
+def _judge(facts: Facts, need: int, text: str) -> Finding:
     name, guest = "guest-window", facts.guest
     amount, unit = size(max(1 << need.bit_length(), GIB)).split()
     remedy = (
@@ -69,20 +69,20 @@ def _judge(facts: Facts, need: int, words: str) -> Finding:
     default, machine = _default(facts)
     hole = None if guest is None else guest.window
     if hole is not None:
-        words += f"; <pcihole64> of the domain has {size(hole)}"
+        text += f"; <pcihole64> of the domain has {size(hole)}"
         if need > hole:
-            return Finding(name, "", "fail", words, remedy)
+            return Finding(name, "", "fail", text, remedy)
     elif default is None:
-        return Finding(name, "", "skipped", f"{words}; the default of {machine} is not known")
+        return Finding(name, "", "skipped", f"{text}; the default of {machine} is not known")
     else:
-        words += f"; {machine} has {size(default)} by default"
+        text += f"; {machine} has {size(default)} by default"
         if need <= default:
-            return Finding(name, "", "ok", words)
+            return Finding(name, "", "ok", text)
     room, does = _by_firmware(facts)
     if does:
-        words += f"; {does}"
+        text += f"; {does}"
     fits = hole is not None and (room is None or need <= room)
-    return Finding(name, "", "ok" if fits else "warn", words, "" if fits else remedy)
+    return Finding(name, "", "ok" if fits else "warn", text, "" if fits else remedy)
 
 
 def _by_firmware(facts: Facts) -> tuple[int | None, str]:

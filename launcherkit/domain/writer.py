@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcherkit.domain import elements
-from launcherkit.domain.completion import Completion
 from launcherkit.domain.document import MAX_BYTES, Document
 from launcherkit.domain.edits import Edit, append_children, apply_edits
+from launcherkit.domain.hostdev_completion import Completion
 from launcherkit.domain.reader import hostdev_elements
 from launcherkit.domain.style import Style, style_of
 from launcherkit.domain.tags import Places

@@ -35,8 +35,8 @@ def window_beyond_default(
 
     Args:
         units: everything that is attached.
-        domain: tells the machine.
-        host: tells the BARs.
+        domain: has the machine.
+        host: has the BARs.
         expanders: whether the guest has root buses besides its own: each gets a part of the window.
     """
     need = window_need(_cards(units, host))
@@ -53,7 +53,7 @@ def plan_window(
 
     Args:
         needed: from `window_beyond_default`.
-        domain: tells the machine.
+        domain: has the machine.
         space: the domain's.
     """
     need, wanted = needed

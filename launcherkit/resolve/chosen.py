@@ -14,7 +14,7 @@ def chosen(choices: Mapping[str, str], source: HostAddress, host: HostFacts) -> 
     Args:
         choices: by address or vendor and device: ``0000:65:00.0``, ``10de:2342``.
         source: a hostdev's; choices are only for PCI functions.
-        host: tells vendor and device.
+        host: has vendor and device.
     """
     if not isinstance(source, PciAddress):
         return None

@@ -31,7 +31,7 @@ from launcherkit.resolve.vfio import (
 )
 
 if TYPE_CHECKING:
-    from launcherkit.errors import Facts
+    from launcherkit.errors import ErrorFields
 
 
 class NeededNodes(NamedTuple):
@@ -164,7 +164,7 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
         )
     )
     message = f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}"
-    facts: Facts = {"device": str(member.address), "group": group.number, "driver": str(member.driver)}
+    facts: ErrorFields = {"device": str(member.address), "group": group.number, "driver": str(member.driver)}
     in_use = vgpus_of(function, host)
     if in_use is not None:
         return GroupNotViable(message, f"{describe(function)} {in_use}", **facts)

@@ -8,12 +8,12 @@ from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
 from launcherkit.model.value import from_fields
+from launcherkit.sources.file_tree import LARGE, is_about_one_file
 from launcherkit.sources.identity import base_name, hexadecimal, number, text
-from launcherkit.sources.tree import LARGE, is_about_one_file
 
 if TYPE_CHECKING:
+    from launcherkit.sources.file_tree import Tree
     from launcherkit.sources.identity import IdentityReader
-    from launcherkit.sources.tree import Tree
 
 _HEADER = 0x0C
 """The offset of the four bytes of config space with the header type. They are all ones only if no device answers, and

@@ -11,7 +11,7 @@ from launcherkit.model.value import from_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
     _Ids = tuple[int, int, int, int, int, str | None]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcherkit.sources.identity import DEVICES, text
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 _FILES = {
     "hostname": "proc/sys/kernel/hostname",

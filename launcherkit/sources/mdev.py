@@ -9,7 +9,7 @@ from launcherkit.model.host import Mdev, MdevParent, MdevType
 from launcherkit.sources.identity import base_name, group_number, number, text
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 _DEVICES = "sys/bus/mdev/devices"
 _PARENTS = "sys/class/mdev_bus"

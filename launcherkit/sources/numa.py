@@ -10,7 +10,7 @@ from launcherkit.model.host import NumaNode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 _NODES = "sys/devices/system/node"
 

@@ -9,7 +9,7 @@ from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.sources.files import read_file
 
 if TYPE_CHECKING:
-    from launcherkit.errors import Facts
+    from launcherkit.errors import ErrorFields
 
 MAX_BYTES = 64 << 20
 """The limit for a file; a host of 4096 functions takes 3 MB."""
@@ -52,7 +52,7 @@ class Problems:
     def add(self, where: str, what: str) -> None:
         """Record a problem at ``where``: a line, a JSON path, or empty. Raises after twenty."""
         place = f"{self._path}: {where}: " if where else f"{self._path}: "
-        facts: Facts = {"file": self._path, "key": where} if where else {"file": self._path}
+        facts: ErrorFields = {"file": self._path, "key": where} if where else {"file": self._path}
         self._collected.add(self._error(place + what, self._remedy, **facts))
         self.count += 1
         if self.count >= _MAX_ERRORS:

@@ -9,14 +9,14 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.detail import DetailReader
 from launcherkit.sources.device_nodes import is_container_dev, read_nodes
+from launcherkit.sources.file_tree import why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
-from launcherkit.sources.tree import why_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcherkit.model.function import PciFunction
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 
 def scan_identity(tree: Tree) -> HostFacts:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from launcherkit.errors import BadRecording, shown
 from launcherkit.model.address import PciAddress
+from launcherkit.sources.file_tree import Directory, MemoryTree
 from launcherkit.sources.identity import base_name, group_number
 from launcherkit.sources.problems import Problems, read_text
-from launcherkit.sources.tree import Directory, MemoryTree
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or correct that line."
 _MAX_LINES = _MAX_SLASHES = 1_000_000

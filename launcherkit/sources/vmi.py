@@ -96,7 +96,7 @@ class _AsJson:
 _BLANK = " \t\n\r"
 
 
-def parse_json(text: str | bytes) -> object:
+def scan_json(text: str | bytes) -> object:
     """The same as `json.loads`, by its scanner in C.
 
     Importing the module itself takes a millisecond, a fortieth of the exec hook's total. It is used only if the text is
@@ -118,7 +118,7 @@ def parse_json(text: str | bytes) -> object:
 
 def _parse(text: str | bytes, name: str) -> object:
     try:
-        return parse_json(text)
+        return scan_json(text)
     except (ValueError, RecursionError) as problem:
         raise BadVmi(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
 

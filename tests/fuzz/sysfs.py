@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from launcherkit.model.address import MdevAddress
+from launcherkit.sources.file_tree import Directory, MemoryTree
 from launcherkit.sources.machine import read_machine
 from launcherkit.sources.needed import read_needed
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.snapshot_reader import load
 from launcherkit.sources.sysfs import scan_all
-from launcherkit.sources.tree import Directory, MemoryTree
 from tests.fuzz.choices import Choices
 from tests.fuzz.hosts import UUIDS
 

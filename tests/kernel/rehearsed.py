@@ -13,7 +13,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import Policy
-from launcherkit.rehearse.document import guest_functions
+from launcherkit.rehearse.as_json import guest_functions
 from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump

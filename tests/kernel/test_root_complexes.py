@@ -15,7 +15,7 @@ from lxml import etree
 
 from launcherkit.cli.main import run
 from launcherkit.domain.tree import read_tree
-from launcherkit.rehearse.document import guest_functions
+from launcherkit.rehearse.as_json import guest_functions
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from tests.kernel import sysfs
 from tests.kernel.devices import TESTDEV

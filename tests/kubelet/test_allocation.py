@@ -30,7 +30,7 @@ def test_a_container_gets_the_variable_and_the_device_nodes_of_its_device(servin
 
 
 def test_the_container_can_open_what_it_was_given_and_no_other_node(serving: Serving, pods: Pods) -> None:
-    name = pods.run("opens", container("compute", APART=1))
+    name = pods.run("opens", container("compute", AUDIO_APART=1))
     script = """
         mknod /tmp/other c 240 1
         for node in /dev/vfio/vfio /dev/vfio/3 /tmp/other; do echo $node: $( (: > $node) 2>&1); done
@@ -44,12 +44,12 @@ def test_the_container_can_open_what_it_was_given_and_no_other_node(serving: Ser
 
 
 def test_the_node_of_a_sibling_in_another_group_comes_along(serving: Serving, pods: Pods) -> None:
-    (card,) = CARDS["gpus.test/APART"]
+    (card,) = CARDS["gpus.test/AUDIO_APART"]
     assert card.audio_group is not None
-    name = pods.run("apart", container("compute", APART=1))
+    name = pods.run("apart", container("compute", AUDIO_APART=1))
 
     assert pods.look(name, "compute") == Seen(
-        {"PCI_RESOURCE_GPUS_TEST_APART": card.gpu}, nodes_of(card.group, card.audio_group)
+        {"PCI_RESOURCE_GPUS_TEST_AUDIO_APART": card.gpu}, nodes_of(card.group, card.audio_group)
     )
 
 

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.kubelet
 def test_a_group_member_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
     serving: Serving, node: Node, pods: Pods
 ) -> None:
-    resource = "gpus.test/MATES"
-    first = pods.run("first", container("compute", MATES=1))
+    resource = "gpus.test/ONE_GROUP"
+    first = pods.run("first", container("compute", ONE_GROUP=1))
     (mine,) = node.holders()[f"{first}/compute"][resource]
     node.wait_counts({resource: (2, 1)})
 
-    second = pods.make("second", container("compute", MATES=1))
+    second = pods.make("second", container("compute", ONE_GROUP=1))
 
-    assert "Insufficient gpus.test/MATES" in pods.wait_unschedulable(second)
+    assert "Insufficient gpus.test/ONE_GROUP" in pods.wait_unschedulable(second)
     with pytest.raises(grpc.RpcError) as refusal:
         allocate(node, resource, *DEVICES[resource] - {mine})
     assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION

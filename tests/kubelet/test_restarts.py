@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubelet
 
-HELD, MATES = "gpus.test/HELD", "gpus.test/HELD_MATES"
+HELD, ONE_GROUP = "gpus.test/HELD", "gpus.test/HELD_ONE_GROUP"
 RESTARTS = 20
 NEWCOMERS = (0, 9, 19)
 """The restarts after which a pod more asks for a device."""
@@ -25,13 +25,13 @@ class Running:
 
     def __init__(self, name: str, pods: Pods, node: Node) -> None:
         self._pods = pods
-        self.name = pods.run(name, container("compute", HELD=1, HELD_MATES=1))
+        self.name = pods.run(name, container("compute", HELD=1, HELD_ONE_GROUP=1))
         self.has = node.holders()[f"{self.name}/compute"]
         self._started = self._containers()
 
     def advertised(self) -> dict[str, set[str]]:
         """What the kubelet should know beside it: all devices, the resident's own too, and no mate of them."""
-        return {resource: DEVICES[resource] for resource in SERVED} | {MATES: self.has[MATES]}
+        return {resource: DEVICES[resource] for resource in SERVED} | {ONE_GROUP: self.has[ONE_GROUP]}
 
     def is_untouched(self) -> bool:
         return self._containers() == self._started
@@ -87,7 +87,7 @@ def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
     try:
         node.wait_healthy(resident.advertised(), since=before, nudge=serving.host.blink)
 
-        second = pods.make("second", container("compute", HELD_MATES=1), scheduled=False)
+        second = pods.make("second", container("compute", HELD_ONE_GROUP=1), scheduled=False)
 
         assert "requested number of devices unavailable" in pods.wait_refused(second)
         assert node.holders()[f"{resident.name}/compute"] == resident.has

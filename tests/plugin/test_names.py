@@ -30,14 +30,20 @@ TWICE = {
 
 
 def public_classes(package: Package) -> Iterator[str]:
-    """The names of a package's public classes and type aliases, one for each definition; generated code has none."""
+    """The names of a package's public classes and type aliases, one for each module; generated code has none."""
     for module in package.modules:
         if "proto" in module.split("."):
             continue
-        for node in package.source_of(module).body:
-            name = _defined(node)
-            if name is not None and name[0].isupper() and not name.isupper():
-                yield name
+        names = {name for node in _statements(package.source_of(module)) if (name := _defined(node)) is not None}
+        yield from (name for name in names if name[0].isupper() and not name.isupper())
+
+
+def _statements(module: ast.Module) -> Iterator[ast.stmt]:
+    """Those of a module, also in its conditions: some types are only for type checkers."""
+    for node in module.body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from (*node.body, *node.orelse)
 
 
 def _defined(node: ast.stmt) -> str | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import BadVmi, LauncherkitError, SeveralErrors
 from launcherkit.model.request import DisplayOptions
-from launcherkit.sources.vmi import Vmi, parse_json, read_vmi
+from launcherkit.sources.vmi import Vmi, read_vmi, scan_json
 
 VMI = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
 GPU = {"name": "g", "deviceName": "x.com/gpu"}
@@ -254,24 +254,22 @@ def _outcome(parse: Callable[[str | bytes], object], text: str | bytes) -> str:
     ],
 )
 def test_json_is_what_pythons_module_takes_for_it(text: str | bytes) -> None:
-    assert _outcome(parse_json, text) == _outcome(json.loads, text)
+    assert _outcome(scan_json, text) == _outcome(json.loads, text)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=8))
 def test_any_json_is_what_was_written(value: object) -> None:
     for text in (json.dumps(value), json.dumps({"a": value}, indent=1, ensure_ascii=False)):
-        assert repr(parse_json(text)) == repr(json.loads(text))
+        assert repr(scan_json(text)) == repr(json.loads(text))
 
 
 @given(st.text(alphabet='{}[]":,0.e-ntrue \\', max_size=12) | st.binary(max_size=8))
 def test_what_is_no_json_is_refused_in_the_same_words(text: str | bytes) -> None:
-    assert _outcome(parse_json, text) == _outcome(json.loads, text)
+    assert _outcome(scan_json, text) == _outcome(json.loads, text)
 
 
 def test_where_json_is_not_imported_yet_it_is_for_the_message() -> None:
-    program = (
-        "import sys; from launcherkit.sources.vmi import parse_json; print('json' in sys.modules); parse_json('{')"
-    )
+    program = "import sys; from launcherkit.sources.vmi import scan_json; print('json' in sys.modules); scan_json('{')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n"
     assert "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes" in done.stderr
@@ -280,4 +278,4 @@ def test_where_json_is_not_imported_yet_it_is_for_the_message() -> None:
 @pytest.mark.parametrize("module", [None, object()])
 def test_a_python_with_another_scanner_reads_by_the_module(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
     monkeypatch.setitem(sys.modules, "_json", module)
-    assert parse_json('{"a": 1}') == {"a": 1}
+    assert scan_json('{"a": 1}') == {"a": 1}

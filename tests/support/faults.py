@@ -50,7 +50,7 @@ def failing(path: Path, errno: int, *modules: str) -> Iterator[None]:
     Paths are as they are walked: what is reached by another link doesn't fail.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in modules or ("launcherkit.sources.tree", "launcherkit_plugin.devices.nodes"):
+        for module in modules or ("launcherkit.sources.file_tree", "launcherkit_plugin.devices.nodes"):
             patch.setattr(f"{module}.os", FaultyOs(path, errno, import_module(module).os))
         yield
 

@@ -190,9 +190,9 @@ class FakeKernel:
         (device / "uevent").write_text("\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
         group = self._group(address)
         if group is not None:
-            mates = os.listdir(root / f"sys/kernel/iommu_groups/{group}/devices")
+            members = os.listdir(root / f"sys/kernel/iommu_groups/{group}/devices")
             node = root / f"dev/vfio/{group}"
-            if any(self.driver(mate) == VFIO for mate in mates):
+            if any(self.driver(member) == VFIO for member in members):
                 self.tree.node(f"vfio/{group}")
             else:
                 node.unlink(missing_ok=True)

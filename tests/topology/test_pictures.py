@@ -17,7 +17,7 @@ from launcherkit.colour import PLAIN, Colours
 from launcherkit.render.columns import width
 from launcherkit.render.outline import Item, outline
 from launcherkit.render.topology import draw
-from launcherkit.topology.document import document, dump
+from launcherkit.topology.as_json import document, dump
 from tests.support import forked
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT

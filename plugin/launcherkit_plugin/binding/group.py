@@ -70,8 +70,8 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
             errors.add(
                 BindRefused(
                     f"{describe(function)} has no IOMMU group",
-                    "Switch the IOMMU on, in the firmware and by intel_iommu=on or amd_iommu=on on the kernel's "
-                    "command line; `launcherkit doctor` has more.",
+                    "Switch the IOMMU on: VT-d or AMD-Vi in the firmware, and with an Intel processor intel_iommu=on "
+                    "on the kernel's command line; `launcherkit doctor` has more.",
                     device=str(address),
                 )
             )

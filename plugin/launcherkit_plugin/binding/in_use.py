@@ -9,16 +9,16 @@ from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import vfio_nodes
+from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity import hexadecimal
-from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 
 class Holders:

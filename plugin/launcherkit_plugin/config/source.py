@@ -76,7 +76,7 @@ class ConfigSource:
         """
         return await self._take()
 
-    def tell(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> None:
+    def set_cluster(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str]) -> None:
         """Set the cluster's settings, which the cluster container has sent."""
         self._settings = kubevirt, labels
 

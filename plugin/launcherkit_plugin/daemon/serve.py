@@ -43,7 +43,7 @@ from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice,
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
-from launcherkit_plugin.telemetry.http import Health
+from launcherkit_plugin.telemetry.http import ProbeState
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
 from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
@@ -129,7 +129,7 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
 async def _serve(
     options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, read: _Reader
 ) -> None:
-    health, wakeups = Health(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
+    health, wakeups = ProbeState(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
         page = PageServing(options.page, env, options.host, cluster, log)
@@ -221,16 +221,16 @@ def _wiring(
     options: Options, reporter: Reporter, wakeups: WakeupQueue, usage: Callable[[], Usage], standby: Standby
 ) -> Wiring:
     return Wiring(
-        node_host(options.host),
-        options.host,
-        reporter,
-        Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),
-        Stopped(),
-        options.dev_root,
-        options.proc,
-        options.ledger,
-        usage,
-        standby.worker,
+        host=node_host(options.host),
+        root=options.host,
+        reporter=reporter,
+        guarded=Guarded(Waits(reporter, partial(wakeups.give, Wakeup.HOST))),
+        stopped=Stopped(),
+        dev_root=options.dev_root,
+        proc=options.proc,
+        ledger=options.ledger,
+        usage=usage,
+        make_worker=standby.worker,
     )
 
 
@@ -257,14 +257,14 @@ class _Configuration:
             return reading
         self._cluster.want_kubevirt()
         try:
-            self._source.tell(*await self._cluster.first(CLUSTER_SECONDS))
+            self._source.set_cluster(*await self._cluster.first(CLUSTER_SECONDS))
         except NoCluster as silent:
             self._wiring.reporter.error(silent)  # what the file itself configures doesn't wait for the cluster
         return await self._source.again() or reading
 
     async def reload(self) -> Setup | None:
         """Read it again; None if nothing else comes into force."""
-        self._source.tell(*self._cluster.facts)
+        self._source.set_cluster(*self._cluster.facts)
         reading = await self._source.again()
         if reading is None:
             return None
@@ -417,7 +417,9 @@ def _node_hook(
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
-async def _metrics(options: Options, health: Health, page: PageServing, log: Log, opened: AsyncExitStack) -> Metrics:
+async def _metrics(
+    options: Options, health: ProbeState, page: PageServing, log: Log, opened: AsyncExitStack
+) -> Metrics:
     if options.probe_socket is not None:
         from launcherkit_plugin.telemetry.http import probe_pages, serving_at
 

@@ -144,16 +144,16 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     binding = () if binder is None else (binder,)
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
-        (*pcis, *providers),
-        (*binding, *pcis, *reconcilers),
-        bool(reconcilers) or containers is not None,
-        config.rescan_seconds,
-        learn,
-        check,
-        dra,
-        containers,
-        config.nodes,
-        config.page,
+        providers=(*pcis, *providers),
+        reconcilers=(*binding, *pcis, *reconcilers),
+        vgpu=bool(reconcilers) or containers is not None,
+        rescan_seconds=config.rescan_seconds,
+        learn=learn,
+        check=check,
+        dra=dra,
+        containers=containers,
+        nodes=config.nodes,
+        page=config.page,
         changes_host=bool(binding or reconcilers),
     )
 

@@ -11,8 +11,8 @@ from launcherkit.model.plan import Claim
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.identity_memory import EVENTS
-from launcherkit.sources.tree import DiskTree
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 
 

@@ -113,7 +113,7 @@ class Preparer:
         records = self.held()
         before = records.claims.get(ref.uid)
         in_place = before is not None and self._is_in_place(before)
-        says("the API server is asked for it")
+        says("waiting for the API server")
         try:
             seconds = AGAIN_SECONDS if in_place else GET_SECONDS
             document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, seconds)
@@ -129,7 +129,7 @@ class Preparer:
             return before.devices
         _refuse_beside(records, ref)
         shares = shares_of(claim, self._listed)
-        says(f"it is being given {', '.join(result.device for result in claim.devices)}")
+        says(f"allocating {', '.join(result.device for result in claim.devices)}")
         wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
             given = given_devices(claim, shares, grants, environment=self._environment())
@@ -158,7 +158,7 @@ class Preparer:
             raise
 
     async def _unprepare(self, ref: ClaimRef, says: Says) -> None:
-        says("its files are being removed")
+        says("removing its files")
         for path in files_left(self._places, ref):
             self._files.remove(path)
         remove_empty(self._places.metadata_folder(ref))

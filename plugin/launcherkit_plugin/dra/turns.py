@@ -113,7 +113,7 @@ class Turns:
             await asyncio.wait({before.task}, timeout=deadline - loop.time())
             if not before.task.done():
                 raise self._late(ref, before)
-        mine = _Work("it waits for another process of this driver")
+        mine = _Work("waiting for another process of this driver")
         self._under_way[name] = mine
         mine.task = task = asyncio.create_task(self._locked(mine, work))
         task.add_done_callback(lambda done: self._ended(name, done))
@@ -145,7 +145,7 @@ class Turns:
     def _late(self, ref: ClaimRef, work: _Work) -> PrepareLate:
         return PrepareLate(
             f"ResourceClaim {ref}: not finished within {self._seconds:g} s: {work.at}",
-            "It goes on, and the kubelet asks again by itself. If it doesn't end, see the log of the plugin, and "
+            "The work continues, and the kubelet tries again by itself. If it doesn't end, see the plugin's log, and "
             "`dmesg` on the node for a driver that is stuck.",
             file=f"ResourceClaim {ref}",
         )

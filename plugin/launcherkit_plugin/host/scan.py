@@ -16,9 +16,9 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import cdev_node, group_node
+from launcherkit.sources.file_tree import PAGE, DiskTree
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
-from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.host.files import NodeTree
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.device import Problem, Resource, Usage

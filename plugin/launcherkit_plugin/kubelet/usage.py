@@ -49,7 +49,7 @@ class Aside(Protocol):
 
 
 class _Saved(NamedTuple):
-    """What the kubelet's folder tells."""
+    """What is known from the kubelet's folder."""
 
     held: dict[str, dict[str, Holder]] | None
     """By the checkpoint; None if it can't be read."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcherkit.errors import LauncherkitError, Misconfigured, Unavailable
 
 if TYPE_CHECKING:
-    from launcherkit.errors import Facts
+    from launcherkit.errors import ErrorFields
     from launcherkit.rpc.unix_socket import InUse, NotMade
 
 # 70x: configuration
@@ -85,7 +85,7 @@ def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[
         in_use, not_made: their remedies.
         key: the option that names the socket.
     """
-    facts: Facts = {"key": key} if key else {}
+    facts: ErrorFields = {"key": key} if key else {}
     return (
         lambda path: PluginSocketInUse(f"{path}: another process answers there", in_use, **{"file": path, **facts}),
         lambda path, why: PluginSocketNotMade(

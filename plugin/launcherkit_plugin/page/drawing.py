@@ -124,9 +124,9 @@ def _resources(view: NodeView) -> Iterator[str]:
     held = Counter(each.resource for each in view.held)
     yield '<ul class="cards">'
     for name, number in sorted(view.counts.items()):
-        words = [f"<b>{number}</b> {'device' if number == 1 else 'devices'}", f"<b>{held[name]}</b> held"]
-        words.append(f'<b class="bad">{bad[name]} Unhealthy</b>' if bad[name] else '<span class="good">all well</span>')
-        yield f'<li class="{"trouble" if bad[name] else "well"}"><h3>{_text(name)}</h3><p>{" · ".join(words)}</p></li>'
+        texts = [f"<b>{number}</b> {'device' if number == 1 else 'devices'}", f"<b>{held[name]}</b> held"]
+        texts.append(f'<b class="bad">{bad[name]} Unhealthy</b>' if bad[name] else '<span class="good">all well</span>')
+        yield f'<li class="{"trouble" if bad[name] else "well"}"><h3>{_text(name)}</h3><p>{" · ".join(texts)}</p></li>'
     yield "</ul>"
 
 
@@ -147,8 +147,8 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
         )
     yield from _more(len(bad) - MAX_UNHEALTHY)
     if busy:
-        words = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
-        yield f'<details><summary><span class="label">{words}</span></summary><ul>'
+        label = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
+        yield f'<details><summary><span class="label">{label}</span></summary><ul>'
         yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MAX_BUSY])
         yield "</ul>"
         yield from _more(len(busy) - MAX_BUSY)

@@ -217,7 +217,7 @@ def _in_http(given: Response) -> bytes:
     return head.encode("latin-1") + given.body
 
 
-class Health:
+class ProbeState:
     """The health of the daemon: set by its loop, and read by the pages for probes.
 
     Args:
@@ -249,7 +249,7 @@ class Health:
         return self._waiting
 
 
-def probe_pages(health: Health) -> dict[str, Page]:
+def probe_pages(health: ProbeState) -> dict[str, Page]:
     """The pages that say whether the daemon is alive and ready."""
     return {"/healthz": _probe(health.why_restart), "/readyz": _probe(health.why_not_ready)}
 

@@ -198,14 +198,14 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
         new = after[name].devices if name in after else {}
         gone = sorted(old.keys() - new.keys())
         changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
-        ill = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
+        unhealthy = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
         # A device that was Unhealthy because another was in use becomes Healthy without a report.
-        well = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
-        if ill:
-            texts = [problem.text for key in ill if (problem := new[key].problem) is not None]
+        healthy = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
+        if unhealthy:
+            texts = [problem.text for key in unhealthy if (problem := new[key].problem) is not None]
             yield Change("Warning", "DeviceUnhealthy", f"{name}: {_some(texts, '; ')}")
-        if well:
-            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(well, ', ')} can be allocated")
+        if healthy:
+            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(healthy, ', ')} can be allocated")
         if gone:
             yield Change("Normal", "DeviceGone", f"{name}: {_some(gone, ', ')} is no longer listed")
 

@@ -17,7 +17,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, is_meant, is_type, kinds_of
-from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 WhyItStays: TypeAlias = Callable[[Instance], str | None]
@@ -141,9 +141,8 @@ def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
             if asked is not None and asked.number is None:
                 room = len(free_on(card, type_id, what, host))
                 if room or not number:
-                    lines.append(
-                        f"{card.name}: {what}: as many as there is room for wanted, {number} there, room for {room}"
-                    )
+                    have = f"{number} exist, and there is room for {room} more"
+                    lines.append(f"{card.name}: {what}: as many wanted as there is room for: {have}")
             elif number != (asked.number if asked else 0):
                 lines.append(f"{card.name}: {what}: {asked.number if asked else 0} wanted, {number} there")
     return lines
@@ -199,7 +198,7 @@ def free_on(card: VgpuCard, type_id: str, what: str, host: HostFacts) -> list[In
     found = []
     for parent in card.parents:
         room = sum(kind.available_instances or 0 for kind in parent.types if kind.id == type_id)
-        slots = (Slot(parent.name, type_id, number, "layout").uuid for number in counting())
+        slots = (MdevSlot(parent.name, type_id, number, "layout").uuid for number in counting())
         new = (uuid for uuid in slots if uuid not in host.mdevs)
         found += [Instance(next(new), parent.name, type_id, what) for _ in range(room)]
     for vf in card.vfs:

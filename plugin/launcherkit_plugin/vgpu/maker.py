@@ -18,7 +18,7 @@ from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 PATIENCE_SECONDS = 10.0
 """How many seconds it may take until a change is visible."""

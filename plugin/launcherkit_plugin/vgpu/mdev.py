@@ -12,8 +12,8 @@ from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, cards, rule_for
 from launcherkit_plugin.vgpu.mdev_slots import (
+    MdevSlot,
     Place,
-    Slot,
     capacity,
     device_of,
     find_slot,
@@ -44,7 +44,7 @@ class MdevKind:
         self._name_of = name_of
         self._writer = writer
         self._capacities: dict[tuple[str, str], int] = {}
-        self._found: dict[str, Slot | None] = {}
+        self._found: dict[str, MdevSlot | None] = {}
         self._searched: frozenset[tuple[str, str]] = frozenset()
 
     def wants(self, function: PciFunction) -> bool:  # noqa: ARG002  # other kinds need it
@@ -121,7 +121,7 @@ class MdevKind:
                 lost.append(target(uuid, *key, names.get(key, slot.type_id)))
         return Present(ours, lost, nodes)
 
-    def _find(self, uuid: str, host: HostFacts) -> Slot | None:
+    def _find(self, uuid: str, host: HostFacts) -> MdevSlot | None:
         """The slot of an ID; None if it isn't ours.
 
         This is needed for IDs of types that no rule permits any more, after a change of the configuration, and at the
@@ -145,7 +145,7 @@ class MdevKind:
         mdev = self._writer.maker.mdev(vgpu.device)
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
             raise UnknownDevice(
-                f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} is not there any more",
+                f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} no longer exists",
                 "Somebody has removed it: in static mode mdevs must be created before pods can use them.",
                 device=vgpu.device,
             )

@@ -29,7 +29,7 @@ _NAMESPACE = UUID("f3741647-b238-5e5f-b5bd-2a869a41e169")
 """The uuid5 of the domain name ``vgpu.launcherkit.io``. Computing it would import hashlib, with a library of 5 MB."""
 
 
-class Slot(NamedTuple):
+class MdevSlot(NamedTuple):
     """A place for one mdev of a type on a parent."""
 
     parent: str
@@ -44,20 +44,20 @@ class Slot(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _uuid_of(slot: Slot) -> str:
+def _uuid_of(slot: MdevSlot) -> str:
     return _derived(slot)
 
 
-def _derived(slot: Slot) -> str:
+def _derived(slot: MdevSlot) -> str:
     return str(uuid5(_NAMESPACE, f"{slot.purpose}/{slot.parent}/{slot.type_id}/{slot.number}"))
 
 
 @lru_cache(maxsize=1024)
-def slot_of(uuid: str, parent: str, type_id: str) -> Slot | None:
+def slot_of(uuid: str, parent: str, type_id: str) -> MdevSlot | None:
     """The slot of an mdev, given its parent and type; None if it isn't ours."""
     if uuid[14:15] != "5":  # the version; UUIDs of other software are mostly random, version 4
         return None
-    slots = (Slot(parent, type_id, number, purpose) for number in range(MAX) for purpose in PURPOSES)
+    slots = (MdevSlot(parent, type_id, number, purpose) for number in range(MAX) for purpose in PURPOSES)
     return next((slot for slot in slots if _derived(slot) == uuid), None)
 
 
@@ -67,7 +67,7 @@ def made_for(instance: Instance) -> Purpose | None:
     return None if slot is None else slot.purpose
 
 
-def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> Slot | None:
+def find_slot(uuid: str, places: Iterable[tuple[str, str]]) -> MdevSlot | None:
     """The slot of a UUID among those of several (parent, type ID); None if it is in none."""
     return next((slot for place in places if (slot := slot_of(uuid, *place)) is not None), None)
 
@@ -145,7 +145,7 @@ def capacity(place: Place, remembered: int) -> int:
     return min(MAX, max(described, place.available + len(place.made), remembered))
 
 
-def own_slots(place: Place) -> dict[str, Slot]:
+def own_slots(place: Place) -> dict[str, MdevSlot]:
     """The slots of the mdevs that were created for pods in a place, by UUID."""
     found = {mdev.uuid: slot_of(mdev.uuid, *place.key) for mdev in place.made}
     return {uuid: slot for uuid, slot in found.items() if slot is not None and slot.purpose == "pods"}
@@ -164,8 +164,8 @@ def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFact
     own = own_slots(place)
     numbers = {*range(slots), *(slot.number for slot in own.values())}
     made = {mdev.uuid: mdev for mdev in place.made}
-    missing: list[Slot] = []
-    for slot in (Slot(*place.key, number) for number in sorted(numbers)):
+    missing: list[MdevSlot] = []
+    for slot in (MdevSlot(*place.key, number) for number in sorted(numbers)):
         if slot.uuid in made:
             yield device_of(made[slot.uuid], place, host, f", slot {slot.number}")
         else:

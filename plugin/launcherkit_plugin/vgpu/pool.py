@@ -196,7 +196,7 @@ class Pool:
         for name in {*devices, *(rule.name for rule in self._kind.rules if rule.name is not None)}:
             for device in usage.held.get(name, {}):
                 if device not in devices.setdefault(name, {}):
-                    text = f"{self._kind.noun}{device} is not there any more"
+                    text = f"{self._kind.noun}{device} no longer exists"
                     devices[name][device] = Device(device, problem=Problem("gone", text))
 
     # What a container gets

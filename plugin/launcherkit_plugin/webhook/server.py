@@ -95,7 +95,7 @@ def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[i
         NoWebhookPort: the port can't be bound.
     """
 
-    class Handler(_Handler):
+    class Handler(_ReviewHandler):
         by = answers
         context = certificate.context
 
@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
             self.log("error", f"a bug: {problem!r}", client=client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ReviewHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _SECONDS
     by: Answers

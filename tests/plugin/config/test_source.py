@@ -83,10 +83,10 @@ def test_a_file_that_it_refers_to_counts_too(tmp_path: Path) -> None:
 
 def test_what_the_cluster_says_counts_too(reader: Reader) -> None:
     source = source_of(reader)
-    source.tell({"permittedHostDevices": {}}, {"zone": "a"})
+    source.set_cluster({"permittedHostDevices": {}}, {"zone": "a"})
     again(source)
     assert reader.settings == ({"permittedHostDevices": {}}, {"zone": "a"})
-    source.tell({"permittedHostDevices": {}}, {"zone": "a"})
+    source.set_cluster({"permittedHostDevices": {}}, {"zone": "a"})
     again(source)
     assert reader.times == 2
 

@@ -163,13 +163,13 @@ class Stage:
         self.loop.call(self.wakeups.give, wakeup)
 
     def look(self) -> None:
-        """A hint, and the beginning of the look that it brings."""
+        """A wakeup, and the beginning of its scan."""
         before = self.scans
         self.wake()
         until(lambda: self.scans > before)
 
     def turn(self) -> None:
-        """A hint, and the whole turn that it brings."""
+        """A wakeup, and its whole turn."""
         until(lambda: self.rounds)
         before = self.rounds
         self.wake()

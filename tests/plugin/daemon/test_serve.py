@@ -581,7 +581,7 @@ def resident(process: ServerProcess) -> int:
 def test_ten_thousand_allocates_leave_no_memory_behind(node: Node, kubelet: Kubelet) -> None:
     with node.serving() as process:
         kubelet.wait_for(GPU, BOTH)
-        for _ in range(2_000):  # until all that is kept is there
+        for _ in range(4_000):  # until all that is kept is there
             kubelet.call_allocate(GPU, list(BOTH))
         before = resident(process)
         for _ in range(10_000):

@@ -19,7 +19,7 @@ from launcherkit_plugin.model.config import CardUse, Config, PciRule, Selector, 
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from tests.support.hosttree import BAR, HostTree
 
 DISPLAY = (Selector(classes=("03",)),)
@@ -183,7 +183,7 @@ def test_the_first_vgpu_of_a_card_taints_the_slots_of_other_types(tree: HostTree
     types = tree.path("0000:01:00.0") / "mdev_supported_types"
     (types / "nvidia-0" / "description").write_text("max_instance=16\n")
     (types / "nvidia-1" / "description").write_text("max_instance=8\n")
-    tree.mdev("0000:01:00.0", "nvidia-0", Slot("0000:01:00.0", "nvidia-0", 0).uuid, group=50)
+    tree.mdev("0000:01:00.0", "nvidia-0", MdevSlot("0000:01:00.0", "nvidia-0", 0).uuid, group=50)
     found = published(tree, Config(vgpu=VgpuConfig(mdevs=(VgpuRule(("*",), mode="dynamic", dra=True),))))
     taints = {(device.attributes["vgpuType"]["string"], device.taints) for device in found.values()}
     assert taints == {("T4-1Q", ()), ("T4-2Q", (Taint("launcherkit.io/other-type", "", "NoSchedule"),))}

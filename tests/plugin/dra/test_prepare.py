@@ -516,7 +516,7 @@ def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
 
     async def calls() -> None:
         async with desk.lock:
-            with pytest.raises(PrepareLate, match="it waits for another process of this driver"):
+            with pytest.raises(PrepareLate, match="waiting for another process of this driver"):
                 await other.preparer.prepare(REF)
         await desk.preparer.prepare(REF)
         third = ClaimRef("vms", "third", "u-9")

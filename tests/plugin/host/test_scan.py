@@ -13,9 +13,9 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.sources.file_tree import PAGE, DiskTree
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
-from launcherkit.sources.tree import PAGE, DiskTree
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of, uevents
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import NodeReader, Progress, Scanner, read_bound, read_node, with_stalled
@@ -203,16 +203,16 @@ def test_a_fingerprint_holds_until_a_driver_or_a_member_changes(tmp_path: Path) 
     tree = built(tmp_path)
     host = Host.from_sysfs(tree.root)
     address = PciAddress.parse("0000:e1:00.0")
-    sight = fingerprint_of([address], host.facts([address]), str(tree.root))
-    assert is_still_so([sight])
+    fingerprint = fingerprint_of([address], host.facts([address]), str(tree.root))
+    assert is_still_so([fingerprint])
     rebind(tree, "0000:02:00.0", "vfio-pci")
-    assert is_still_so([sight]), "another group's business"
+    assert is_still_so([fingerprint]), "another group's business"
     rebind(tree, "0000:e1:00.1", None)
-    assert not is_still_so([sight])
+    assert not is_still_so([fingerprint])
     rebind(tree, "0000:e1:00.1", "vfio-pci")
-    assert is_still_so([sight])
+    assert is_still_so([fingerprint])
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=44)
-    assert not is_still_so([sight])
+    assert not is_still_so([fingerprint])
 
 
 def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event(tmp_path: Path) -> None:

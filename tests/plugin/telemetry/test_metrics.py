@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
 from launcherkit_plugin.model.errors import BadMetricsToken, NoMetricsAddress
-from launcherkit_plugin.telemetry.http import Health, Page, Response, answer, parse_address, probe_pages, serving
+from launcherkit_plugin.telemetry.http import Page, ProbeState, Response, answer, parse_address, probe_pages, serving
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics, metrics_pages
 from tests.support.provoked import provoked
@@ -142,14 +142,14 @@ def test_names_have_base_units_and_label_values_are_few() -> None:
 
 def test_a_daemon_that_comes_round_is_well_and_one_that_does_not_is_ill() -> None:
     now = iter([0.0, 5.0, 20.0, 21.0])
-    health = Health(lambda: next(now), patience=10)
+    health = ProbeState(lambda: next(now), patience=10)
     assert health.why_restart() == ""
     assert health.why_restart() == "the daemon's loop has not turned for 20 s"
     health.turned()
 
 
 def test_it_is_not_ready_before_it_says_so_and_then_until_it_waits_again() -> None:
-    health = Health(lambda: 0.0, 10)
+    health = ProbeState(lambda: 0.0, 10)
     assert health.why_not_ready()
     health.waiting("")
     assert not health.why_not_ready()
@@ -162,7 +162,7 @@ def test_it_is_not_ready_before_it_says_so_and_then_until_it_waits_again() -> No
 
 def every_page() -> dict[str, Page]:
     """Those of both servers."""
-    return probe_pages(Health(lambda: 0.0, 1.0)) | metrics_pages(PrometheusMetrics().registry, None)
+    return probe_pages(ProbeState(lambda: 0.0, 1.0)) | metrics_pages(PrometheusMetrics().registry, None)
 
 
 def status(request: bytes) -> str:
@@ -256,12 +256,12 @@ def test_a_file_without_a_token_is_reported_at_the_start(tmp_path: Path, content
 
 # The server
 
-WELL = Health(lambda: 0.0, 10)
+WELL = ProbeState(lambda: 0.0, 10)
 
 
 @asynccontextmanager
 async def server() -> AsyncIterator[tuple[str, int]]:
-    health = Health(lambda: 0.0, 10)
+    health = ProbeState(lambda: 0.0, 10)
     async with serving("127.0.0.1:0", probe_pages(health)) as bound:
         yield parse_address(bound.where)
 

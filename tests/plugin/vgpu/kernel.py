@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from launcherkit.model.host import HostFacts
+from launcherkit.sources.file_tree import PAGE, Directory, MemoryTree
 from launcherkit.sources.sysfs import scan_all
-from launcherkit.sources.tree import PAGE, Directory, MemoryTree
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 
 class Kind(NamedTuple):

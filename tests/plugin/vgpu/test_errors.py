@@ -30,14 +30,14 @@ from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.layout import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock
 
 CARD = "0000:01:00.0"
-UUID = Slot(CARD, T4_1Q.id, 0).uuid
+UUID = MdevSlot(CARD, T4_1Q.id, 0).uuid
 MESSAGES = dict(
     line.split(": ", 1)
     for line in (Path(__file__).parents[2] / "provoked/vgpu.error").read_text(encoding="utf-8").splitlines()

@@ -150,7 +150,7 @@ def test_the_difference_names_what_is_missing_and_what_is_too_much(kernel: Kerne
     assert difference(type_counts(entries, (), kernel.facts())[0], kernel.facts()) == [
         "0000:01:00.0: GRID T4-1Q: 0 wanted, 1 there",
         "0000:01:00.0: GRID T4-2Q: 2 wanted, 0 there",
-        "0000:02:00.0: GRID T4-1Q: as many as there is room for wanted, 0 there, room for 4",
+        "0000:02:00.0: GRID T4-1Q: as many wanted as there is room for: 0 exist, and there is room for 4 more",
     ]
 
 

@@ -66,8 +66,8 @@ class Cluster:
         needed = {device for _, devices in self.pods.values() for device in devices}
         assert needed.isdisjoint(self.kernel.taken), "what a live pod has was taken away, if only for a moment"
         if self.readable:
-            booked = self.node.reservations.merged(self.usage(), self.node.clock.now, self.node.clock.now + 0.001)
-            held = {device for devices in booked.held.values() for device in devices}
+            reserved = self.node.reservations.merged(self.usage(), self.node.clock.now, self.node.clock.now + 0.001)
+            held = {device for devices in reserved.held.values() for device in devices}
             self.idle = {
                 device: self.idle.get(device, self.node.clock.now) for device in self.made() if device not in held
             }

@@ -11,7 +11,7 @@ import pytest
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
-from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
 
@@ -232,9 +232,9 @@ def test_static_mode_makes_nothing(kernel: Kernel) -> None:
     node.turn()
     assert node.allocate(ONE, foreign).env == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": foreign}
     kernel.unmake(foreign)
-    with pytest.raises(UnknownDevice, match="is not there any more"):
+    with pytest.raises(UnknownDevice, match="no longer exists"):
         node.check(ONE, foreign)
-    with pytest.raises(UnknownDevice, match="is not there any more"):
+    with pytest.raises(UnknownDevice, match="no longer exists"):
         node.allocate(ONE, foreign)
     assert kernel.mdevs == {}
 
@@ -393,14 +393,14 @@ def test_a_stopped_vms_slot_that_went_to_another_pod_stays(node: Node) -> None:
 
 
 def test_uuids_depend_on_parent_type_slot_and_purpose_alone() -> None:
-    assert Slot(CARD, T4_1Q.id, 0).uuid == Slot(CARD, T4_1Q.id, 0).uuid
+    assert MdevSlot(CARD, T4_1Q.id, 0).uuid == MdevSlot(CARD, T4_1Q.id, 0).uuid
     others = [
-        Slot(CARD, T4_1Q.id, 1),
-        Slot(CARD, T4_2Q.id, 0),
-        Slot("0000:02:00.0", T4_1Q.id, 0),
-        Slot(CARD, T4_1Q.id, 0, "layout"),
+        MdevSlot(CARD, T4_1Q.id, 1),
+        MdevSlot(CARD, T4_2Q.id, 0),
+        MdevSlot("0000:02:00.0", T4_1Q.id, 0),
+        MdevSlot(CARD, T4_1Q.id, 0, "layout"),
     ]
-    assert len({Slot(CARD, T4_1Q.id, 0).uuid, *(slot.uuid for slot in others)}) == 5
+    assert len({MdevSlot(CARD, T4_1Q.id, 0).uuid, *(slot.uuid for slot in others)}) == 5
 
 
 def test_a_slot_that_a_pod_has_under_another_name_is_not_given_again(node: Node) -> None:

@@ -17,16 +17,16 @@ from launcherkit_plugin.model.device import Holder, Resource, Usage
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from launcherkit_plugin.vgpu.mdev_slots import MAX, Purpose, Slot, find_slot, slot_of
+from launcherkit_plugin.vgpu.mdev_slots import MAX, MdevSlot, Purpose, find_slot, slot_of
 from tests.plugin.vgpu.kernel import A2_4Q, Kernel
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=12)
-slots = st.builds(Slot, names, names, st.integers(0, MAX - 1), st.sampled_from(["pods", "layout"]))
+slots = st.builds(MdevSlot, names, names, st.integers(0, MAX - 1), st.sampled_from(["pods", "layout"]))
 
 
 @settings(deadline=None)  # the first look for a UUID goes through all slots
 @given(slots)
-def test_a_slot_is_found_by_the_uuid_that_follows_from_it(slot: Slot) -> None:
+def test_a_slot_is_found_by_the_uuid_that_follows_from_it(slot: MdevSlot) -> None:
     assert slot_of(slot.uuid, slot.parent, slot.type_id) == slot
     assert find_slot(slot.uuid, [("other", slot.type_id), (slot.parent, slot.type_id)]) == slot
     assert UUID(slot.uuid).version == 5
@@ -34,7 +34,7 @@ def test_a_slot_is_found_by_the_uuid_that_follows_from_it(slot: Slot) -> None:
 
 @settings(deadline=None)
 @given(slots, slots)
-def test_two_slots_have_two_uuids(one: Slot, other: Slot) -> None:
+def test_two_slots_have_two_uuids(one: MdevSlot, other: MdevSlot) -> None:
     assert (one.uuid == other.uuid) == (one == other)
 
 
@@ -52,7 +52,7 @@ def test_the_uuids_of_this_version_are_those_of_the_next(purpose: Purpose) -> No
         "pods": "5bd2c153-b1da-5f7e-b987-472e00a4b0ad",
         "layout": "6f07cb98-4370-5014-8bd8-18c8c9074a1e",
     }
-    assert Slot("0000:01:00.0", "nvidia-222", 0, purpose).uuid == known[purpose]
+    assert MdevSlot("0000:01:00.0", "nvidia-222", 0, purpose).uuid == known[purpose]
 
 
 @pytest.mark.parametrize("pattern", ["GRID T4-1Q", "GRID_T4-1Q", "nvidia-222", "GRID*", "nvidia-22?", "GRID  T4-1Q"])

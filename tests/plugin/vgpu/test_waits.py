@@ -18,7 +18,7 @@ from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.mdev_slots import Slot
+from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
@@ -124,7 +124,7 @@ async def until_well(node: Node) -> None:
         await asyncio.sleep(0.001)
 
 
-MDEV_SLOT = Slot(SICK, T4_1Q.id, 0).uuid
+MDEV_SLOT = MdevSlot(SICK, T4_1Q.id, 0).uuid
 SICK_VF = "0000:41:01.0"
 PLACES = {
     "a create": (MDEVS, SICK, WELL, (f"{SICK}/mdev_supported_types/nvidia-222/create",)),

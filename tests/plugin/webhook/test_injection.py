@@ -27,7 +27,7 @@ def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[", "not YAML"),
-        (GOOD.replace("when", "wenn"), "wenn: unknown key"),
+        (GOOD.replace("when", "whne"), "whne: unknown key"),
         (GOOD.replace("name: one", "name: One/1"), "name: "),
         (GOOD.replace("name: a", "nam: a"), "add.containers.0: it has no name"),
         (GOOD.replace("{image: b}", "{}"), "${image} is not among its parameters"),

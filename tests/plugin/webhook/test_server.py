@@ -218,7 +218,7 @@ def shown(code: str) -> list[str]:
 
 def test_it_does_not_start_with_an_injection_that_is_wrong(tmp_path: Path) -> None:
     it = Webhook(tmp_path)
-    (tmp_path / "injections" / "one.yaml").write_text("name: one\nwhen: {}\nwenn: {}\nadd: {}\n")
+    (tmp_path / "injections" / "one.yaml").write_text("name: one\nwhen: {}\nwhne: {}\nadd: {}\n")
     assert refused(it, it.arguments()) == (78, shown("LK881"))
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcherkit.sources.confined import ConfinedTree
-from launcherkit.sources.tree import Directory, DiskTree, MemoryTree
+from launcherkit.sources.file_tree import Directory, DiskTree, MemoryTree
 
 if TYPE_CHECKING:
-    from launcherkit.sources.tree import Tree
+    from launcherkit.sources.file_tree import Tree
 
 CONTENT: Directory = {
     "a": {"file": b"0123456789", "up": "../b/file", "loop": "loop", "dangling": "nowhere", "dir": "../b"},
