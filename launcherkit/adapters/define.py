@@ -35,7 +35,7 @@ class Definer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PreviousDomain:
     """The domain that had the name before."""
 
     guest: DefinedGuest | None
@@ -88,14 +88,14 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     return identity.name
 
 
-def _before(connection: Definer, name: str) -> Before:
+def _before(connection: Definer, name: str) -> PreviousDomain:
     guest = connection.find(name)
     if guest is None:
-        return Before(None, None)
-    return Before(guest, guest.xml() if guest.is_persistent() else None)
+        return PreviousDomain(None, None)
+    return PreviousDomain(guest, guest.xml() if guest.is_persistent() else None)
 
 
-def _restore(connection: Definer, guest: DefinedGuest, before: Before) -> None:
+def _restore(connection: Definer, guest: DefinedGuest, before: PreviousDomain) -> None:
     """Restore the earlier definition. The XML is libvirt's own, so it is not validated."""
     with suppress(LibvirtFailure):
         if before.xml is None:

@@ -23,7 +23,7 @@ from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.render.evidence import Asked, Evidence
+from launcherkit.render.evidence import AskedRequest, Evidence
 from launcherkit.render.failure import explain_failure
 from launcherkit.render.guest import refused_lines
 from launcherkit.render.host import topology_of
@@ -157,7 +157,9 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
         allocations |= {allocation.variable: allocation for allocation in by_claim.values()}
         answers = {key: allocation.variable for key, allocation in by_claim.items()}
         asked = tuple(
-            Asked(request, environment.variable_for(request.resource) if request.resource else answers.get(request.key))
+            AskedRequest(
+                request, environment.variable_for(request.resource) if request.resource else answers.get(request.key)
+            )
             for request in inputs.vmi.requests
         )
     hostdevs = _hostdevs(inputs)

@@ -11,7 +11,7 @@ from launcherkit.sources.pci_ids import PciNames
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedRequest:
     """A request of the VMI, and where its answer is looked for (E1, E5)."""
 
     request: Request
@@ -25,7 +25,7 @@ class Evidence:
 
     name: str
     """The name of the domain document."""
-    asked: tuple[Asked, ...] | None
+    asked: tuple[AskedRequest, ...] | None
     """The VMI's requests; None without a VMI."""
     allocations: dict[str, Allocation]
     """Every ``*_RESOURCE_*`` variable, and what claims of the VMI got, by name, as far as it can be read."""

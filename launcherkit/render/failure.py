@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.render.columns import columns, visible, wrapped
-from launcherkit.render.evidence import Asked, Evidence
+from launcherkit.render.evidence import AskedRequest, Evidence
 from launcherkit.render.functions import binding, driver_of, part_in_group, what
 
 
@@ -44,7 +44,7 @@ def _requests(evidence: Evidence, colours: Colours) -> Iterator[str]:
         yield from columns([_request(asked, colours) for asked in evidence.asked])
 
 
-def _request(asked: Asked, colours: Colours) -> tuple[str, str, str]:
+def _request(asked: AskedRequest, colours: Colours) -> tuple[str, str, str]:
     request = asked.request
     if asked.variable is not None:
         answer = f"from {visible(asked.variable)}"

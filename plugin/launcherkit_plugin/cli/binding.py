@@ -96,9 +96,9 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     problems: list[LauncherkitError] = []
     checkpoint = os.path.join(args.kubelet_dir, CHECKPOINT)
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
-    aside = partial(Guarded().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+    in_thread = partial(Guarded().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
     usage = asyncio.run(
-        read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append, aside=aside)
+        read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append, in_thread=in_thread)
     )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):

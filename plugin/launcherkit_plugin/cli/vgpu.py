@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     changing.add_argument("--dry-run", action="store_true", help="print what would be done, but do nothing")
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def add(name: str, text: str, act: Callable[[Bench], int], *parents: argparse.ArgumentParser) -> _Parser:
+    def add(name: str, text: str, act: Callable[[ActionContext], int], *parents: argparse.ArgumentParser) -> _Parser:
         made = commands.add_parser(name, help=text, description=text, parents=[shared, *parents], allow_abbrev=False)
         made.set_defaults(act=act)
         return made
@@ -93,7 +93,7 @@ def _count(text: str) -> int:
     return number_from(text, 1, 512)
 
 
-class Bench(NamedTuple):
+class ActionContext(NamedTuple):
     """What all actions need."""
 
     args: argparse.Namespace
@@ -155,19 +155,19 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     open_nodes = partial(read_open_nodes, proc_of(args))
     maker = Maker(TimedFiles(args.host), time.monotonic, time.sleep)
     writer = VgpuWriter(maker, lambda nodes: open_nodes().is_open(nodes))
-    code: int = args.act(Bench(args, env, look, partial(usage_of, args, env), open_nodes, writer))
+    code: int = args.act(ActionContext(args, env, look, partial(usage_of, args, env), open_nodes, writer))
     return code
 
 
-def _list(bench: Bench) -> int:
-    host = bench.look()
-    usage, opened = bench.usage(), bench.open_nodes()
-    if bench.args.output == "json":
+def _list(context: ActionContext) -> int:
+    host = context.look()
+    usage, opened = context.usage(), context.open_nodes()
+    if context.args.output == "json":
         _write(json.dumps(document(host, usage, opened), indent=2))
     elif cards(host):
-        write_text("".join(f"{line}\n" for line in tables(host, usage, opened)), bench.env)
+        write_text("".join(f"{line}\n" for line in tables(host, usage, opened)), context.env)
     else:
-        tell("note", _no_cards(bench.args.host), bench.env)
+        tell("note", _no_cards(context.args.host), context.env)
     return 0
 
 
@@ -181,17 +181,17 @@ def _no_cards(host: str) -> str:
     )
 
 
-def _create(bench: Bench) -> int:
+def _create(context: ActionContext) -> int:
     """Create vGPUs. The room is read again after each.
 
     Raises:
         BadLayout: there is no such card, or it has no such type.
         NoVgpuRoom: there is no room for so many.
     """
-    args, made = bench.args, list[Step]()
+    args, made = context.args, list[Step]()
     try:
         while len(made) < args.count:
-            host = bench.look()
+            host = context.look()
             free = _free(args.parent, args.type, host)
             wanted = args.count - len(made)
             if not free or (args.dry_run and len(free) < wanted):
@@ -203,10 +203,10 @@ def _create(bench: Bench) -> int:
             for instance in free[:wanted] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
                 if not args.dry_run:
-                    take(step, bench.writer)
+                    take(step, context.writer)
                 made.append(step)
     finally:
-        bench.print(made)
+        context.print(made)
     return 0
 
 
@@ -228,17 +228,17 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     return free_on(found[0], *kinds[0], host)
 
 
-def _remove(bench: Bench) -> int:
+def _remove(context: ActionContext) -> int:
     """Remove vGPUs, or refuse before the first.
 
     Raises:
         BadLayout, VgpuInUse, SeveralErrors: some don't exist, or are in use.
     """
-    host = bench.look()
-    stays_because = bench.stay_reasons(host)
+    host = context.look()
+    stays_because = context.stay_reasons(host)
     there = {instance.device: (card, instance) for card in cards(host) for instance in instances_on(card, host)}
     errors, steps = Collector(), list[Step]()
-    for device in dict.fromkeys(text.lower() for text in bench.args.devices):
+    for device in dict.fromkeys(text.lower() for text in context.args.devices):
         if device not in there:
             errors.add(
                 BadLayout(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them.", device=device)
@@ -250,37 +250,37 @@ def _remove(bench: Bench) -> int:
             errors.add(VgpuInUse(why, "Stop the VM that has it.", device=device))
         steps.append(Step("remove", card.name, instance))
     errors.raise_if_any()
-    bench.do(steps)
+    context.do(steps)
     return 0
 
 
-def _apply(bench: Bench) -> int:
+def _apply(context: ActionContext) -> int:
     """See `apply_layout`."""
     from launcherkit_plugin.config.reading import read_layout
 
-    layout, spread = read_layout(bench.args.file)
-    host = bench.look()
-    stays_because = bench.stay_reasons(host)
-    if bench.args.dry_run:
+    layout, spread = read_layout(context.args.file)
+    host = context.look()
+    stays_because = context.stay_reasons(host)
+    if context.args.dry_run:
         steps = check_layout(layout, spread, host, stays_because)
-        bench.print(steps)
+        context.print(steps)
         if any(step.action == "remove" for step in steps):
-            tell("note", "what can be created on these cards is known only when these are gone", bench.env)
+            tell("note", "what can be created on these cards is known only when these are gone", context.env)
         return 0
     done: list[Step] = []
     try:
-        apply_layout(layout, spread, bench.look, bench.writer, stays_because, done.append)
+        apply_layout(layout, spread, context.look, context.writer, stays_because, done.append)
     finally:
-        bench.print(done)
+        context.print(done)
     return 0
 
 
-def _assert(bench: Bench) -> int:
+def _assert(context: ActionContext) -> int:
     from launcherkit_plugin.config.reading import read_layout
 
-    layout, spread = read_layout(bench.args.file)
-    host = bench.look()
+    layout, spread = read_layout(context.args.file)
+    host = context.look()
     wanted, unknown = type_counts(layout, spread, host)
     lines = [*(error.message for error in unknown), *difference(wanted, host)]
-    _write(json.dumps(lines, indent=2) if bench.args.output == "json" else "\n".join(lines))
+    _write(json.dumps(lines, indent=2) if context.args.output == "json" else "\n".join(lines))
     return 1 if lines else 0

@@ -107,14 +107,14 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     """
     silence_tracebacks(env)
     log = Lines(env, time.time)
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, end_now = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(Faults(lambda text: log("error", text)))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
+        loop.add_signal_handler(number, lambda: end_now.set() if stop.is_set() else stop.set())
     started = asyncio.Event()
     serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
-    for signalled in (stop, hurry):
+    for signalled in (stop, end_now):
         waiting = asyncio.create_task(signalled.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -388,12 +388,12 @@ class _UsageReader:
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._reporter = reporter
-        self._aside = partial(guarded.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+        self._in_thread = partial(guarded.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
         usage = await read_usage(
-            *self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append, aside=self._aside
+            *self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append, in_thread=self._in_thread
         )
         if usage.source == "pod-resources":  # the better source; the other may not exist yet
             problems = []

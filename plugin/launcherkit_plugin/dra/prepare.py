@@ -16,7 +16,7 @@ from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_left, files_of
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
-from launcherkit_plugin.dra.turns import Says, Turns
+from launcherkit_plugin.dra.turns import ReportStep, Turns
 from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Wanted
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
@@ -97,7 +97,7 @@ class Preparer:
             LauncherkitError: it can't be prepared; nothing is left half done.
         """
         check_names(ref)
-        return await self._turns.take(ref, lambda says: self._prepare(ref, says))
+        return await self._turns.take(ref, lambda report: self._prepare(ref, report))
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Unprepare a claim; does nothing if it wasn't prepared.
@@ -107,13 +107,13 @@ class Preparer:
             PrepareLate: it takes too long.
         """
         check_names(ref)
-        await self._turns.take(ref, lambda says: self._unprepare(ref, says))
+        await self._turns.take(ref, lambda report: self._unprepare(ref, report))
 
-    async def _prepare(self, ref: ClaimRef, says: Says) -> tuple[PreparedDevice, ...]:
+    async def _prepare(self, ref: ClaimRef, report: ReportStep) -> tuple[PreparedDevice, ...]:
         records = self.held()
         before = records.claims.get(ref.uid)
         in_place = before is not None and self._is_in_place(before)
-        says("waiting for the API server")
+        report("waiting for the API server")
         try:
             seconds = AGAIN_SECONDS if in_place else GET_SECONDS
             document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, seconds)
@@ -123,13 +123,13 @@ class Preparer:
                 return before.devices
             raise
         if before is not None and not _is_as_allocated(before, claim):
-            await self._unprepare(ref, says)  # the kubelet forgot to, and the claim was allocated again since
+            await self._unprepare(ref, report)  # the kubelet forgot to, and the claim was allocated again since
             before = None
         elif before is not None and in_place:
             return before.devices
         _refuse_beside(records, ref)
         shares = shares_of(claim, self._listed)
-        says(f"allocating {', '.join(result.device for result in claim.devices)}")
+        report(f"allocating {', '.join(result.device for result in claim.devices)}")
         wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
             given = given_devices(claim, shares, grants, environment=self._environment())
@@ -157,8 +157,8 @@ class Preparer:
                         self._files.remove(path)
             raise
 
-    async def _unprepare(self, ref: ClaimRef, says: Says) -> None:
-        says("removing its files")
+    async def _unprepare(self, ref: ClaimRef, report: ReportStep) -> None:
+        report("removing its files")
         for path in files_left(self._places, ref):
             self._files.remove(path)
         remove_empty(self._places.metadata_folder(ref))

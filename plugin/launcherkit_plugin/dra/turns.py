@@ -19,7 +19,7 @@ ANSWER_SECONDS = 35.0
 """How long a call may take. The kubelet waits for 45 s, and asks again some seconds later."""
 _LOCK_PAUSE = 0.05
 
-Says: TypeAlias = Callable[[str], None]
+ReportStep: TypeAlias = Callable[[str], None]
 """Receives what the work is doing, in words."""
 
 
@@ -98,7 +98,7 @@ class Turns:
         self._seconds = seconds
         self._under_way: dict[str, _Work] = {}
 
-    async def take(self, ref: ClaimRef, work: Callable[[Says], Coroutine[Any, Any, T]]) -> T:
+    async def take(self, ref: ClaimRef, work: Callable[[ReportStep], Coroutine[Any, Any, T]]) -> T:
         """Do work on a claim once earlier work on its name has ended.
 
         Raises:
@@ -122,12 +122,12 @@ class Turns:
             raise self._late(ref, mine)
         return task.result()
 
-    async def _locked(self, mine: _Work, work: Callable[[Says], Coroutine[Any, Any, T]]) -> T:
-        def says(what: str) -> None:
+    async def _locked(self, mine: _Work, work: Callable[[ReportStep], Coroutine[Any, Any, T]]) -> T:
+        def report(what: str) -> None:
             mine.at = what
 
         async with self._lock:
-            return await work(says)
+            return await work(report)
 
     def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[name]

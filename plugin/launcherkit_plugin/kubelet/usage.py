@@ -40,7 +40,7 @@ is known."""
 _T = TypeVar("_T")
 
 
-class Aside(Protocol):
+class InThread(Protocol):
     """Does work that may take long, elsewhere than in the event loop's thread."""
 
     async def __call__(self, work: Callable[[], _T], /) -> _T:
@@ -76,7 +76,7 @@ async def read_usage(
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
     tell: Callable[[UsageUnreadable], object],
-    aside: Aside,
+    in_thread: InThread,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
 
@@ -89,10 +89,10 @@ async def read_usage(
         clock: seconds since the epoch, like the times of files.
         states: see `PodStates`.
         tell: called with the error if a source can't be read.
-        aside: see `Aside`; the kubelet's folder is looked at only there, because its disk may hang.
+        in_thread: see `InThread`; the kubelet's folder is looked at only there, because its disk may hang.
     """
     try:
-        saved = await aside(partial(_read_saved, pod_resources, checkpoint, tell))
+        saved = await in_thread(partial(_read_saved, pod_resources, checkpoint, tell))
     except WorkHangs:
         why = f"{checkpoint}: reading it takes too long"
         tell(UsageUnreadable(why, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
@@ -105,7 +105,7 @@ async def read_usage(
     if saved is None:
         return Usage("none", listed.held)  # at least these
     if _has_settled(listed, own_pod, clock() - saved.changed, settle):
-        return await _beside(listed.held, saved.held or {}, states, aside)
+        return await _beside(listed.held, saved.held or {}, states, in_thread)
     if saved.held is None:
         # A kubelet that never allocated a device has no checkpoint. If there is an unreadable one, nothing is known.
         return Usage("pod-resources" if saved.missing else "none", listed.held)
@@ -140,7 +140,7 @@ async def _beside(
     listed: Mapping[str, Mapping[str, Holder]],
     saved: Mapping[str, Mapping[str, Holder]],
     states: PodStates,
-    aside: Aside,
+    in_thread: InThread,
 ) -> Usage:
     """What PodResources lists, and what only the checkpoint lists, unless the pod has ended.
 
@@ -156,7 +156,7 @@ async def _beside(
         return Usage("pod-resources", listed)
     pods = frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted)
     try:
-        known = await aside(partial(states, pods))
+        known = await in_thread(partial(states, pods))
     except WorkHangs:
         known = {}
     held = {resource: dict(devices) for resource, devices in listed.items()}

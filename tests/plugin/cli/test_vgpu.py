@@ -45,10 +45,10 @@ class Desk:
         args = parser.parse_args(words)
         clock = Clock()
         writer = VgpuWriter(Maker(self.kernel, clock, clock.sleep), self.kernel.is_open)
-        bench = vgpu.Bench(args, {}, self.kernel.facts, lambda: self.usage, self.look, writer)
+        context = vgpu.ActionContext(args, {}, self.kernel.facts, lambda: self.usage, self.look, writer)
         self._capfd.readouterr()
         try:
-            code: int = args.act(bench)
+            code: int = args.act(context)
         finally:
             self.said = self._capfd.readouterr()
         return code, self.said.out

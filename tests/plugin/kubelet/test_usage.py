@@ -63,7 +63,7 @@ class Kubelet:
                 clock=clock,
                 states=lambda _: states or {},
                 tell=self.problems.append,
-                aside=asyncio.to_thread,
+                in_thread=asyncio.to_thread,
             )
 
         async def serve_and_read() -> Usage:
@@ -210,7 +210,7 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
         guarded = Guarded()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
         return await read_usage(
-            *paths, tell=reported.append, aside=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
+            *paths, tell=reported.append, in_thread=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
         )
 
     assert asyncio.run(read()) == NO_USAGE
@@ -244,7 +244,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
     async def read() -> Usage:
         async with serving_pod_resources(kubelet.socket, PodResourcesService(VM)):
             paths = str(kubelet.socket), str(kubelet.checkpoint)
-            return await read_usage(*paths, tell=kubelet.problems.append, aside=hangs)
+            return await read_usage(*paths, tell=kubelet.problems.append, in_thread=hangs)
 
     for name in ("stat", "listdir", "open"):
         monkeypatch.setattr(os, name, watched(name))
@@ -255,7 +255,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
     reported: list[UsageUnreadable] = []
     paths = str(kubelet.socket), str(kubelet.checkpoint)
-    asyncio.run(read_usage(*paths, tell=reported.append, aside=asyncio.to_thread))
+    asyncio.run(read_usage(*paths, tell=reported.append, in_thread=asyncio.to_thread))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",
