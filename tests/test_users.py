@@ -11,6 +11,7 @@ from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Policy, Translation, translate
 from launcherkit.errors import GroupNotViable, NodeMissing, TooFewDevices, VariableMissing
+from launcherkit.model.policy import Siblings
 from tests.support.domains import Hostdev, domain, hostdevs, mdev_hostdev, pci_hostdev, root_ports
 from tests.support.facts import AUDIO, NIC, UCSI, USB, UUID, UUID2, FixedHost, card, detail, function, mdev
 from tests.support.hosttree import HostTree
@@ -135,27 +136,41 @@ def twice(document: str, env: dict[str, str], host: FixedHost, requests: dict[st
 
 
 def test_users_3_a_sibling_that_came_along_never_leads_the_next_run() -> None:
-    """X2: functions of one class; the one that was asked for is not the lowest."""
-    host = FixedHost(
-        *(function(f"0000:e1:00.{number}", AUDIO, device=model) for number, model in ((1, 1), (6, 2), (7, 2)))
-    )
-    first, second = twice(domain(), {VARIABLE: "0000:e1:00.7"}, host, vmi("a"))
-    assert first == ["0000:e1:00.7", "0000:e1:00.1"]
-    assert second == first
+    """X2: with `group` a card of another slot comes, which is the best function of that."""
+    host = FixedHost(*card("0000:e1:00", 44), *card("0000:01:00", 44))
+    by_group = Policy(siblings="group")
+    first = translate(domain(), env={VARIABLE: GPU0}, host=host, vmi=vmi("a"), policy=by_group)
+    assert sources(first) == [GPU0, AUD0, GPU1, AUD1]
+    second = translate(first.domain_xml, env={}, host=host, policy=by_group)
+    assert second.domain_xml == first.domain_xml
+    assert [str(device.primary.source) for device in second.plan.devices] == [GPU0]
 
 
-def test_users_3_a_sibling_of_a_better_class_never_leads_the_next_run_of_a_sidecar() -> None:
-    """X2, S2: what the display's group has is no business of the audio that was asked for."""
-    host = FixedHost(
-        function("0000:e1:00.3", AUDIO, group=13),
-        function("0000:e1:00.6", group=3),
-        function("0000:e1:00.7", USB, driver=None, group=3),
-        nodes=["/dev/vfio/3", "/dev/vfio/13", "/dev/vfio/vfio"],
-        container_dev=True,
-    )
-    first, second = twice(domain(pci_hostdev("0000:e1:00.3", alias="ua-gpu-a")), {}, host, None)
-    assert first == ["0000:e1:00.3", "0000:e1:00.6"]
-    assert second == first
+@pytest.mark.parametrize("asked", [AUD0, "0000:e1:00.2", "0000:e1:00.3"])
+@pytest.mark.parametrize("siblings", ["slot", "group", "listed", "reserve", "none"])
+def test_whoever_asks_for_a_companion_gets_that_function_alone(asked: str, siblings: Siblings) -> None:
+    """S1a: NVIDIA's plugin 1.6 makes the audio function a resource of its own; another pod may have the GPU."""
+    classes = (0x030000, AUDIO, USB, UCSI)
+    host = FixedHost(*(function(f"0000:e1:00.{number}", code, group=44) for number, code in enumerate(classes)))
+    requests = vmi(host_devices=(("a", "x/a"),))
+    env = {"PCI_RESOURCE_X_A": asked}
+    policy = Policy(siblings=siblings)
+    once = translate(domain(), env=env, host=host, vmi=requests, policy=policy)
+    assert sources(once) == [asked]
+    (device,) = once.plan.devices
+    others = [f"0000:e1:00.{number}" for number in range(4) if f"0000:e1:00.{number}" != asked]
+    assert [str(stayed.address) for stayed in device.stayed] == (others if siblings not in ("listed", "none") else [])
+    # The same in a sidecar, where the hostdev itself is the request, and in a second run.
+    for env_then in ({}, env):
+        again = translate(once.domain_xml, env=env_then, host=host, vmi=requests, policy=policy)
+        assert again.domain_xml == once.domain_xml
+
+
+def test_a_gpu_and_the_audio_of_another_card_are_two_functions() -> None:
+    """S1a: the second card's GPU was not allocated."""
+    env = {VARIABLE: GPU0, "PCI_RESOURCE_X_A": AUD1}
+    requests = vmi("g", host_devices=(("a", "x/a"),))
+    assert sources(translate(domain(), env=env, host=TWO_CARDS, vmi=requests)) == [GPU0, AUD0, AUD1]
 
 
 def test_users_3_a_gpu_leads_its_audio_whatever_kubevirt_has_called_them() -> None:

@@ -9,7 +9,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Plan
 from launcherkit.resolve.pci_class import is_gpu
-from launcherkit.resolve.siblings import can_be_sibling
+from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import touched_groups
 
@@ -39,7 +39,7 @@ def subject_of_addresses(
     for address in addresses:
         attached[address] = None
         function = host.functions.get(address) if isinstance(address, PciAddress) else None
-        if function is not None and not function.is_vf:
+        if function is not None and not function.is_vf and is_best_of_slot(function, host):
             in_slot = host.slot_functions(function.address)
             attached.update({each.address: None for each in in_slot if can_be_sibling(each, host)})
     known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)

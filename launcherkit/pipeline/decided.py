@@ -12,7 +12,7 @@ from launcherkit.model.address import HostAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Shown, TouchedGroup, Unit
+from launcherkit.model.plan import Shown, TouchedGroup, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
 from launcherkit.model.value import NamedTuple
@@ -67,13 +67,25 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
     if not resolved.allocated:
         listed = frozenset(existing) if facts.known else frozenset()
     visible = frozenset([each.source for each in domain.hostdevs if each.source and each.guest is not None])
-    situation = Situation(policy.siblings, facts, listed, existing, domain.taken, carried, own_nodes, visible)
+    declared = {each.source: each.managed == "yes" for each in domain.hostdevs if each.source and each.managed}
+    situation = Situation(
+        policy.siblings,
+        facts,
+        listed,
+        existing,
+        domain.taken,
+        carried,
+        own_nodes,
+        visible,
+        managed=policy.managed,
+        declared=declared,
+    )
     units = assemble_units(resolved.claims, situation)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     displays = _displays(units, options, domain, facts)
     shown, notes, errors = displays or ({}, (), ())
     aliases = assign_aliases(units, named, domain, prefixes)
-    managed = _managed(units, domain, policy)
+    managed = _managed(units, declared, by_policy=policy.managed)
     return Decided(units, aliases, shown, managed, notes, errors)
 
 
@@ -122,17 +134,12 @@ def _displays(
     return rare.decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
 
 
-def _managed(units: Sequence[Unit], domain: DomainFacts, policy: Policy) -> frozenset[HostAddress]:
+def _managed(
+    units: Sequence[Unit], declared: Mapping[HostAddress, bool], *, by_policy: bool
+) -> frozenset[HostAddress]:
     """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy."""
-    if not policy.managed and all(hostdev.managed != "yes" for hostdev in domain.hostdevs):
-        return frozenset()
     managed: set[HostAddress] = set()
-    for unit in units:
-        default = _is_managed(unit.primary, domain, policy.managed and not unit.kept)
-        managed.update([each.source for each in unit.attachments if _is_managed(each, domain, default)])
+    for unit in units if by_policy or declared else ():
+        default = declared.get(unit.primary.source, by_policy and not unit.kept)
+        managed.update([each.source for each in unit.attachments if declared.get(each.source, default)])
     return frozenset(managed)
-
-
-def _is_managed(attachment: Attachment, domain: DomainFacts, default: bool) -> bool:
-    given = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].managed
-    return default if given is None else given == "yes"

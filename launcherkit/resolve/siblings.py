@@ -1,4 +1,4 @@
-"""Decides which sibling functions are attached with a primary, and which are not (S1, S2, C5)."""
+"""Decides which sibling functions are attached with a primary, and which are not (S1, S1a, S2, C5)."""
 
 from __future__ import annotations
 
@@ -32,23 +32,33 @@ class Situation(NamedTuple):
     """Whether every visible device node was given to this container, or will be to one (S2)."""
     visible: frozenset[HostAddress] = frozenset()
     """Hostdevs to which the document gives a guest address: the guest sees them, whatever the policy (X2)."""
+    managed: bool = False
+    """Whether libvirt binds what is added (X1), so that a sibling needs no VFIO driver yet (S2)."""
+    declared: Mapping[HostAddress, bool] = {}
+    """The same of the document's hostdevs that say so themselves; siblings follow their primary."""
 
 
 def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
     """Make a unit of each claim with its siblings, in the order of the claims.
 
-    A claim for a function that is another claim's sibling becomes part of that unit (C5).
+    A claim for a function that is another claim's sibling becomes part of that unit (C5). Only the best function of a
+    slot brings siblings (S1a).
     """
     claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
     host, carried = situation.host, situation.carried
     in_slot = _by_slot(claim_of, situation)
+    best = {claim.primary: _best_of_slot(claim.primary, in_slot, host) for claim in claims}
     by_group = situation.siblings == "group"  # else candidates are of the primary's slot
-    claimed_slots = {card_of(claim.primary) for claim in claims if by_group and claim.primary not in carried}
+    claimed_slots = {
+        card_of(claim.primary)
+        for claim in claims
+        if by_group and claim.primary not in carried and best[claim.primary] == claim.primary
+    }
     role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
     index_of = situation.existing.get
-    for claim in _best_of_slot_first(claims, carried, host):
+    for claim in _best_of_slot_first(claims, carried, best, host):
         primary = claim.primary
         if primary in attached:
             continue
@@ -67,7 +77,10 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                     continue  # another port of the card is a device of its own (C2)
                 if role == "reserved" and candidate not in carried and _is_separate(candidate, claim_of, in_slot, host):
                     continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
-                comes, why = _decide(own, candidate, other, situation)
+                if best[primary] == primary:
+                    comes, why = _decide(own, candidate, other, situation)
+                else:
+                    comes, why = False, _why_alone(candidate, best[primary])
                 if not comes:
                     stayed.append(StayedBehind(candidate, why))
                     continue
@@ -78,6 +91,43 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
     return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
 
 
+def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:
+    """Whether a function brings siblings: it is the best of its slot, in the order of C2 (S1a)."""
+    in_slot = {function.address.slot: [each.address for each in host.slot_functions(function.address)]}
+    return _best_of_slot(function.address, in_slot, host) == function.address
+
+
+def _best_of_slot(
+    primary: HostAddress, in_slot: Mapping[PciSlot, Iterable[PciAddress]], host: HostFacts
+) -> HostAddress | None:
+    """The best physical function of a primary's slot, in the order of C2; None if one that can't be read may be it (T2).
+
+    Bridges and the chipset's, which no guest gets, don't count. Without facts it is the lowest that is listed (C3). A
+    VF, and what isn't a PCI function, is its own best.
+    """
+    if not isinstance(primary, PciAddress):
+        return primary
+    own = host.functions.get(primary)
+    if own is not None and own.is_vf:
+        return primary
+    if any(address.slot == primary.slot for address in host.unknown):
+        return None
+    beside = in_slot.get(primary.slot, ())
+    if own is None:
+        return min((*beside, primary)) if not host.known else primary
+    functions = [each for each in map(host.functions.get, beside) if each is not None and can_be_sibling(each, host)]
+    return min((own, *functions), key=lambda each: (primary_rank(each), each.address)).address
+
+
+def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
+    """Why a function of the slot doesn't come with one that isn't the best (S1a)."""
+    if best is None:
+        return "in a slot with a function that can't be read, so it isn't known whose sibling it is"
+    if candidate == best:
+        return "the main function of its slot, and was not asked for"
+    return f"a sibling of {best}, and comes only with that"
+
+
 def _asked(claim: Claim) -> str:
     if claim.origin == "vmi":
         return f"requested as {claim.section} {claim.name!r}, answered by {claim.variable}"
@@ -86,21 +136,29 @@ def _asked(claim: Claim) -> str:
     return f"every device of a variable is a request, answered by {claim.variable}"
 
 
-def _best_of_slot_first(claims: Sequence[Claim], carried: Collection[HostAddress], host: HostFacts) -> list[Claim]:
-    """Claims in order, but those of one slot by class and function: audio is the GPU's sibling, not the reverse."""
-    slots = [card_of(claim.primary) for claim in claims]
-    if len(set(slots)) == len(slots) and not carried:
+def _best_of_slot_first(
+    claims: Sequence[Claim],
+    carried: Collection[HostAddress],
+    best: Mapping[HostAddress, HostAddress | None],
+    host: HostFacts,
+) -> list[Claim]:
+    """Claims in order, but what brings no siblings last: it may be a sibling itself (C5, S1a).
+
+    Those of one slot are ordered by class and function.
+    """
+    if not carried and all(best[claim.primary] == claim.primary for claim in claims):
         return list(claims)
     first: dict[PciSlot, int] = {}
 
-    def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, int, int, HostAddress]:
+    def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, bool, int, int, HostAddress]:
         position, claim = position_and_claim
         address = claim.primary
         if not isinstance(address, PciAddress):
-            return False, position, 0, address
+            return False, False, position, 0, address
         function = host.functions.get(address)
         rank = primary_rank(function) if function else 0
-        return address in carried, first.setdefault(address.slot, position), rank, address
+        brings_none = best[address] != address
+        return address in carried, brings_none, first.setdefault(address.slot, position), rank, address
 
     return [claim for _, claim in sorted(enumerate(claims), key=key)]
 
@@ -190,9 +248,15 @@ def _decide(
     if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
     group = own.iommu_group
-    if group is not None and other.iommu_group == group:
-        return True, f"in the same IOMMU group {group}"
-    return _decide_other_group(other, situation)
+    if group is None or other.iommu_group != group:
+        return _decide_other_group(other, situation)
+    where = f"in the same IOMMU group {group}"
+    if other.driver in (None, "pci-stub") and not situation.declared.get(own.address, situation.managed):
+        return False, (
+            f"{where}, but {'has no driver' if other.driver is None else 'bound to pci-stub'}, and with managed='no' "
+            f"libvirt takes only what a VFIO driver has; to bind it on the node: `launcherkit-plugin bind {candidate}`"
+        )
+    return True, where
 
 
 def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bool, str]:

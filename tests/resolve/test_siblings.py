@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
@@ -37,6 +37,8 @@ def assemble(
     taken: Iterable[str] = (),
     own_nodes: bool = False,
     visible: Iterable[str] = (),
+    managed: bool = False,
+    declared: Mapping[str, bool] | None = None,
 ) -> tuple[Unit, ...]:
     return assemble_units(
         [claim(address, f"g{number}") for number, address in enumerate(claims)],
@@ -49,6 +51,8 @@ def assemble(
             {},
             own_nodes,
             frozenset(at(address) for address in visible),
+            managed,
+            {at(address): each for address, each in (declared or {}).items()},
         ),
     )
 
@@ -271,3 +275,66 @@ def test_a_port_of_a_card_that_is_asked_for_is_not_reserved_with_another_functio
     for siblings in ("slot", "reserve"):
         attached = sources(assemble(host, GPU, "0000:e1:00.2", siblings=siblings))
         assert sorted(each for unit in attached for each in unit) == [GPU, "0000:e1:00.2"]
+
+
+@pytest.mark.parametrize("asked", ["0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"])
+@pytest.mark.parametrize("policy", ["slot", "group", "listed", "reserve"])
+def test_a_function_that_is_not_the_best_of_its_slot_comes_alone(asked: str, policy: Siblings) -> None:
+    """S1a: the rest of the card was not allocated, and another pod may have it."""
+    units = assemble(FOUR, asked, siblings=policy, listed=[str(address) for address in FOUR.functions], own_nodes=True)
+    assert sources(units) == [[asked]]
+    why = stayed(units)
+    assert sorted([asked, *why]) == sorted(map(str, FOUR.functions))
+    assert "was not asked for" in why[GPU]
+    assert all("a sibling of 0000:e1:00.0" in text for address, text in why.items() if address != GPU)
+
+
+def test_two_companions_that_are_asked_for_are_two_devices() -> None:
+    """S1a: neither is the other's sibling, in any order, with or without host facts."""
+    for asked in (("0000:e1:00.1", "0000:e1:00.2"), ("0000:e1:00.2", "0000:e1:00.1")):
+        assert sources(assemble(FOUR, *asked)) == [[asked[0]], [asked[1]]]
+
+
+def test_the_second_port_of_a_card_has_none_of_its_companions() -> None:
+    """S1a: a BlueField's management function goes with port 0, which another pod may have."""
+    host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC), function("0000:e1:00.2", 0x080100))
+    assert sources(assemble(host, "0000:e1:00.1")) == [["0000:e1:00.1"]]
+    assert sources(assemble(host, "0000:e1:00.1", GPU)) == [["0000:e1:00.1"], [GPU, "0000:e1:00.2"]]
+
+
+def test_with_group_the_companion_of_another_card_doesnt_keep_that_card_away() -> None:
+    """S1, S1a: every endpoint of the group comes with the best function, what was asked for too, in any order."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
+    for asked in ((GPU, "0000:e2:00.1"), ("0000:e2:00.1", GPU)):
+        (unit,) = sources(assemble(host, *asked, siblings="group"))
+        assert sorted(unit) == ["0000:e1:00.0", "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]
+
+
+def test_bridges_and_the_chipsets_are_never_the_best() -> None:
+    """S1a: no guest gets them, so nobody could have them with siblings."""
+    host = facts(function(GPU, 0x060100, driver=None), function("0000:e1:00.3", AUDIO), function("0000:e1:00.4", USB))
+    assert sources(assemble(host, "0000:e1:00.3")) == [["0000:e1:00.3", "0000:e1:00.4"]]
+
+
+def test_beside_a_function_that_cant_be_read_nothing_comes() -> None:
+    """S1a, T2: that one may be the best."""
+    host = FOUR._replace(
+        functions={address: each for address, each in FOUR.functions.items() if address.function},
+        unknown={at(GPU): "Input/output error"},
+    )
+    units = assemble(host, "0000:e1:00.1")
+    assert sources(units) == [["0000:e1:00.1"]]
+    assert all("can't be read" in why for why in stayed(units).values())
+
+
+@pytest.mark.parametrize("driver", [None, "pci-stub"])
+def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver: str | None) -> None:
+    """S2: libvirt says "Unmanaged PCI device must be manually detached"."""
+    host = facts(function(GPU), function("0000:e1:00.1", AUDIO), function("0000:e1:00.3", UCSI, driver=driver))
+    units = assemble(host, GPU)
+    assert sources(units) == [[GPU, "0000:e1:00.1"]]
+    assert "launcherkit-plugin bind 0000:e1:00.3" in stayed(units)["0000:e1:00.3"]
+    assert sources(assemble(host, GPU, managed=True)) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]
+    # The hostdev of the primary decides before the policy.
+    assert sources(assemble(host, GPU, managed=True, declared={GPU: False})) == [[GPU, "0000:e1:00.1"]]
+    assert sources(assemble(host, GPU, declared={GPU: True})) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]

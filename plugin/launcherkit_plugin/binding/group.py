@@ -10,7 +10,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
-from launcherkit.resolve.siblings import can_be_sibling
+from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
@@ -187,7 +187,7 @@ def wanted_functions(
     match: Callable[[PciFunction], PciRule | None],
     wants: Callable[[PciRule], bool] = lambda rule: rule.bind,
 ) -> dict[PciAddress, PciRule]:
-    """The functions of rules with ``bind`` and their siblings in the same slot (S1), each with its rule.
+    """The functions of rules with ``bind`` and their siblings in the same slot (S1, S1a), each with its rule.
 
     VFs of vGPU cards keep their own driver (G4).
 
@@ -204,9 +204,8 @@ def wanted_functions(
         if rule is None or not wants(rule) or _is_vgpu(address, host):
             continue
         found[address] = rule
-        if rule.siblings in ("slot", "reserve") and not function.is_vf:
-            beside = host.slot_functions(address)
-            for each in beside:
+        if rule.siblings in ("slot", "reserve") and not function.is_vf and is_best_of_slot(function, host):
+            for each in host.slot_functions(address):
                 if can_be_sibling(each, host) and each.model != function.model:
                     found.setdefault(each.address, rule)
     return found

@@ -48,7 +48,7 @@ def test_it_is_one_in_whichever_order_the_rules_are(tree: HostTree, capfd: pytes
 
 def test_so_are_two_functions_of_one_card(tree: HostTree, capfd: pytest.CaptureFixture[str]) -> None:
     rules = '[{name: a/A, select: [{classes: ["03"]}], dra: true}, {name: a/S, select: [{classes: ["04"]}]}]'
-    text = "LK801: 0000:01:00.0 is for DRA by the resource a/A and for the device plugin by a/S"
+    text = "LK801: 0000:01:00.1 is for DRA by the resource a/A and for the device plugin by a/S"
     assert discovered(tree, f"resources: {rules}", capfd) == (78, [text])
 
 
