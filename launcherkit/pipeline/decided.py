@@ -134,9 +134,7 @@ def _displays(
     return rare.decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
 
 
-def _managed(
-    units: Sequence[Unit], declared: Mapping[HostAddress, bool], *, by_policy: bool
-) -> frozenset[HostAddress]:
+def _managed(units: Sequence[Unit], declared: Mapping[HostAddress, bool], *, by_policy: bool) -> frozenset[HostAddress]:
     """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy."""
     managed: set[HostAddress] = set()
     for unit in units if by_policy or declared else ():
