@@ -273,6 +273,12 @@ class BadHostdev(LauncherkitError):
     code = "LK126"
 
 
+class StaleHostdev(LauncherkitError):
+    """A hostdev under a request's alias has a device that wasn't allocated here, and can't get another (X2)."""
+
+    code = "LK127"
+
+
 class UnreadableFile(LauncherkitError):
     code = "LK131"
 

@@ -23,6 +23,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         "iommufd": plan.iommufd,
         **_window(plan),
         **({"cells": list(plan.cells)} if plan.cells else {}),
+        **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
         "leftAlone": [str(address) for address in plan.left_alone],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
@@ -69,6 +70,8 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
         "managed": function.managed,
         "present": attachment.hostdev is not None,
     }
+    if attachment.replaces is not None:
+        document["replaces"] = str(attachment.replaces)
     if attachment.role != "primary":
         document["request"] = _claim(attachment.claim)
     if function.iommufd is not None:

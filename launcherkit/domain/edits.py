@@ -49,3 +49,8 @@ def append_children(data: bytes, span: Span, texts: Sequence[str], style: Style,
     if at == span.open_end and b"\n" not in content:
         return Edit(at, span.close, (body + closing).encode("ascii"))
     return Edit(at, at, body.encode("ascii"))
+
+
+def remove(data: bytes, span: Span) -> Edit:
+    """An edit that removes an element with the white space before it."""
+    return Edit(len(data[: span.start].rstrip(b" \t\r\n")), span.end, b"")

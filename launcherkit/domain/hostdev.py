@@ -94,6 +94,20 @@ def pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
     return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(_PCI, address, strict=True)]
 
 
+def source_attributes(source: HostAddress) -> list[tuple[str, str]]:
+    """The attributes of the ``<address>`` in a ``<source>``, as pairs of name and value."""
+    if isinstance(source, PciAddress):
+        return pci_attributes(source)
+    if isinstance(source, UsbAddress):
+        return [(name, str(value)) for (name, _), value in zip(_USB, source, strict=True)]
+    return [("uuid", str(source))]
+
+
+def is_same(present: str | None, value: str) -> bool:
+    """Whether an attribute of an address has a value already, however its number is written; a missing one is 0."""
+    return present == value or (number(value) is not None and number(present or "0") == number(value))
+
+
 def read_pci_address(address: etree._Element) -> PciAddress:
     """The PCI address of a source.
 

@@ -9,9 +9,17 @@ from lxml import etree
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.escape import escaped
-from launcherkit.domain.hostdev import cpuset_text, hostdev_attributes, pci_attributes, read_guest_address
+from launcherkit.domain.hostdev import (
+    cpuset_text,
+    hostdev_attributes,
+    is_same,
+    pci_attributes,
+    read_guest_address,
+    source_attributes,
+)
 from launcherkit.domain.style import Style, indentation_of
 from launcherkit.domain.tags import Places, attribute_value
+from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import GuestPlace, PlannedFunction
 from launcherkit.model.request import kind_of
 
@@ -31,6 +39,8 @@ class Completion:
             if hostdev.get(name):
                 wanted.pop(name, None)
         edits = self._set(hostdev, wanted)
+        if function.attachment.replaces is not None:
+            edits += self._source(hostdev, function.source)
         if driver := elements.driver_attributes(function.iommufd, function.driver):
             edits += self._driver(hostdev, driver)
         missing: list[str] = []
@@ -57,6 +67,16 @@ class Completion:
             span = self._places.of(hostdev)
             edits.append(append_children(self._data, span, texts, self._child_style(hostdev), depth=0))
         return edits
+
+    def _source(self, hostdev: etree._Element, source: HostAddress) -> list[Edit]:
+        """Another source for the same kind of device (X2); numbers that stay are not touched."""
+        address = hostdev.find("source/address")
+        if address is None:
+            return []
+        wanted = dict(source_attributes(source))
+        for name in [name for name, value in wanted.items() if is_same(address.get(name), value)]:
+            del wanted[name]
+        return self._set(address, wanted)
 
     def _driver(self, hostdev: etree._Element, wanted: dict[str, str]) -> list[Edit]:
         """Set on the existing ``<driver>``, or on a new one directly before the source, where libvirt expects it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launcherkit.domain import elements
 from launcherkit.domain.document import MAX_BYTES, Document
-from launcherkit.domain.edits import Edit, append_children, apply_edits
+from launcherkit.domain.edits import Edit, append_children, apply_edits, remove
 from launcherkit.domain.hostdev_completion import Completion
 from launcherkit.domain.reader import hostdev_elements
 from launcherkit.domain.style import Style, style_of
@@ -39,6 +39,7 @@ def write_plan(document: Document, plan: Plan) -> bytes:
                 added.append(elements.hostdev(function, style))
             else:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
+    edits += [remove(document.data, places.of(hostdevs[index])) for index, _ in plan.removed]
     if plan.window is not None:
         from launcherkit.domain.address_space import window_edits  # few guests need it
 

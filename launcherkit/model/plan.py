@@ -47,6 +47,7 @@ class Claim(NamedTuple):
     why="Why it is attached, in words.",
     claim="The request that names it; a sibling may have one of its own (C5).",
     hostdev="Its index among the document's hostdevs; None for one to be added (X2).",
+    replaces="The source that this hostdev has in the document, if another device was allocated for its request (X2).",
 )
 class Attachment(NamedTuple):
     """A function that the domain gets, before its place in the guest is known."""
@@ -56,6 +57,7 @@ class Attachment(NamedTuple):
     why: str
     claim: Claim | None
     hostdev: int | None
+    replaces: HostAddress | None = None
 
 
 @documented(
@@ -218,6 +220,7 @@ class Window(NamedTuple):
     window="The 64-bit PCI window, and what is written for it; None if the default has room (P5).",
     iommufd="Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).",
     cells="Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).",
+    removed="Former siblings of a device that was replaced: the index and the source of each hostdev to remove (X2).",
 )
 class Plan(NamedTuple):
     """All decisions of a translation."""
@@ -230,6 +233,7 @@ class Plan(NamedTuple):
     iommufd: bool
     window: Window | None = None
     cells: tuple[int, ...] = ()
+    removed: tuple[tuple[int, HostAddress], ...] = ()
 
     @property
     def initiators(self) -> tuple[HostAddress, ...]:

@@ -82,8 +82,8 @@ def translate(
     if asked is not None and not asked.requests:
         return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
-    resolved = resolve(domain, environment, asked, dra, host, policy)
-    plan, notes = _plan(resolved, domain, policy, document)
+    resolved = resolve(domain, environment, asked, dra, host, policy, name)
+    plan, notes = _plan(resolved, policy, document)
     return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
 
 
@@ -93,9 +93,10 @@ def _unasked(environment: Environment) -> list[Note]:
     return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
-def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Document) -> tuple[Plan, tuple[Note, ...]]:
+def _plan(resolved: Resolved, policy: Policy, document: Document) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; all errors of the three are raised together."""
-    decided = decide(resolved, domain, policy)
+    decided = decide(resolved, policy)
+    domain = decided.domain
     placed = place_units(
         decided.units,
         domain,
@@ -104,14 +105,24 @@ def _plan(resolved: Resolved, domain: DomainFacts, policy: Policy, document: Doc
         generic_initiators=policy.generic_initiators,
     )
     window, short = _window(decided.units, domain, resolved.facts, placed, document)
-    checked = check(resolved, decided, domain, policy)
+    checked = check(resolved, decided, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
     attached = set(decided.attached) if resolved.left_alone else ()
     left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
     devices = _devices(decided, placed, checked, resolved.facts, policy)
     iommufd = bool(checked.backends.iommufd)
-    plan = Plan(devices, placed.controllers, checked.groups, checked.nodes, tuple(left), iommufd, window, placed.cells)
+    plan = Plan(
+        devices,
+        placed.controllers,
+        checked.groups,
+        checked.nodes,
+        tuple(left),
+        iommufd,
+        window,
+        placed.cells,
+        decided.removed,
+    )
     return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
 
 

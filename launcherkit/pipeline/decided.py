@@ -45,6 +45,10 @@ class Decided(NamedTuple):
     """Functions that libvirt itself binds to vfio-pci."""
     notes: tuple[Note, ...]
     errors: tuple[LauncherkitError, ...]
+    domain: DomainFacts
+    """The document's facts, with the sources that its hostdevs will have (X2)."""
+    removed: tuple[tuple[int, HostAddress], ...] = ()
+    """Index and source of each hostdev that is removed: former siblings of a device that another replaces (X2)."""
 
     @property
     def attached(self) -> list[HostAddress]:
@@ -57,9 +61,9 @@ class Decided(NamedTuple):
         return {each.source for unit in self.units for each in unit.attachments if each.role == "reserved"}
 
 
-def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
+def decide(resolved: Resolved, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
-    facts, existing, prefixes = resolved.facts, resolved.existing, policy.alias_prefixes
+    facts, existing, prefixes, domain = resolved.facts, resolved.existing, policy.alias_prefixes, resolved.domain
     named = name_claims(resolved.claims, domain, prefixes)
     carried = find_carried_siblings(resolved.claims, named, domain)
     listed = resolved.listed
@@ -81,12 +85,17 @@ def decide(resolved: Resolved, domain: DomainFacts, policy: Policy) -> Decided:
         declared=declared,
     )
     units = assemble_units(resolved.claims, situation)
+    removed: tuple[tuple[int, HostAddress], ...] = ()
+    replaced: Sequence[Note] = ()
+    if resolved.moved is not None and resolved.moved.primaries:
+        moved, units = rare.reuse(resolved.moved, units)
+        domain, removed, replaced = moved.domain, moved.removed, rare.notes_on(moved, units)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     displays = _displays(units, options, domain, facts)
     shown, notes, errors = displays or ({}, (), ())
     aliases = assign_aliases(units, named, domain, prefixes)
     managed = _managed(units, declared, by_policy=policy.managed)
-    return Decided(units, aliases, shown, managed, notes, errors)
+    return Decided(units, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
 
 
 class Checked(NamedTuple):
@@ -100,9 +109,10 @@ class Checked(NamedTuple):
     errors: tuple[LauncherkitError, ...]
 
 
-def check(resolved: Resolved, decided: Decided, domain: DomainFacts, policy: Policy) -> Checked:
+def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
     """Check the groups and nodes of everything that is attached; add notes on what is not."""
     notes: list[Note] = []
+    domain = decided.domain
     facts, units, managed = resolved.facts, decided.units, decided.managed
     if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
         gpus = {request.name for request in resolved.requests if request.section == "gpus"}

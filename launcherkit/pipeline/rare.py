@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from launcherkit.resolve.display import decide_displays
     from launcherkit.resolve.missing import check_requests, not_in_domain
     from launcherkit.resolve.notes import notes_about
+    from launcherkit.resolve.retarget import notes_on, retarget, reuse, unanswered
     from launcherkit.sources.dra import DraFiles
 
 __all__ = [
@@ -26,7 +27,11 @@ __all__ = [
     "for_each_device",
     "not_in_domain",
     "notes_about",
+    "notes_on",
     "read_address_space",
+    "retarget",
+    "reuse",
+    "unanswered",
 ]
 
 _HOME = {
@@ -38,7 +43,11 @@ _HOME = {
     "for_each_device": "launcherkit.resolve.claimed",
     "not_in_domain": "launcherkit.resolve.missing",
     "notes_about": "launcherkit.resolve.notes",
+    "notes_on": "launcherkit.resolve.retarget",
     "read_address_space": "launcherkit.domain.address_space",
+    "retarget": "launcherkit.resolve.retarget",
+    "reuse": "launcherkit.resolve.retarget",
+    "unanswered": "launcherkit.resolve.retarget",
 }
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, StaleHostdev
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
-from launcherkit.model.policy import Policy
-from launcherkit.model.request import Allocation, Request
+from launcherkit.model.policy import AliasPrefixes, Policy
+from launcherkit.model.request import Allocation, Kind, Request
 from launcherkit.model.value import NamedTuple
 from launcherkit.pipeline import rare
 from launcherkit.place.slots import topology_for
-from launcherkit.resolve.aliases import alias_of, name_requests
+from launcherkit.resolve.aliases import alias_of, name_claims, name_requests
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.resolve.retarget import Retargeted
 
 
 class HostSource(Protocol):
@@ -60,6 +64,10 @@ class Resolved(NamedTuple):
     """Whether anything was allocated here; if not, there are only the document's hostdevs (Q2)."""
     facts: HostFacts
     notes: tuple[Note, ...]
+    domain: DomainFacts
+    """The document's facts, with the sources that its hostdevs will have (X2)."""
+    moved: Retargeted | None = None
+    """The hostdevs that get another source; None if there are none."""
 
 
 def resolve(
@@ -69,32 +77,64 @@ def resolve(
     dra: DraSource | None,
     host: HostSource,
     policy: Policy,
+    name: str,
 ) -> Resolved:
-    """Read what was allocated, look it up on the host, and answer each request.
+    """Read what was allocated, look it up on the host, and answer each request; messages call the document ``name``.
 
     Raises:
         LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
     """
     requests = () if vmi is None else vmi.requests
-    allocations, notes = _allocations(environment, dra, vmi, domain)
+    allocations, notes = _allocations(environment, dra, vmi, domain, policy.alias_prefixes, name)
     if any(allocation.devices for allocation in allocations.values()):
         requests = rare.for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
-    existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
+    sources = [hostdev.source for hostdev in domain.hostdevs if hostdev.source]
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
     topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
-    facts = _facts(host, (*listed, *existing), topology=topology)
+    facts = _facts(host, (*listed, *sources), topology=topology)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
     found = _claims(allocations, requests, domain, facts, policy)
-    Collector(found.errors).raise_if_any()
+    errors = Collector(found.errors)
+    if found.errors:
+        answered = {(claim.section, claim.name) for claim in found.claims}
+        open_ = [request for request in requests if (request.section, request.name) not in answered]
+        errors.extend(_unanswered(open_, domain, policy.alias_prefixes, name))
+    errors.raise_if_any()
+    moved = None
+    if found.claims and domain.hostdevs:
+        moved = rare.retarget(found.claims, name_claims(found.claims, domain, policy.alias_prefixes), domain, name)
+        Collector(moved.errors).raise_if_any()
+        domain = moved.domain
+    existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     asked = {claim.primary for claim in found.claims}
     claims = (*found.claims, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
     notes = (*notes, *found.notes)
-    return Resolved(requests, claims, found.left_alone, existing, listed, bool(variables), facts, notes)
+    left, allocated = found.left_alone, bool(variables)
+    return Resolved(requests, claims, left, existing, listed, allocated, facts, notes, domain, moved)
+
+
+def _unanswered(
+    requests: Iterable[Request], domain: DomainFacts, prefixes: AliasPrefixes, name: str
+) -> Iterator[StaleHostdev]:
+    """An error for each hostdev of the document whose request was allocated nothing, though something was (X2)."""
+    kinds: tuple[Kind, ...] = ("pci", "usb")  # mdevs have the aliases of PCI functions
+    for request in requests:
+        by_claim = request.dra_claim is not None
+        aliases = [alias_of(request.section, request.name, kind, prefixes, by_claim=by_claim) for kind in kinds]
+        for alias in dict.fromkeys(aliases):
+            error = rare.unanswered(alias, request, domain, name)
+            if error is not None:
+                yield error
 
 
 def _allocations(
-    environment: Environment, dra: DraSource | None, vmi: Vmi | None, domain: DomainFacts
+    environment: Environment,
+    dra: DraSource | None,
+    vmi: Vmi | None,
+    domain: DomainFacts,
+    prefixes: AliasPrefixes,
+    name: str,
 ) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
     """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them."""
     by_claim = [request for request in vmi.requests if request.dra_claim is not None] if vmi else []
@@ -108,6 +148,9 @@ def _allocations(
         variable_of = {resource: environment.variable_for(resource) for resource in dict.fromkeys(resources)}
         if len(set(variable_of.values()) - {None}) < len(variable_of):
             errors.extend(rare.check_requests(vmi.requests, variable_of, environment))
+            missing = {resource for resource, variable in variable_of.items() if variable is None}
+            stale = [each for each in vmi.requests if each.resource in missing]
+            errors.extend(_unanswered(stale, domain, prefixes, name))
     readings = {key: environment.read(variable) for key, variable in variable_of.items() if variable is not None}
     allocations = {key: reading.allocation for key, reading in readings.items()}
     errors.extend([error for reading in readings.values() for error in reading.errors])
@@ -151,7 +194,8 @@ def _claims(
     if not allocations:
         return Claims(())
     if not requests:
-        return claim_all(allocations.values(), facts, policy.pairing, domain.taken)
+        held = {hostdev.source: hostdev.alias for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
+        return claim_all(allocations.values(), facts, policy.pairing, domain.taken, policy.alias_prefixes, held)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
     of_claims = rare.claimed_devices(requests, allocations) if any(request.dra_claim for request in requests) else {}

@@ -116,7 +116,11 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, colours
     parts = [where, *([f"alias {function.alias}"] if function.alias else [])]
     if function.shown is not None:
         parts += [f"{key} {value}" for key, value in function.shown._asdict().items() if value is not None]
-    parts.append("added" if attachment.hostdev is None else "in the domain already")
+    if attachment.hostdev is None:
+        parts.append("added")
+    else:
+        here = "already" if attachment.replaces is None else f"for {attachment.replaces}, which it replaces"
+        parts.append(f"in the domain {here}")
     yield blank + ", ".join(parts)
 
 

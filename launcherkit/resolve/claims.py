@@ -13,9 +13,9 @@ from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
-from launcherkit.model.request import Allocation, Request, Section
+from launcherkit.model.request import Allocation, Request, Section, kind_of
 from launcherkit.model.value import NamedTuple
-from launcherkit.resolve.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX
+from launcherkit.resolve.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 
@@ -74,25 +74,47 @@ def claim_requested(
 
 
 def claim_all(
-    allocations: Iterable[Allocation], host: HostFacts, pairing: Pairing, taken: Iterable[PciAddress]
+    allocations: Iterable[Allocation],
+    host: HostFacts,
+    pairing: Pairing,
+    taken: Iterable[PciAddress],
+    prefixes: AliasPrefixes = AliasPrefixes(),  # noqa: B008  # a value
+    held: Mapping[HostAddress, str] = {},
 ) -> Claims:
     """Without a VMI, every physical device in every variable is a request, named after its resource (Q1).
 
     Args:
         allocations: every variable that is set.
         host, pairing, taken: as for `claim_requested`.
+        prefixes: the policy's.
+        held: the aliases of the document's hostdevs; a device with the alias of a request answers that one.
     """
     pools = _Pools(host, pairing, taken)
-    counts: dict[str, int] = {}
-    claims: list[Claim] = []
+    found: dict[str, list[Claim]] = {}
     for allocation in allocations:
-        name = allocation.suffix.lower()
+        claims = found.setdefault(allocation.suffix.lower(), [])
         while (primary := pools.pop(allocation)) is not None:
-            count = counts.get(name, 0)
-            counts[name] = count + 1
             section = _section_of(primary, host)
-            claims.append(Claim("environment", section, f"{name}-{count}", None, allocation.variable, primary))
-    return Claims(tuple(claims), notes=tuple(pools.notes))
+            claims.append(Claim("environment", section, "", None, allocation.variable, primary))
+    named = [claim for name, claims in found.items() for claim in _numbered(name, claims, prefixes, held)]
+    return Claims(tuple(named), notes=tuple(pools.notes))
+
+
+def _numbered(
+    resource: str, claims: Sequence[Claim], prefixes: AliasPrefixes, held: Mapping[HostAddress, str]
+) -> list[Claim]:
+    """The claims for one resource by their numbers: those that the document's aliases give, then the free ones."""
+    by_number: dict[int, Claim] = {}
+    for claim in claims if held else ():
+        stem = alias_of(claim.section, f"{resource}-", kind_of(claim.primary), prefixes)
+        alias = held.get(claim.primary, "")
+        number = alias.removeprefix(stem)
+        if alias != number and number.isdecimal() and str(int(number)) == number and int(number) < len(claims):
+            by_number[int(number)] = claim
+    kept = {claim.primary for claim in by_number.values()}
+    free = (number for number in range(len(claims)) if number not in by_number)
+    by_number |= {next(free): claim for claim in claims if claim.primary not in kept}
+    return [by_number[number]._replace(name=f"{resource}-{number}") for number in sorted(by_number)]
 
 
 def claim_existing(

@@ -100,10 +100,10 @@ def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:
 def _best_of_slot(
     primary: HostAddress, in_slot: Mapping[PciSlot, Iterable[PciAddress]], host: HostFacts
 ) -> HostAddress | None:
-    """The best physical function of a primary's slot, in the order of C2; None if one that can't be read may be it (T2).
+    """The best physical function of a primary's slot, in the order of C2.
 
     Bridges and the chipset's, which no guest gets, don't count. Without facts it is the lowest that is listed (C3). A
-    VF, and what isn't a PCI function, is its own best.
+    VF, and what isn't a PCI function, is its own best. None if one that can't be read may be the best (T2).
     """
     if not isinstance(primary, PciAddress):
         return primary

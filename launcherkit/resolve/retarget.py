@@ -1,0 +1,185 @@
+"""Hostdevs of the document that get another source, because their request was allocated another device here (X2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcherkit.errors import StaleHostdev
+from launcherkit.model.address import HostAddress, PciAddress, UsbModel
+from launcherkit.model.domain import DomainFacts, ExistingHostdev
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Attachment, Claim, Unit
+from launcherkit.model.request import Kind, Request, kind_of
+from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.aliases import sibling_stem
+
+
+class Retargeted(NamedTuple):
+    """The document's hostdevs with the sources that they will have."""
+
+    domain: DomainFacts
+    """With new sources, and without the former siblings of hostdevs that get one."""
+    was: DomainFacts
+    """As the document has them."""
+    primaries: Mapping[int, Claim] = {}
+    """The request of each hostdev that gets another source, by index."""
+    siblings: Mapping[int, tuple[int, ...]] = {}
+    """The former siblings of each of these, by index."""
+    errors: tuple[StaleHostdev, ...] = ()
+
+    @property
+    def removed(self) -> tuple[tuple[int, HostAddress], ...]:
+        """Index and source of the former siblings."""
+        indices = [index for siblings in self.siblings.values() for index in siblings]
+        return tuple([(index, source) for index in indices if (source := self.was.hostdevs[index].source)])
+
+
+def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: DomainFacts, name: str) -> Retargeted:
+    """Give each hostdev under the alias of a request the device that was allocated for it.
+
+    Args:
+        claims: the answered requests; none if nothing was allocated here.
+        named: their aliases, from `launcherkit.resolve.aliases.name_claims`.
+        domain: the document's hostdevs.
+        name: what messages call the document.
+    """
+    index_of = {each.alias: index for index, each in enumerate(domain.hostdevs) if each.alias and each.source}
+    asked = {index_of[alias]: claim for claim in claims if (alias := named[claim.primary]) in index_of}
+    stale = {index: claim for index, claim in asked.items() if _is_another(domain.hostdevs[index].source, claim)}
+    if not stale:
+        return Retargeted(domain, domain)
+    kept = {each.source: index for index, each in enumerate(domain.hostdevs) if each.source and index not in stale}
+    siblings = {index: _siblings_of(index, domain, asked) for index in stale}
+    former = {index for indices in siblings.values() for index in indices}
+    errors = tuple(
+        [error for index, claim in stale.items() if (error := _refusal(index, claim, domain, kept, former, name))]
+    )
+    hostdevs = list(domain.hostdevs)
+    for index, claim in stale.items():
+        hostdevs[index] = hostdevs[index]._replace(source=claim.primary)
+    for index in former:
+        hostdevs[index] = _gone(hostdevs[index].kind)
+    freed = {domain.hostdevs[index].guest for index in former}
+    facts = domain._replace(hostdevs=tuple(hostdevs), guest_addresses=domain.guest_addresses - freed)
+    return Retargeted(facts, domain, stale, siblings, errors)
+
+
+def _is_another(source: HostAddress | None, claim: Claim) -> bool:
+    # A USB device by vendor and product may well be the one that was allocated; it stays as it is.
+    return source != claim.primary and not isinstance(source, UsbModel)
+
+
+def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Claim]) -> tuple[int, ...]:
+    """The hostdevs that an earlier run attached as siblings of one, by their aliases (X1)."""
+    stem = sibling_stem(domain.hostdevs[primary].alias or "")
+    return tuple(
+        [
+            index
+            for index, each in enumerate(domain.hostdevs)
+            if index not in asked and each.source and (each.alias or "").rpartition("-fn")[0] == stem
+        ]
+    )
+
+
+def _gone(kind: Kind) -> ExistingHostdev:
+    return ExistingHostdev(kind, None, None, None, placed=False, managed=None, display=None, ramfb=None)
+
+
+def _refusal(
+    index: int, claim: Claim, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
+) -> StaleHostdev | None:
+    """Why a hostdev can't get the source that was allocated; None if it can."""
+    other = kept.get(claim.primary)
+    if other is not None and other not in former:
+        why = f"which hostdev {other + 1} has already"
+        remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
+    elif kind_of(claim.primary) != domain.hostdevs[index].kind:
+        why = "another kind of device"
+        remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
+    else:
+        return None
+    what = f"{claim.section} {claim.name!r} was allocated {claim.primary} here, {why}"
+    return _stale(index, what, remedy, domain, name)
+
+
+def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> StaleHostdev | None:
+    """The error for a hostdev under the alias of a request that was allocated nothing, where variables are set."""
+    for index, hostdev in enumerate(domain.hostdevs):
+        if hostdev.alias == alias and hostdev.source is not None:
+            what = f"{request.section} {request.name!r}, whose alias it has, was allocated nothing here"
+            remedy = "Let the pod's limits ask for the device, or take the hostdev and its siblings out of the domain."
+            return _stale(index, what, remedy, domain, name)
+    return None
+
+
+def _stale(index: int, what: str, remedy: str, domain: DomainFacts, name: str) -> StaleHostdev:
+    hostdev, key = domain.hostdevs[index], f"hostdev {index + 1}"
+    message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {what}"
+    return StaleHostdev(message, remedy, file=name, key=key, device=str(hostdev.source))
+
+
+def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[Unit, ...]]:
+    """Put new siblings into the hostdevs of former ones of the same function number, which keep all else of theirs.
+
+    Returns:
+        What is left of the former siblings, with facts that have the reused hostdevs; and the units with these.
+    """
+    if not moved.primaries:
+        return moved, tuple(units)
+    was, hostdevs = moved.was.hostdevs, list(moved.domain.hostdevs)
+    siblings = {first: list(indices) for first, indices in moved.siblings.items()}
+    changed: list[Unit] = []
+    for unit in units:
+        former = [siblings[each.hostdev] for each in unit.attachments if each.hostdev in siblings]
+        attachments: list[Attachment] = []
+        for attachment in unit.attachments:
+            index = attachment.hostdev
+            if index is None:
+                index = _take_same_number(attachment.source, former, was)
+            replaces = None if index is None or was[index].source == attachment.source else was[index].source
+            if index is not None and replaces is not None:
+                hostdevs[index] = was[index]._replace(source=attachment.source)
+            attachments.append(attachment._replace(hostdev=index, replaces=replaces))
+        changed.append(unit._replace(attachments=tuple(attachments)))
+    guests = moved.domain.guest_addresses.union([each.guest for each in hostdevs if each.guest is not None])
+    domain = moved.domain._replace(hostdevs=tuple(hostdevs), guest_addresses=guests)
+    left = {first: tuple(indices) for first, indices in siblings.items()}
+    return moved._replace(domain=domain, siblings=left), tuple(changed)
+
+
+def _take_same_number(source: HostAddress, former: Sequence[list[int]], was: Sequence[ExistingHostdev]) -> int | None:
+    """Take the hostdev of a former sibling with a new one's function number; None if there is none."""
+    for indices in former:
+        for index in indices:
+            if _number(was[index].source) == _number(source):
+                indices.remove(index)
+                return index
+    return None
+
+
+def _number(source: HostAddress | None) -> int | None:
+    return source.function if isinstance(source, PciAddress) else None
+
+
+def notes_on(moved: Retargeted, units: Sequence[Unit]) -> list[Note]:
+    """Notes that name both devices."""
+    there = moved.was.hostdevs
+    notes = [
+        Note(
+            "replaced",
+            f"hostdev {attachment.hostdev + 1} of the domain ({there[attachment.hostdev].alias}) had "
+            f"{attachment.replaces} and gets {attachment.source}, which was allocated here",
+        )
+        for unit in units
+        for attachment in unit.attachments
+        if attachment.hostdev is not None and attachment.replaces is not None
+    ]
+    return notes + [
+        Note(
+            "replaced",
+            f"hostdev {index + 1} of the domain ({there[index].alias}) had {there[index].source} and is removed: it "
+            f"was a sibling of {there[first].source}, which {moved.primaries[first].primary} replaces",
+        )
+        for first, indices in moved.siblings.items()
+        for index in indices
+    ]
