@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from launcherkit.errors import Collector, shown
+from launcherkit.model.note import Note
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document, validate_document
 from launcherkit_plugin.config.fields import Schema
@@ -67,11 +68,12 @@ def read_config(
         _check_says_something(config, path)
     _check_names(config, path)
     _check_kinds(with_dra(config, every=dra))
+    notes = tuple(_by_variable(with_dra(config, every=dra), path))
     if wanted.cluster and kubevirt is None:
         # It isn't known yet what KubeVirt itself advertises, so the rules of ``auto`` can't exclude that.
-        return Reading(with_dra(config, every=dra), (), found.files, cluster=True)
+        return Reading(with_dra(config, every=dra), notes, found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
-    return Reading(with_dra(config, every=dra), rules.notes, found.files, wanted.cluster)
+    return Reading(with_dra(config, every=dra), (*notes, *rules.notes), found.files, wanted.cluster)
 
 
 def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
@@ -179,6 +181,18 @@ def _check_kinds(config: Config) -> None:
     named = [(name, use) for name, rule, use in configured_names(config.pci) if not rule.dra]
     vgpus = (*config.vgpu.mdevs, *config.vgpu.vfs)
     check_kinds([*named, *((rule.name, "vm") for rule in vgpus if rule.name is not None and not rule.dra)], config.cdi)
+
+
+def _by_variable(config: Config, path: str) -> Iterator[Note]:
+    """A note on each rule whose cards containers get by NVIDIA's variable."""
+    for number, rule in enumerate(config.pci):
+        if "container" in rule.uses and rule.container.by == "environment":
+            yield Note(
+                "by-environment",
+                f"{path}: resources.{number}.container.by: NVIDIA's container runtime gives a container all cards that "
+                "its NVIDIA_VISIBLE_DEVICES names, and any pod can set that. `by: cdi` doesn't need the variable; then "
+                "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in the runtime's config.toml",
+            )
 
 
 class _Found(NamedTuple):

@@ -17,7 +17,7 @@ class ContainerSchema(Schema):
     by: ContainerBy | None = Field(
         None,
         description="environment: NVIDIA_VISIBLE_DEVICES; cdi: names of the vendor's CDI files; nodes: the card's "
-        "device nodes. Default: environment for NVIDIA's cards, nodes for others.",
+        "device nodes. Default: cdi for NVIDIA's cards, environment for those with dra, nodes for others.",
     )
     nodes: list[DeviceNode] = Field([], description="Further device nodes, such as /dev/nvidiactl.")
     pass_nodes: bool = Field(
@@ -37,9 +37,9 @@ class ContainerSchema(Schema):
     def _names_of_files(self) -> ContainerSchema:
         keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
         given = [key for field, key in keys.items() if field in self.model_fields_set]
-        if self.by != "cdi" and given:
+        if self.by not in (None, "cdi") and given:
             raise ValueError(f"{_are(given)} for `by: cdi`")
-        if self.pass_nodes and self.by in ("cdi", "nodes"):
+        if self.pass_nodes and self.by != "environment":
             raise ValueError("passDeviceSpecs is for `by: environment`")
         return self
 

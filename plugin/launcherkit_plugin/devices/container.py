@@ -155,7 +155,7 @@ class ContainerProvider:
         read = self._read.get(function.address)
         address = str(function.address)
         uuid = (read and read.access.uuid) or self._uuids.get(address) or ""
-        by_uuid = given_by(rule.container, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
+        by_uuid = given_by(rule, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
         return Device(
             uuid if uuid and by_uuid else address,
             function.numa_node,
@@ -192,7 +192,7 @@ class ContainerProvider:
             return Problem("driver", f"{what} has no driver; containers need that of the host")
         if access is None:
             return Problem("node", f"{what}: what its driver has for containers has not been read")
-        lacks = why_unusable(rule.container, given_by(rule.container, function), access)
+        lacks = why_unusable(rule.container, given_by(rule, function), access)
         return None if lacks is None else Problem("node", f"{what}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
@@ -296,7 +296,7 @@ class ContainerProvider:
                 device=str(address),
                 resource=resource.name,
             )
-        return given_by(rule.container, function), access
+        return given_by(rule, function), access
 
 
 _NOTHING = CardAccess((), None, None)

@@ -10,7 +10,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import cdi_annotation, cdi_name
 from launcherkit_plugin.host.driver_nodes import NVIDIA, card_nodes, nvidia_card
-from launcherkit_plugin.model.config import ContainerBy, ContainerUse
+from launcherkit_plugin.model.config import ContainerBy, ContainerUse, PciRule
 from launcherkit_plugin.model.device import Grant
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -56,9 +56,17 @@ def read_card(root: str, proc: str, address: PciAddress) -> CardAccess:
     return CardAccess(nodes, None, None) if nvidia is None else CardAccess(nodes, nvidia.uuid, nvidia.number)
 
 
-def given_by(use: ContainerUse, function: PciFunction) -> ContainerBy:
-    """How containers get a card."""
-    return use.by or ("environment" if function.vendor == NVIDIA else "nodes")
+def given_by(rule: PciRule, function: PciFunction) -> ContainerBy:
+    """How containers get a card.
+
+    By default never by the variable, which any pod can set by itself to get cards that were not allocated to it; but a
+    DRA claim has no other way to give NVIDIA's cards.
+    """
+    if rule.container.by is not None:
+        return rule.container.by
+    if function.vendor != NVIDIA:
+        return "nodes"
+    return "environment" if rule.dra else "cdi"
 
 
 def why_unusable(use: ContainerUse, by: ContainerBy, access: CardAccess) -> str | None:

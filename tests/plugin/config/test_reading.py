@@ -55,7 +55,7 @@ resources:
   - select: [{vendors: [1002]}]
     use: any
     names: {vm: a/VM, kata: a/KATA, container: a/C}
-    container: {passDeviceSpecs: true}
+    container: {by: environment, passDeviceSpecs: true}
     environment: {void: false}
 vgpu:
   mediatedDevices:
@@ -136,7 +136,7 @@ def test_every_key_says_its_part(path: Path) -> None:
             PciRule(
                 (Selector(vendors=frozenset({0x1002})),),
                 uses=("vm", "kata", "container"),
-                container=ContainerUse(pass_nodes=True),
+                container=ContainerUse("environment", pass_nodes=True),
                 names={"vm": "a/VM", "kata": "a/KATA", "container": "a/C"},
             ),
         ),
@@ -339,7 +339,7 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0.container.nodes.0: a device node is a path below /dev",
         ),
         (
-            "resources: [{use: container, container: {cdiNames: index}, select: [{vendors: [10de]}]}]",
+            "resources: [{use: container, container: {by: environment, cdiNames: index}, select: [{vendors: [10de]}]}]",
             "resources.0.container: cdiNames is for `by: cdi`",
         ),
         (
@@ -351,7 +351,8 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0: bind and siblings are not for `use: container`",
         ),
         (
-            "resources: [{use: container, container: {cdiNames: index, cdiKind: a/b}, select: [{vendors: [10de]}]}]",
+            "resources: [{use: container, container: {by: nodes, cdiNames: index, cdiKind: a/b}, "
+            "select: [{virtual: no}]}]",
             "resources.0.container: cdiKind and cdiNames are for `by: cdi`",
         ),
         (
@@ -528,3 +529,13 @@ def test_a_wrong_layout_is_reported_whole(path: Path) -> None:
     path.write_text("layout: [{parent: '#1'}]\nlayouts: []")
     with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: unknown key"):
         read_layout(str(path))
+
+
+def test_a_note_says_what_the_variable_of_nvidias_runtime_lets_any_pod_do(tmp_path: Path) -> None:
+    path = tmp_path / "plugin.yaml"
+    rule = "resources: [{use: container, name: a/B, container: {by: %s}, select: [{vendors: [10de]}]}]"
+    for by, told in (("environment", True), ("cdi", False), ("nodes", False)):
+        path.write_text(rule % by)
+        notes = read_config(str(path)).notes
+        assert [note.topic for note in notes] == ["by-environment"] * told
+        assert all("accept-nvidia-visible-devices-envvar-when-unprivileged" in note.text for note in notes)

@@ -108,7 +108,15 @@ def test_cards_of_nvidia_are_called_and_given_as_its_own_plugin_does(tree: HostT
         UUID2: (1, True),
     }
     grant = node.grant(UUID2, UUID)
-    assert (grant.env, grant.nodes, grant.cdi) == ({"NVIDIA_VISIBLE_DEVICES": f"{UUID2},{UUID}"}, (), ())
+    assert (grant.env, grant.nodes) == ({}, ())
+    assert grant.cdi == (f"nvidia.com/gpu={UUID2}", f"nvidia.com/gpu={UUID}")
+
+
+def test_cards_of_nvidia_are_given_by_its_variable_only_where_the_rule_says_so_or_by_claim(tree: HostTree) -> None:
+    """Any pod can set the variable; a claim has no other way."""
+    for rule in (RULE._replace(container=ContainerUse("environment")), RULE._replace(dra=True)):
+        grant = Node(tree, rule).grant(UUID2, UUID)
+        assert (grant.env, grant.nodes, grant.cdi) == ({"NVIDIA_VISIBLE_DEVICES": f"{UUID2},{UUID}"}, (), ())
 
 
 def test_other_cards_are_given_by_their_device_nodes(tmp_path: Path) -> None:
@@ -129,7 +137,7 @@ def test_further_nodes_are_a_list_in_the_configuration(tree: HostTree) -> None:
 
 
 def test_the_nodes_of_nvidias_cards_can_be_passed_beside_the_variable(tree: HostTree) -> None:
-    use = ContainerUse(nodes=("/dev/nvidiactl",), pass_nodes=True)
+    use = ContainerUse("environment", nodes=("/dev/nvidiactl",), pass_nodes=True)
     grant = Node(tree, RULE._replace(container=use)).grant(UUID2, UUID)
     assert grant.env == {"NVIDIA_VISIBLE_DEVICES": f"{UUID2},{UUID}"}
     assert grant.nodes == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
@@ -215,13 +223,13 @@ def test_each_card_has_as_many_ids_as_replicas_and_containers_get_it_once(tree: 
     node = Node(tree, SHARED)
     assert list(node.resource.devices) == [f"{uuid}::{number}" for uuid in (UUID, UUID2) for number in range(4)]
     grant = node.grant(f"{UUID}::3", f"{UUID2}::0", f"{UUID}::1")
-    assert grant.env == {"NVIDIA_VISIBLE_DEVICES": f"{UUID},{UUID2}"}
+    assert grant.cdi == (f"nvidia.com/gpu={UUID}", f"nvidia.com/gpu={UUID2}")
 
 
 def test_several_pods_share_a_card(tree: HostTree) -> None:
     node = Node(tree, SHARED)
     for number in range(4):
-        assert node.grant(f"{UUID}::{number}").env == {"NVIDIA_VISIBLE_DEVICES": UUID}
+        assert node.grant(f"{UUID}::{number}").cdi == (f"nvidia.com/gpu={UUID}",)
     assert node.problems() == {}
 
 
