@@ -351,8 +351,10 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0: bind and siblings are not for `use: container`",
         ),
         (
-            "resources: [{use: container, container: {by: nodes, cdiNames: index, cdiKind: a/b}, "
-            "select: [{virtual: no}]}]",
+            (
+                "resources: [{use: container, container: {by: nodes, cdiNames: index, cdiKind: a/b}, "
+                "select: [{virtual: no}]}]"
+            ),
             "resources.0.container: cdiKind and cdiNames are for `by: cdi`",
         ),
         (
