@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "sources": {"model", "diff"},
     "resolve": {"model"},
     "place": {"model"},
-    "domain": {"model"},
+    "domain": {"model", "compatibility"},
     "pipeline": {"model", "sources", "resolve", "place", "domain", "lazy"},
     "": {"model", "sources", "pipeline", "lazy"},
     # What the shells share.

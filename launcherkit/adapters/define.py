@@ -43,6 +43,16 @@ class PreviousDomain:
     """Its definition; None for a domain that exists only while it runs."""
 
 
+def version_of(connection: Definer) -> tuple[int, ...]:
+    """The version of libvirt.
+
+    Raises:
+        LibvirtNotThere: libvirt went away.
+    """
+    with _libvirt_fails():
+        return connection.version()
+
+
 def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -> str:
     """Define a domain, validated by libvirt's schema, and start it if asked to; returns its name.
 
@@ -59,10 +69,10 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     identity = read_identity(document)
     if not identity.name:
         raise nameless()
+    error = too_old(plan, version_of(connection)) if plan.initiators else None
+    if error is not None:
+        raise error
     with _libvirt_fails():
-        error = too_old(plan, connection.version()) if plan.initiators else None
-        if error is not None:
-            raise error
         before = _before(connection, identity.name)
         if start and before.guest is not None and before.guest.is_active():
             raise DomainInTheWay(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.console import Console
@@ -24,6 +25,8 @@ from launcherkit.domain.name_and_owner import read_identity, with_owner
 from launcherkit.errors import LibvirtNotThere
 from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation
+
+Make: TypeAlias = Callable[[tuple[int, ...] | None], Translation]
 
 _LOOK = 0.5
 _LIVENESS = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,13 +64,14 @@ class StopAsked(Exception):
     """A stop was requested before the guest ran."""
 
 
-def run_guest(settings: Settings, world: World, make: Callable[[], Translation]) -> Ending:
+def run_guest(settings: Settings, world: World, make: Make) -> Ending:
     """Run a guest from its definition to its end; whatever happens, no guest of this run is left behind.
 
     Args:
         settings: the operator's.
         world: connections, processes, signals.
-        make: translates; called before anything is started, so that an invalid input is reported at once.
+        make: translates, for a version of libvirt or, if that is None, any; called before anything is started, so that
+            an invalid input is reported at once.
 
     Raises:
         LauncherkitError: it could not be run, or libvirt went away for longer than ``settings.wait``.
@@ -94,8 +98,8 @@ class _Launcher:
         self._name = ""
         self._console: Console | None = None
 
-    def run(self, make: Callable[[], Translation]) -> Ending:
-        translation = make()
+    def run(self, make: Make) -> Ending:
+        translation = make(None)
         document = read_document(translation.domain_xml)
         self._name = read_identity(document).name
         if not self._name:
@@ -105,6 +109,9 @@ class _Launcher:
             clean(connection.guests(), self._settings.owner, self._name, self._world.tell)
             if self._world.wakeups.stops:
                 raise StopAsked
+            if translation.plan.window is not None:  # an old libvirt can't take all of it (P5)
+                translation = make(connection.version())
+                document = read_document(translation.domain_xml)
             error = too_old(translation.plan, connection.version()) if translation.plan.initiators else None
             if error is not None:
                 raise error

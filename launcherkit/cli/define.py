@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.adapters.define import define
+from launcherkit.adapters.define import define, version_of
 from launcherkit.adapters.libvirt_connection import connect
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE
@@ -36,9 +36,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         tell("error", "launcherkit define: give one domain: --domain or --template, not both", env)
         tell("help", NO_DOMAIN, env)
         return EX_USAGE
-    translation = read_domain_inputs(args, env).translate()
+    inputs = read_domain_inputs(args, env)
+    translation = inputs.translate()
     connection = connect(args.connect)
     try:
+        if translation.plan.window is not None:
+            translation = inputs.translate(version_of(connection))  # an old libvirt can't take all of it (P5)
         name = define(connection, translation.domain_xml, translation.plan, start=args.start)
     finally:
         connection.close()

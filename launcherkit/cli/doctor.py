@@ -127,7 +127,8 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
         domain = read_facts(translated.root, inputs.domain_name)
-        guest, topology, space = read_guest(translated.root), domain.pci_root, read_address_space(translated.root)
+        guest, topology = read_guest(translated.root), domain.pci_root
+        space = read_address_space(translated.root, None if gathered is None else gathered.libvirt)
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
     facts = Facts(host, subject, gathered, guest, topology, kubevirt, space)
     return _About(f"{place}; {name}", facts, (*findings, *found))

@@ -6,6 +6,7 @@ import argparse
 import socket
 import time
 from collections.abc import Mapping
+from functools import cache
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.host_name import tell_if_slow
@@ -15,6 +16,7 @@ from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.signals import Wakeups
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting
+from launcherkit.model.note import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of
@@ -85,10 +87,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         tell("help", NO_DOMAIN, env)
         return EX_USAGE
 
-    def make() -> Translation:
-        translation = read_domain_inputs(args, env).translate()
+    told: list[Note] = []
+    inputs = cache(lambda: read_domain_inputs(args, env))
+
+    def make(libvirt: tuple[int, ...] | None) -> Translation:
+        translation = inputs().translate(libvirt)
         import_libvirt()
-        tell_notes(translation.notes, env)
+        new = [each for each in translation.notes if each not in told]
+        tell_notes(new, env)
+        told.extend(new)
         return translation
 
     def note(text: str) -> None:

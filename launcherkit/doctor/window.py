@@ -63,9 +63,11 @@ def _judge(facts: Facts, need: int, text: str) -> Finding:
     name, guest = "guest-window", facts.guest
     amount, unit = size(max(1 << need.bit_length(), GIB)).split()
     remedy = (
-        f"Put <pcihole64 unit='{unit}'>{amount}</pcihole64> into the controller pcie-root, and give the guest a CPU of "
-        "mode host-passthrough."
+        f"Put <pcihole64 unit='{unit}'>{amount}</pcihole64> into the controller pcie-root, and <maxphysaddr "
+        "mode='passthrough'/> into <cpu>, which libvirt knows from 8.7 on."
     )
+    if facts.space is not None and not facts.space.huge_pages:
+        remedy += " The CPU needs 1 GiB pages (pdpe1gb) too, as that of mode host-model has."
     default, machine = _default(facts)
     hole = None if guest is None else guest.window
     if hole is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lxml import etree
 
 from launcherkit.domain import elements
@@ -13,29 +15,64 @@ from launcherkit.domain.tags import Places
 from launcherkit.model.plan import Window
 from launcherkit.model.window import AddressSpace
 
+if TYPE_CHECKING:
+    from launcherkit.compatibility import Version
+
 _ROOTS = ("pcie-root", "pci-root")
 _MAX_BITS = 64
 _QEMU_BITS = 40
 """Physical address bits of QEMU's guest CPUs by default, whatever the host has."""
 
 
-def read_address_space(root: etree._Element) -> AddressSpace:
-    """Read it from a ``<domain>``."""
+def read_address_space(root: etree._Element, libvirt: Version | None = None) -> AddressSpace:
+    """Read it from a ``<domain>``.
+
+    Args:
+        root: the domain.
+        libvirt: the version that will define it; None if unknown. An old one doesn't know ``<maxphysaddr>``.
+    """
     cpu = root.find("cpu")
-    given = None if cpu is None else cpu.find("maxphysaddr")
+    old = libvirt is not None and not _knows_maxphysaddr(libvirt)
+    given = None if cpu is None or old else cpu.find("maxphysaddr")
     passes = given is not None and given.get("mode") == "passthrough"
-    can_pass = given is None and cpu is not None and cpu.get("mode") == "host-passthrough" and root.get("type") == "kvm"
+    named, default = _model(cpu)
+    can_pass = given is None and not named and not old and root.get("type") == "kvm"
     emulated = None if given is None else number(given.get("bits"))
     memory, most = read_memory(root), read_size(root.find("maxMemory"))
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
+    off = any(feature.get("policy") in ("disable", "forbid") for feature in features)
     return AddressSpace(
         hole=read_window(root),
         bits=None if passes or can_pass else emulated if emulated and emulated <= _MAX_BITS else _QEMU_BITS,
         can_pass_bits=can_pass,
         memory=None if memory is None else max(memory, most or 0),
-        huge_pages=all(feature.get("policy") not in ("disable", "forbid") for feature in features),
+        huge_pages=not off and not default,
         uefi=is_uefi(root),
     )
+
+
+def _knows_maxphysaddr(libvirt: Version) -> bool:
+    from launcherkit.compatibility import compatibility  # few callers know the version
+
+    return libvirt >= compatibility().since("maxphysaddr")
+
+
+def _model(cpu: etree._Element | None) -> tuple[bool, bool]:
+    """Whether the document names the model of the CPU, and whether libvirt does: qemu64, which has no 1 GiB pages."""
+    if cpu is None:
+        return False, True
+    custom = cpu.get("mode", "custom") == "custom"
+    named = custom and cpu.find("model") is not None
+    return named, custom and not named
+
+
+def cpu_with_bits(root: etree._Element, style: Style, window: Window) -> list[str]:
+    """The ``<cpu>`` to add to a document that needs the host's address bits and has none."""
+    if not window.pass_bits or root.find("cpu") is not None:
+        return []
+    lead = style.indent or ""
+    text = f"<cpu>{lead}<maxphysaddr mode='passthrough'/>{lead[: len(lead) - len(style.step)]}</cpu>"
+    return [elements.quoted(text, style)]
 
 
 def window_edits(root: etree._Element, places: Places, style: Style, window: Window) -> tuple[list[Edit], list[str]]:

@@ -31,6 +31,7 @@ def write_plan(document: Document, plan: Plan) -> bytes:
     added = [elements.pci_controller(controller, style) for controller in plan.controllers]
     completion = Completion(places, style)
     hostdevs = hostdev_elements(document.root)
+    cpu: list[str] = []
     for device in plan.devices:
         if device.kept:
             continue
@@ -41,8 +42,9 @@ def write_plan(document: Document, plan: Plan) -> bytes:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
     edits += [remove(document.data, places.of(hostdevs[index])) for index, _ in plan.removed]
     if plan.window is not None:
-        from launcherkit.domain.address_space import window_edits  # few guests need it
+        from launcherkit.domain.address_space import cpu_with_bits, window_edits  # few guests need it
 
+        cpu = cpu_with_bits(document.root, style, plan.window)
         more, roots = window_edits(document.root, places, style, plan.window)
         edits += more
         added = [*roots, *added]
@@ -50,9 +52,10 @@ def write_plan(document: Document, plan: Plan) -> bytes:
         from launcherkit.domain.cells import cells_edit
 
         edits.append(cells_edit(document.root, places, style, plan.cells))
-    if places.devices is None:
-        edits.append(append_children(document.data, places.spans[0], [_wrap(added, style)], style, depth=-1))
-    elif added:
+    of_domain = [*cpu, _wrap(added, style)] if places.devices is None else cpu
+    if of_domain:
+        edits.append(append_children(document.data, places.spans[0], of_domain, style, depth=-1))
+    if added and places.devices is not None:
         edits.append(append_children(document.data, places.of(places.devices), added, style, depth=0))
     size = len(document.data) + sum([len(edit.text) - (edit.end - edit.start) for edit in edits])
     if size > MAX_BYTES:

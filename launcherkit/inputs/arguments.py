@@ -39,8 +39,8 @@ class Inputs:
     notes: tuple[Note, ...] = ()
     """What the operator should know about the inputs."""
 
-    def translate(self) -> Translation:
-        """Run the pipeline; raises what it raises."""
+    def translate(self, libvirt: tuple[int, ...] | None = None) -> Translation:
+        """Run the pipeline, for a version of libvirt if that is known; raises what it raises."""
         from launcherkit.pipeline import translate
 
         translation = translate(
@@ -51,6 +51,7 @@ class Inputs:
             policy=self.policy,
             dra=self.dra,
             name=self.domain_name,
+            libvirt=libvirt,
         )
         return translation._replace(notes=(*self.notes, *translation.notes)) if self.notes else translation
 

@@ -54,6 +54,7 @@ def translate(
     policy: Policy | None = None,
     dra: DraSource | None = None,
     name: str = "the domain document",
+    libvirt: tuple[int, ...] | None = None,
 ) -> Translation:
     """Put the allocated devices, with their siblings, into a domain document.
 
@@ -65,6 +66,7 @@ def translate(
         policy: the integrator's decisions; None for the defaults.
         dra: the metadata files of DRA claims; None for those of this container (E5).
         name: what messages call the domain document, its file for example.
+        libvirt: the version that will define the domain, if known: an older one gets no ``<maxphysaddr>`` (P5).
 
     Returns:
         The document to define, the plan behind it, and notes for the operator. If the VMI asks for nothing, the
@@ -83,7 +85,7 @@ def translate(
         return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
     resolved = resolve(domain, environment, asked, dra, host, policy, name)
-    plan, notes = _plan(resolved, policy, document)
+    plan, notes = _plan(resolved, policy, document, libvirt)
     return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
 
 
@@ -93,7 +95,9 @@ def _unasked(environment: Environment) -> list[Note]:
     return [Note("not-asked", f"the VMI asks for no device; left alone: {', '.join(held)}")] if held else []
 
 
-def _plan(resolved: Resolved, policy: Policy, document: Document) -> tuple[Plan, tuple[Note, ...]]:
+def _plan(
+    resolved: Resolved, policy: Policy, document: Document, libvirt: tuple[int, ...] | None
+) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; all errors of the three are raised together."""
     decided = decide(resolved, policy)
     domain = decided.domain
@@ -104,7 +108,7 @@ def _plan(resolved: Resolved, policy: Policy, document: Document) -> tuple[Plan,
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    window, short = _window(decided.units, domain, resolved.facts, placed, document)
+    window, short = _window(decided.units, domain, resolved.facts, placed, document, libvirt)
     checked = check(resolved, decided, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
@@ -127,12 +131,17 @@ def _plan(resolved: Resolved, policy: Policy, document: Document) -> tuple[Plan,
 
 
 def _window(
-    units: Sequence[Unit], domain: DomainFacts, facts: HostFacts, placed: Placement, document: Document
+    units: Sequence[Unit],
+    domain: DomainFacts,
+    facts: HostFacts,
+    placed: Placement,
+    document: Document,
+    libvirt: tuple[int, ...] | None,
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     needed = window_beyond_default(units, domain, facts, expanders=expanders)
-    return plan_window(needed, domain, rare.read_address_space(document.root)) if needed else (None, ())
+    return plan_window(needed, domain, rare.read_address_space(document.root, libvirt)) if needed else (None, ())
 
 
 def _devices(

@@ -22,6 +22,7 @@ from launcherkit.model.window import (
 )
 
 _X86 = ("x86_64/", "i686/")
+_HOST_BITS = "<maxphysaddr mode='passthrough'/>, which libvirt takes from 8.7 on, on KVM"
 _OTHERS = GIB
 """Bytes for the guest's other devices, such as virtio ones."""
 
@@ -98,15 +99,16 @@ def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bo
     """Notes if the elements don't suffice. QEMU doesn't start with a window beyond what the CPU can address."""
     if not fits:
         cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(wanted)}"
-        return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it mode='host-passthrough'"),)
+        return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it {_HOST_BITS}"),)
     if not space.uefi:
         return ()
     if space.bits is not None:
         cpu = "OVMF has 32 GiB where the guest's CPU doesn't have the host's address bits"
-        return (Note("window", f"{_needed(need)}; {cpu}: give it mode='host-passthrough', or {_by_firmware(wanted)}"),)
+        return (Note("window", f"{_needed(need)}; {cpu}: give it {_HOST_BITS}, or {_by_firmware(wanted)}"),)
     if not space.huge_pages and wanted > OVMF_WITHOUT_HUGE_PAGES:
         cpu = "without 1 GiB pages (pdpe1gb) in the guest's CPU OVMF has 128 GiB"
-        return (Note("window", f"{_needed(need)}; {cpu}: take out that <feature>, or {_by_firmware(wanted)}"),)
+        other = "give it a model that has them, such as mode='host-model'"
+        return (Note("window", f"{_needed(need)}; {cpu}: {other}, or {_by_firmware(wanted)}"),)
     return ()
 
 

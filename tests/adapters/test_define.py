@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from launcherkit import Host, translate
+from launcherkit.adapters.children import Children
 from launcherkit.adapters.define import define
+from launcherkit.adapters.launcher import Settings, World, run_guest
 from launcherkit.adapters.leftovers import clean, hold
-from launcherkit.adapters.libvirt_connection import LibvirtFailure, connect
+from launcherkit.adapters.libvirt_connection import SYSTEM, Connection, LibvirtFailure, connect
+from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.libvirt_errors import not_defined, not_started, too_old
+from launcherkit.adapters.signals import Wakeups
+from launcherkit.cli.main import run
 from launcherkit.errors import (
     DeviceBusy,
     DomainInTheWay,
@@ -24,6 +31,7 @@ from launcherkit.errors import (
 )
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction
+from launcherkit.model.policy import Policy
 from launcherkit.pipeline import EMPTY_PLAN, Translation
 
 PROVOKED = (Path(__file__).parents[1] / "provoked" / "libvirt.error").read_text().splitlines()
@@ -73,7 +81,9 @@ class FakeGuest:
 class FakeLibvirt:
     """Domains by name; each can refuse to start."""
 
-    def __init__(self, start_fails: str = "", define_fails: str = "") -> None:
+    def __init__(self, start_fails: str = "", define_fails: str = "", version: tuple[int, ...] = (11, 7, 0)) -> None:
+        self._version = version
+        self.asked = list[bytes]()
         self.defined: dict[str, bytes] = {}
         self.start_fails, self.define_fails = start_fails, define_fails
         self.running: set[str] = set()
@@ -82,9 +92,16 @@ class FakeLibvirt:
         return FakeGuest(self, name, active=name in self.running) if name in self.defined else None
 
     def version(self) -> tuple[int, ...]:
-        return 11, 7, 0
+        return self._version
+
+    def guests(self) -> list[FakeGuest]:
+        return []
+
+    def close(self) -> None:
+        pass
 
     def define(self, domain_xml: bytes, *, validate: bool = True) -> FakeGuest:
+        self.asked.append(domain_xml)
         if self.define_fails:
             raise LibvirtFailure(self.define_fails)
         self.defined["gpu-vm"] = domain_xml
@@ -117,6 +134,45 @@ def test_a_libvirt_before_11_8_is_not_asked_for_generic_initiators() -> None:
     assert "libvirt 11.8 or later" in raised.value.remedy
     assert libvirt.defined == {}
     assert too_old(plan, (11, 8, 0)) is None
+
+
+LARGE_BARS = Path(__file__).parents[1] / "golden" / "window-eight-h100-host-model"
+FOUR_H100 = {"PCI_RESOURCE_NVIDIA_COM_GH100_H100": "0000:1b:00.0,0000:3d:00.0,0000:4d:00.0,0000:5d:00.0"}
+OLD_AND_NEW = pytest.mark.parametrize(("version", "passes"), [((8, 6, 0), False), ((8, 7, 0), True)])
+
+
+@OLD_AND_NEW
+def test_a_libvirt_before_8_7_is_not_asked_for_address_bits(
+    version: tuple[int, ...], passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5. Its schema lacks the element, and with 40 bits QEMU would not start with such a window."""
+    libvirt = FakeLibvirt(version=version)
+    monkeypatch.setattr("launcherkit.cli.define.connect", lambda uri: libvirt)
+    arguments = ["define", "--domain", str(LARGE_BARS / "domain.xml"), "--host", str(LARGE_BARS / "host.json")]
+    assert run([*arguments, "--no-node-check"], FOUR_H100) == 0
+    (document,) = libvirt.defined.values()
+    assert (b"<maxphysaddr mode='passthrough'/>" in document) is passes
+    assert (b"<pcihole64" in document) is passes
+
+
+@OLD_AND_NEW
+def test_a_launcher_asks_for_what_its_libvirt_knows(
+    version: tuple[int, ...], passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libvirt = FakeLibvirt(define_fails="as the test wants", version=version)
+    document, host = (LARGE_BARS / "domain.xml").read_bytes(), Host.from_snapshot(LARGE_BARS / "host.json")
+
+    def make(version: tuple[int, ...] | None) -> Translation:
+        return translate(document, env=FOUR_H100, host=host, policy=Policy(node_check="never"), libvirt=version)
+
+    children = Children()
+    with Wakeups() as wakeups:
+        daemons = Daemons(SYSTEM, children, allowed=False)
+        connection = cast("Connection", libvirt)
+        world = World(lambda uri: connection, daemons, children, wakeups, time.monotonic, lambda text: None)
+        with pytest.raises(DomainRefused):
+            run_guest(Settings(SYSTEM, "me", 1, 1, console=False, liveness=None), world, make)
+    assert [b"<maxphysaddr" in each for each in libvirt.asked] == [passes]
 
 
 def test_where_the_start_fails_it_is_as_it_was() -> None:

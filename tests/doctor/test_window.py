@@ -59,6 +59,7 @@ def test_the_default_window_of_the_machine_decides(topology: str, size: int, sta
 def test_too_large_bars_get_the_element_to_write() -> None:
     found = finding(vm_facts(host_with(bar(64 * GIB))), "guest-window")
     assert "<pcihole64 unit='GiB'>128</pcihole64>" in found.remedy
+    assert "<maxphysaddr mode='passthrough'/> into <cpu>" in found.remedy
 
 
 @pytest.mark.parametrize(

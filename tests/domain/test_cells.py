@@ -13,7 +13,7 @@ from launcherkit.domain.tags import Places
 from launcherkit.domain.writer import write_plan
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import GuestCell
-from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction
+from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction, Window
 from launcherkit.model.window import GIB, AddressSpace
 from launcherkit.pipeline import EMPTY_PLAN
 
@@ -22,8 +22,8 @@ def cells(inside: str) -> tuple[GuestCell, ...]:
     return read_cells(read_document(f"<domain type='kvm'>{inside}</domain>").root)
 
 
-def space(inside: str, kind: str = "kvm") -> AddressSpace:
-    return read_address_space(read_document(f"<domain type='{kind}'>{inside}</domain>").root)
+def space(inside: str, kind: str = "kvm", libvirt: tuple[int, ...] | None = None) -> AddressSpace:
+    return read_address_space(read_document(f"<domain type='{kind}'>{inside}</domain>").root, libvirt)
 
 
 NUMA = "<cpu><numa><cell id='1' cpus='2-3'/><cell id='0' cpus='0-1'/><cell id='2' memory='0'/></numa></cpu>"
@@ -49,9 +49,15 @@ def test_cells_without_numbers_are_counted_and_odd_sets_are_none() -> None:
 @pytest.mark.parametrize(
     ("cpu", "bits", "can_pass"),
     [
-        ("", 40, False),
-        ("<cpu mode='host-model'/>", 40, False),
+        ("", None, True),
+        ("<cpu><topology sockets='1' cores='2' threads='1'/></cpu>", None, True),
+        ("<cpu mode='host-model'/>", None, True),
+        ("<cpu mode='host-model'><model fallback='forbid'/></cpu>", None, True),
         ("<cpu mode='host-passthrough'/>", None, True),
+        ("<cpu mode='maximum'/>", None, True),
+        ("<cpu mode='custom'><model>EPYC</model></cpu>", 40, False),
+        ("<cpu match='exact'><model>EPYC</model></cpu>", 40, False),
+        ("<cpu mode='host-model'><maxphysaddr mode='passthrough'/></cpu>", None, False),
         ("<cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>", None, False),
         ("<cpu mode='custom'><model>EPYC</model><maxphysaddr mode='emulate' bits='46'/></cpu>", 46, False),
         ("<cpu mode='custom'><maxphysaddr mode='emulate' bits='99999999999'/></cpu>", 40, False),
@@ -64,9 +70,46 @@ def test_address_bits_are_the_hosts_only_where_they_are_passed_through(
     assert (found.bits, found.can_pass_bits) == (bits, can_pass)
 
 
-def test_tcg_has_no_bits_to_pass_through() -> None:
-    found = space("<cpu mode='host-passthrough'/>", kind="qemu")
+@pytest.mark.parametrize("cpu", ["<cpu mode='host-passthrough'/>", "<cpu mode='host-model'/>", ""])
+def test_tcg_has_no_bits_to_pass_through(cpu: str) -> None:
+    found = space(cpu, kind="qemu")
     assert (found.bits, found.can_pass_bits) == (40, False)
+
+
+@pytest.mark.parametrize("cpu", ["<cpu mode='host-model'/>", "", "<cpu><maxphysaddr mode='passthrough'/></cpu>"])
+def test_a_libvirt_before_8_7_passes_no_bits_through(cpu: str) -> None:
+    assert (space(cpu, libvirt=(8, 6, 0)).bits, space(cpu, libvirt=(8, 6, 0)).can_pass_bits) == (40, False)
+    assert space(cpu, libvirt=(8, 7, 0)) == space(cpu)
+    assert space(cpu).bits is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "pages"),
+    [
+        ("", False),
+        ("<cpu><topology sockets='1'/></cpu>", False),
+        ("<cpu mode='custom'/>", False),
+        ("<cpu mode='host-model'/>", True),
+        ("<cpu mode='custom'><model>EPYC</model></cpu>", True),
+        ("<cpu mode='host-model'><feature policy='disable' name='pdpe1gb'/></cpu>", False),
+    ],
+)
+def test_the_default_model_has_no_1_gib_pages(cpu: str, pages: bool) -> None:
+    """libvirt's is qemu64; QEMU 7.2 says that it has no pdpe1gb, and that EPYC has it."""
+    assert space(cpu).huge_pages is pages
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<domain>\n  <devices/>\n</domain>", "</devices>\n  <cpu>\n    <maxphysaddr mode='passthrough'/>\n  </cpu>\n"),
+        ("<domain><os/></domain>", "<os/><cpu><maxphysaddr mode='passthrough'/></cpu><devices><controller"),
+        ("<domain/>", "<domain><cpu><maxphysaddr mode='passthrough'/></cpu><devices><controller"),
+    ],
+)
+def test_a_domain_without_a_cpu_gets_one_for_its_address_bits(before: str, after: str) -> None:
+    plan = EMPTY_PLAN._replace(window=Window(200 * GIB, 256 * GIB, True, "pcie-root"))
+    assert after in write_plan(read_document(before), plan).decode()
 
 
 def test_the_rest_of_the_address_space() -> None:
@@ -76,8 +119,8 @@ def test_the_rest_of_the_address_space() -> None:
         f"<memory unit='GiB'>4</memory><maxMemory unit='GiB' slots='2'>16</maxMemory><os firmware='efi'/>{feature}"
         f"<devices>{controller}</devices>"
     )
-    assert found == AddressSpace(64 * GIB, 40, False, 16 * GIB, False, True)
-    assert space("") == AddressSpace(None, 40, False, None, True, False)
+    assert found == AddressSpace(64 * GIB, None, True, 16 * GIB, False, True)
+    assert space("") == AddressSpace(None, None, True, None, False, False)
 
 
 def test_a_cell_is_empty_without_vcpus_memory_and_memnode() -> None:
