@@ -60,7 +60,7 @@ def decide_displays(
                 by_default = nobody_said and unit is first
                 shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
             if unit.kind == "mdev":
-                model = _model(attachment, host)
+                model = _model(attachment, domain, host)
                 if model not in MODELS:
                     errors.append(_unknown_model(attachment, model))
                 shown = (shown or _NOT_SHOWN)._replace(model=model) if model == _DISPLAYED_MODEL else Shown(model)
@@ -127,9 +127,14 @@ def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | No
     return "on", None if options.ramfb is False else "on"
 
 
-def _model(primary: Attachment, host: HostFacts) -> str:
+def _model(primary: Attachment, domain: DomainFacts, host: HostFacts) -> str:
+    """The device's own; where that is unknown, the one that KubeVirt writes."""
     mdev = host.mdevs.get(primary.source.uuid) if isinstance(primary.source, MdevAddress) else None
-    return _DISPLAYED_MODEL if mdev is None else mdev.device_api or _DISPLAYED_MODEL
+    if mdev is not None and mdev.device_api:
+        return mdev.device_api
+    claim = primary.claim
+    of_claim = claim is not None and claim.by_claim and claim.section == "hostDevices"
+    return "vfio-ap" if of_claim and domain.machine.startswith("s390x/") else _DISPLAYED_MODEL
 
 
 def _unknown_model(primary: Attachment, api: str) -> UnknownMdevModel:

@@ -120,16 +120,20 @@ class DraFiles:
         return self._fail(request, f"{path} {what}; known are {' and '.join(_VERSIONS)}")
 
     def _device(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress, ...]]:
-        """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5)."""
-        attributes = device.get("attributes") if isinstance(device, dict) else None
-        found = attributes if isinstance(attributes, dict) else {}
+        """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5).
+
+        Empty strings count as absent, as for KubeVirt.
+        """
+        given = device.get("attributes") if isinstance(device, dict) else None
+        attributes = given if isinstance(given, dict) else {}
+        found = {key: value for key, value in attributes.items() if _raw(value) != ""}
         for name, kind, parse in _ATTRIBUTES:
             value = next((value for key, value in found.items() if key == name or key.endswith("/" + name)), None)
             if value is None:
                 continue
             address = self._parsed(request, path, name, value, parse)
             return kind, (address, *(self._siblings(request, path, found) if kind == "pci" else ()))
-        names = ", ".join(map(shown, found)) or "none"
+        names = ", ".join(shown(key) + ("" if key in found else " (empty)") for key in attributes) or "none"
         return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
 
     def _siblings(self, request: Request, path: str, attributes: dict[str, Any]) -> Iterator[HostAddress]:

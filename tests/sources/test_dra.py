@@ -70,6 +70,19 @@ def test_the_first_object_of_a_known_version_counts(tmp_path: Path, version: str
     assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
 
 
+@pytest.mark.parametrize("empty", [MDEV, "mDevUUID", "gpu.example.com/mdevUUID", "siblings"])
+@pytest.mark.parametrize("value", [{"string": ""}, ""])
+def test_an_empty_string_is_no_attribute(tmp_path: Path, empty: str, value: object) -> None:
+    """KubeVirt's pkg/dra takes an attribute only if its string isn't empty."""
+    put(tmp_path, metadata({empty: value, PCI: {"string": "0000:e1:00.0"}}))
+    assert read(tmp_path) == (PciAddress(0, 0xE1, 0, 0),)
+
+
+def test_an_empty_pci_address_beside_an_mdev_is_none(tmp_path: Path) -> None:
+    put(tmp_path, metadata({PCI: {"string": ""}, MDEV: {"string": ""}, "mDevUUID": {"string": UUID}}))
+    assert read(tmp_path) == (MdevAddress(UUID),)
+
+
 def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) -> None:
     put(tmp_path, metadata({PCI: {"string": "0000:e1:00.0"}}, "gpu/large"), "resourceclaimtemplates/card/gpu")
     assert read(tmp_path, DraClaim("template", "card", "gpu")) == (PciAddress(0, 0xE1, 0, 0),)
@@ -92,6 +105,8 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
         (metadata({"model": {"string": "x"}}), "'model'"),
         (metadata({PCI: {"int": 1}}), "attribute resource.kubernetes.io/pciBusID: nothing"),
         (metadata({MDEV: {"string": "x"}}), "attribute mdevUUID: 'x'"),
+        (metadata({MDEV: {"int": 1}, PCI: {"string": "0000:e1:00.0"}}), "attribute mdevUUID: nothing"),
+        (metadata({PCI: {"string": ""}, MDEV: {"string": ""}}), "'mdevUUID' (empty)"),
         ({"apiVersion": ALPHA, "requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
     ],
 )
@@ -102,6 +117,30 @@ def test_what_names_no_one_device_is_reported_with_what_was_found(tmp_path: Path
     assert reported in raised.value.message
     assert str(tmp_path) in raised.value.message
     assert "gpus[0] 'gpu1'" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("arch", "section", "model"),
+    [
+        ("s390x", "hostDevices", "vfio-ap"),
+        ("s390x", "gpus", "vfio-pci"),
+        ("x86_64", "hostDevices", "vfio-pci"),
+    ],
+)
+def test_an_mdev_of_which_nothing_is_known_has_kubevirts_model(
+    tmp_path: Path, arch: str, section: str, model: str
+) -> None:
+    """KubeVirt's generic_hostdev.go for claims looks at the architecture, its gpu_hostdev.go doesn't."""
+    put(tmp_path, metadata({MDEV: {"string": UUID}}))
+    entry = {"name": "a", "claimName": "card", "requestName": "gpu"}
+    claims = [{"name": "card", "resourceClaimName": "gpu-claim"}]
+    asked: Any = {"spec": {"resourceClaims": claims, "domain": {"devices": {section: [entry]}}}}
+    document = DOMAIN.replace(b"x86_64", arch.encode()).replace(b" machine='q35'", b"")
+    found = translate(document, env={}, host=Host.none(), vmi=asked, dra=DraFiles(str(tmp_path)))
+    assert f"model='{model}'".encode() in found.domain_xml
+    asked["spec"]["domain"]["devices"] = {section: [{"name": "a", "deviceName": "example.com/ap"}]}
+    found = translate(document, env={"MDEV_PCI_RESOURCE_EXAMPLE_COM_AP": UUID}, host=Host.none(), vmi=asked)
+    assert b"model='vfio-pci'" in found.domain_xml, "a device plugin's, whatever the architecture"
 
 
 def vmi(claims: Any, **gpu: Any) -> dict[str, Any]:
