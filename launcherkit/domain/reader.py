@@ -58,6 +58,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         iommufd=_domain_iommufd(root),
         unplaced=find_unplaced(reader.seen, arch, machine, reader.used) if pci_root == "pcie" else (),
         cells=_cells(root),
+        fdgroup=root.find("iommufd[@enabled='yes'][@fdgroup]") is not None,
     )
 
 

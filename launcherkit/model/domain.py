@@ -99,6 +99,8 @@ class DomainFacts(NamedTuple):
 
     cells: tuple[GuestCell, ...] = ()
     """The guest's NUMA cells, by number (P4)."""
+    fdgroup: bool = False
+    """Its ``<iommufd fdgroup>``: whoever starts the domain passes in ``/dev/iommu``, opened (V2)."""
 
     @property
     def has_several_cells(self) -> bool:

@@ -26,6 +26,8 @@ class Backends(NamedTuple):
     """Choices that the document doesn't show."""
     errors: tuple[MixedBackends, ...] = ()
     """If the document itself opens a group both ways."""
+    fdgroup: bool = False
+    """``/dev/iommu`` is passed in, opened; nobody opens its node."""
 
 
 def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> dict[HostAddress, str | None]:
@@ -48,7 +50,7 @@ def decide_backends(
 
     A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
     function of the group decides, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups' if all
-    of them exist.
+    of them exist. Nodes don't change what an ``<iommufd fdgroup>`` says.
 
     Args:
         units: in the order of the requests.
@@ -83,7 +85,7 @@ def decide_backends(
             if default if says is None else says:
                 through.add(attachment.source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
-    return Backends(attributes, frozenset(through), tuple(notes), tuple(errors))
+    return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
 
 
 def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
@@ -150,7 +152,7 @@ class _Chooser:
             group = group_of(attachment.source, self._host)
             if group is not None and group in self._fixed:
                 return self._fixed[group][0], None
-        if unit.kept:
+        if unit.kept or self._domain.fdgroup:
             return self._domain.iommufd or False, None
         return self._by_nodes([attachment.source for attachment in unit.attachments])
 
@@ -196,7 +198,7 @@ def nodes_of(
     others = [source for source in attached if source in node_of and source not in backends.iommufd]
     nodes: list[str | None] = []
     if through:
-        nodes += _nodes(through, True, node_of, host)
+        nodes += _nodes(through, True, node_of, host)[1 if backends.fdgroup else 0 :]
     if others:
         nodes += _nodes(others, False, node_of, host)
     nodes += [source.node for source in attached if isinstance(source, UsbAddress)]

@@ -66,8 +66,8 @@ class _NeedReader:
         self._has_dev = tree.exists("dev")
         self._has_iommufd = tree.exists("dev/iommu")
         self._identities = identities
-        # Without /dev/iommu nobody can open a function's own character device, whatever its name.
-        cdevs = self._has_iommufd or not self._has_dev
+        # A container may get /dev/iommu opened, without its node; the functions' own nodes it needs in any case (V2).
+        cdevs = self._has_iommufd or not self._has_dev or tree.exists("dev/vfio/devices")
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, bars_of=bars_of)
         self._taken: dict[str, PciFunction | None] = {}
         self._functions: dict[PciAddress, PciFunction] = {}

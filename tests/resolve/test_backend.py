@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from launcherkit import translate
-from launcherkit.errors import MixedBackends
+from launcherkit.errors import MixedBackends, NodeMissing
 from launcherkit.model.policy import Iommufd, Policy
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
 from tests.support.facts import AUDIO, UUID, FixedHost, at, detail, function, mdev
@@ -73,6 +73,44 @@ def test_what_is_added_says_nothing_where_the_domain_says_it() -> None:
     assert ways(of_domain=YES) == ({GPU: None, SOUND: None}, True, [])
     assert ways(of_domain=NO, nodes=CDEVS)[0] == {GPU: True, SOUND: True}
     assert ways() == ({GPU: None, SOUND: None}, False, [])
+
+
+FDGROUP = "<iommufd enabled='yes' fdgroup='iommu'/>"
+
+
+@pytest.mark.parametrize("nodes", [None, set(), GROUPS, CDEVS, CDEVS - {"/dev/iommu"}, GROUPS | CDEVS])
+def test_a_descriptor_that_is_passed_in_decides_whatever_nodes_are_here(nodes: set[str] | None) -> None:
+    """KubeVirt associates it with the domain's ``fdgroup``, and ``<driver iommufd='no'/>`` would go past it."""
+    document = domain(hostdev(GPU, SILENT, "ua-gpu-a")).replace("<devices>", f"{FDGROUP}<devices>")
+    variables = {"PCI_RESOURCE_X": f"{GPU},{OTHER}"}
+    policy = Policy(node_check="never", iommufd="no")
+    written = translate(document, env=variables, host=host(nodes), policy=policy)
+    functions = [each for device in written.plan.devices for each in device.functions]
+    assert {str(each.source): each.iommufd for each in functions} == {GPU: None, SOUND: None, OTHER: None}
+    assert FDGROUP.encode() in written.domain_xml
+    assert b"<driver" not in written.domain_xml
+    assert set(written.plan.nodes) == CDEVS - {"/dev/iommu"}
+    assert written.plan.iommufd
+
+
+def test_the_node_of_iommufd_is_missed_only_where_it_is_opened() -> None:
+    nodes = CDEVS - {"/dev/iommu"}
+    passed = domain().replace("<devices>", f"{FDGROUP}<devices>")
+    assert translate(passed, env={"PCI_RESOURCE_X": GPU}, host=host(nodes)).plan.iommufd
+    with pytest.raises(NodeMissing, match="/dev/vfio/devices/vfio1"):
+        translate(passed, env={"PCI_RESOURCE_X": GPU}, host=host(nodes - {"/dev/vfio/devices/vfio1"}))
+    opened = passed.replace(" fdgroup='iommu'", "")
+    with pytest.raises(NodeMissing, match="/dev/iommu"):
+        translate(opened, env={"PCI_RESOURCE_X": GPU}, host=host(nodes))
+
+
+@pytest.mark.parametrize("says", [YES, NO])
+def test_what_a_hostdev_says_comes_before_the_descriptor_too(says: bool) -> None:
+    """KubeVirt's way to take one device out of it; its siblings go with it."""
+    document = domain(hostdev(GPU, says, "ua-gpu-a")).replace("<devices>", f"{FDGROUP}<devices>")
+    written = translate(document, env={}, host=host())
+    assert [each.iommufd for each in written.plan.devices[0].functions] == [says, says]
+    assert ("/dev/vfio/vfio" in written.plan.nodes) is not says
 
 
 def test_the_nodes_that_are_here_decide_where_nothing_is_said_with_a_note() -> None:

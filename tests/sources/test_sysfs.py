@@ -288,10 +288,15 @@ class TestByNeed:
         assert facts.nodes == frozenset({"/dev/vfio/vfio", "/dev/vfio/60"})
         assert set(facts.functions) == {GPU}, "what it was made on"
 
-    def test_names_of_character_devices_are_read_only_with_iommufd(self, tree: HostTree) -> None:
+    def test_names_of_character_devices_are_read_only_where_nodes_of_iommufd_are(self, tree: HostTree) -> None:
+        """A container may get ``/dev/iommu`` opened, without its node (V2)."""
         tree.function("0000:e1:00.0", driver="vfio-pci", group=1, vfio_dev="vfio3")
         host = Host.from_sysfs(tree.root)
+        assert host.facts([GPU]).details[GPU].vfio_dev == "vfio3"
+        assert "/dev/vfio/devices/vfio3" in (host.facts([GPU]).nodes or ())
+        (tree.root / "dev/vfio/devices").rename(tree.root / "elsewhere")
         assert host.facts([GPU]).details[GPU].vfio_dev is None
+        (tree.root / "elsewhere").rename(tree.root / "dev/vfio/devices")
         tree.node("iommu")
         assert host.facts([GPU]).details[GPU].vfio_dev == "vfio3"
         assert host.facts([GPU]).nodes == frozenset(
