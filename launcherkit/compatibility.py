@@ -47,7 +47,7 @@ class Broken:
     before: Version | None
     """The first version with a fix; None if none is known."""
     where: str
-    """Which domains are affected: empty for all, ``pci`` or ``sev-snp``."""
+    """Which domains are affected: empty for all, ``pci``, ``sev-snp`` or ``no-cdev``."""
     what: str
     remedy: str
     source: str

@@ -8,6 +8,7 @@ from launcherkit.compatibility import Broken, Version, compatibility, dotted
 from launcherkit.doctor.facts import SIDECAR, Facts, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
+from launcherkit.resolve.vfio import cdev_node
 
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
@@ -44,14 +45,15 @@ def _seen(facts: Facts) -> dict[str, Version]:
 
 def _known_problems(facts: Facts, seen: dict[str, Version]) -> Iterator[Finding]:
     name = "known-problems"
-    here = [each for each in compatibility().broken if each.program in seen and each.has(seen[each.program])]
+    here = [each for each in compatibility().broken if _may_be_here(each, facts, seen)]
     reported = False
     for broken in here:
         concerned = _concerns(broken, facts)
         if concerned is False:
             continue
         reported = True
-        text = f"{broken.program} {dotted(seen[broken.program])}: {broken.what} ({broken.source})"
+        version = dotted(seen[broken.program]) if broken.program in seen else f"from {dotted(broken.since)} on"
+        text = f"{broken.program} {version}: {broken.what} ({broken.source})"
         if concerned:
             yield Finding(name, broken.name, "warn", text, broken.remedy)
         else:
@@ -63,10 +65,29 @@ def _known_problems(facts: Facts, seen: dict[str, Version]) -> Iterator[Finding]
         yield Finding(name, "", "skipped", "no version is known here")
 
 
+def _may_be_here(broken: Broken, facts: Facts, seen: dict[str, Version]) -> bool:
+    """Whether the version has the bug; on a node of a cluster, missing nodes tell of one whatever the version."""
+    if broken.program in seen:
+        return broken.has(seen[broken.program])
+    return broken.where == "no-cdev" and facts.gathered is not None and facts.gathered.node is not None
+
+
+def _lacks_cdev(facts: Facts) -> bool | None:
+    """Whether sysfs names a function's VFIO character device that has no node; a container that runs had its nodes."""
+    if facts.gathered is not None and facts.gathered.machine.container:
+        return False
+    if facts.host.nodes is None:
+        return None
+    details = [facts.host.details.get(source) for source in facts.subject.attached if isinstance(source, PciAddress)]
+    return any(node is not None and node not in facts.host.nodes for node in map(cdev_node, details))
+
+
 def _concerns(broken: Broken, facts: Facts) -> bool | None:
     """Whether a bug affects this VM; None if that is unknown."""
     if not broken.where:
         return True
+    if broken.where == "no-cdev":
+        return _lacks_cdev(facts)
     if not facts.subject.of_vm:
         return None
     if not any(isinstance(source, PciAddress) for source in facts.subject.attached):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcherkit.compatibility import Version
+from launcherkit.doctor.facts import KubeletNode
 from tests.doctor.known import GUEST, finding, findings, gathered, healthy_host, host_facts, of_vm, vm_facts
 
 
@@ -102,3 +103,26 @@ def test_what_was_seen_is_named_where_nothing_is_known_against_it() -> None:
     found = finding(vm_facts(gathered=gathered(kernel=(6, 1, 0))), "known-problems")
     assert found.seen == "no known problems of libvirt 9.0.0, QEMU 7.2.22, Linux 6.1.0"
     assert finding(vm_facts(gathered=None), "known-problems").status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("kubevirt", "vfio_dev", "in_container", "of_cluster", "reported"),
+    [
+        ((1, 9, 0), "vfio0", False, False, "warn"),
+        ((1, 9, 0), None, False, False, None),
+        ((1, 9, 0), "vfio0", True, False, None),
+        ((1, 8, 4), "vfio0", False, True, None),
+        (None, "vfio0", False, True, "warn"),
+        (None, "vfio0", False, False, None),
+    ],
+)
+def test_kubevirt_1_9_is_warned_of_where_a_character_device_has_no_node(
+    kubevirt: Version | None, vfio_dev: str | None, in_container: bool, of_cluster: bool, reported: str | None
+) -> None:
+    """KubeVirt#18895: it reads the names in sysfs, and hands out nodes that the kernel doesn't make."""
+    node = KubeletNode(None, None, None, True, frozenset(), 0, True) if of_cluster else None
+    known = gathered(machine={"container": in_container}, node=node)
+    host = healthy_host(vfio_dev=vfio_dev)
+    assert problems(host=host, gathered=known, kubevirt=kubevirt).get("kubevirt-cdev-nodes") == reported
+    there = host._replace(nodes=(host.nodes or frozenset()) | {"/dev/vfio/devices/vfio0"})
+    assert "kubevirt-cdev-nodes" not in problems(host=there, gathered=known, kubevirt=kubevirt)

@@ -12,7 +12,12 @@ from pathlib import Path
 from launcherkit.compatibility import compatibility, dotted
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
-_FOR = {"": "all", "pci": "VMs with a PCI hostdev", "sev-snp": "guests with SEV-SNP and a PCI hostdev"}
+_FOR = {
+    "": "all",
+    "pci": "VMs with a PCI hostdev",
+    "sev-snp": "guests with SEV-SNP and a PCI hostdev",
+    "no-cdev": "VMs with a PCI hostdev whose VFIO character device has no node",
+}
 
 
 def tables() -> dict[str, str]:
