@@ -189,7 +189,7 @@ def test_a_card_is_advertised_for_each_use(node: Node) -> None:
 
 
 def test_a_container_then_a_vm_then_a_container_then_kata_get_the_same_card(node: Node) -> None:
-    assert node.run("container").env == {"NVIDIA_VISIBLE_DEVICES": f"{UUID}1"}
+    assert node.run("container").cdi == (f"nvidia.com/gpu={UUID}1",)
     assert node.driver() == "nvidia"
     assert node.reasons() == {"vm": "other-use", "kata": "other-use", "container": None}
     node.end("container")
@@ -203,7 +203,7 @@ def test_a_container_then_a_vm_then_a_container_then_kata_get_the_same_card(node
     node.end("vm")
     assert (node.driver(), node.reasons()["container"]) == (VFIO, None), "it goes back when a container gets it"
 
-    assert node.run("container").env == {"NVIDIA_VISIBLE_DEVICES": f"{UUID}1"}
+    assert node.run("container").cdi == (f"nvidia.com/gpu={UUID}1",)
     assert node.driver() == "nvidia"
     assert node.ledger.records() == []
     node.end("container")
