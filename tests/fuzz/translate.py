@@ -1,7 +1,6 @@
 """Translations with an oracle of authorisation (S1, S2, T1).
 
 No hostdev leaves whose source was neither in the variables, nor in the document, nor a sibling that the rules name.
-What the rules name is worked out here anew, from the words of docs/reference/rules.md.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from lxml import etree
 
 from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import NODE_CHECK, PAIRING, SIBLINGS
 from tests.fuzz.choices import Choices
 from tests.fuzz.hosts import UUIDS, FactsHost, make_host
+from tests.support.authorised import siblings_of
 
 ALIASES = ("ua-gpu-a", "ua-gpu-a-fn1", "ua-hostdevice-b", "hostdev0", "ua-sriov-n", "", "ua-gpu-a-2", "x'y")
 NAMES = ("a", "b", "a-fn1", "a-2", "\N{SNOWMAN}", "<'\"&>", "a b")
@@ -58,10 +56,9 @@ def run(data: bytes) -> None:
     allowed = {str(address) for address in (*listed, *there)} | set(mdevs)
     if vmi is None or "unasked" in str(vmi):
         allowed.add("0000:09:00.0")
-    primaries = [address for address in (*listed, *there) if address in host.functions]
-    for primary in primaries:
-        allowed |= _siblings(host.functions[primary], host, policy, set(listed))
-    assert attached <= allowed, f"{sorted(attached - allowed)} by {policy}"
+    held = {str(address) for address in listed or there}
+    allowed |= siblings_of(attached, allowed, held, host, policy.siblings)
+    assert attached.keys() <= allowed, f"{sorted(attached.keys() - allowed)} by {policy}"
     if elsewhere is not None and elsewhere not in there:
         assert str(elsewhere) not in attached, "another device of the domain has it"
     if not policy.managed and "yes" not in managed:
@@ -72,47 +69,19 @@ def run(data: bytes) -> None:
     assert all(ours.count(alias) == 1 for alias in ours if alias not in left), ours
 
 
-def _siblings(primary: PciFunction, host: HostFacts, policy: Policy, listed: set[PciAddress]) -> set[str]:
-    """What may come along with a primary by S1 and S2."""
-    if primary.is_vf or policy.siblings == "none":
-        return set()
-    found = set()
-    for mate in host.functions.values():
-        same_slot = mate.address.slot == primary.address.slot
-        same_group = mate.iommu_group is not None and mate.iommu_group == primary.iommu_group
-        detail = host.details.get(mate.address)
-        bridge = detail is not None and detail.header_type in (1, 2)
-        if mate.is_vf or bridge or (policy.siblings != "group" and mate.model == primary.model):
-            continue
-        if policy.siblings == "listed" and not (same_slot and mate.address in listed):
-            continue
-        if policy.siblings == "slot" and not same_slot:
-            continue
-        if policy.siblings == "group" and not (same_group or (primary.iommu_group is None and same_slot)):
-            continue
-        module = detail.driver_module if detail is not None else None
-        vfio = any(name and name.replace("-", "_").endswith("vfio_pci") for name in (mate.driver, module))
-        vgpu = detail is not None and detail.vgpu is not None
-        node = host.nodes is not None and (
-            f"/dev/vfio/{mate.iommu_group}" in host.nodes
-            or (detail is not None and f"/dev/vfio/devices/{detail.vfio_dev}" in host.nodes)
-        )
-        if same_group or ((vfio or vgpu) and (mate.address in listed or node)):
-            found.add(str(mate.address))
-    return found
-
-
-def _sources(root: etree._Element) -> set[str]:
-    found = set()
+def _sources(root: etree._Element) -> dict[str, bool]:
+    """Every source, and whether libvirt manages it."""
+    found = {}
     for hostdev in root.iterfind("devices/hostdev"):
         address = hostdev.find("source/address")
         if address is None:
             continue
+        managed = hostdev.get("managed") == "yes"
         if hostdev.get("type") == "mdev":
-            found.add(address.get("uuid", ""))
+            found[address.get("uuid", "")] = managed
         elif hostdev.get("type") == "pci":
             parts = [int(address.get(key, "0"), 16) for key in ("domain", "bus", "slot", "function")]
-            found.add(str(PciAddress(*parts)))
+            found[str(PciAddress(*parts))] = managed
     return found
 
 
