@@ -103,7 +103,8 @@ def _best_of_slot(
     """The best physical function of a primary's slot, in the order of C2.
 
     Bridges and the chipset's, which no guest gets, don't count. Without facts it is the lowest that is listed (C3). A
-    VF, and what isn't a PCI function, is its own best. None if one that can't be read may be the best (T2).
+    VF, and what isn't a PCI function, is its own best. None if one that can't be read may be the best (T2), or if there
+    is nothing but these.
     """
     if not isinstance(primary, PciAddress):
         return primary
@@ -116,13 +117,14 @@ def _best_of_slot(
     if own is None:
         return min((*beside, primary)) if not host.known else primary
     functions = [each for each in map(host.functions.get, beside) if each is not None and can_be_sibling(each, host)]
-    return min((own, *functions), key=lambda each: (primary_rank(each), each.address)).address
+    found = min(functions, key=lambda each: (primary_rank(each), each.address), default=None)
+    return None if found is None else found.address
 
 
 def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
     """Why a function of the slot doesn't come with one that isn't the best (S1a)."""
     if best is None:
-        return "in a slot with a function that can't be read, so it isn't known whose sibling it is"
+        return "not known to be its sibling: that has a bridge in its slot, or a function that can't be read"
     if candidate == best:
         return "the main function of its slot, and was not asked for"
     return f"a sibling of {best}, and comes only with that"
