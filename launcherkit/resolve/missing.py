@@ -82,8 +82,8 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing
         f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set"
         f"{', no claim has metadata,' if by_claim else ''} and the domain has {hostdevs} hostdev(s)",
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "
-        "container that got the devices, or give its variables with --env-file"
-        f"{', and the metadata of claims with --dra-dir' if by_claim else ''}.",
+        "container that got the devices, or give it the variables"
+        f"{' and the metadata of the claims' if by_claim else ''} of that container.",
         key="spec.domain.devices",
     )
 

@@ -263,7 +263,8 @@ def _decide(
 
 def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bool, str]:
     """Whether a function of another group than the primary's is attached: only if it was allocated (S2)."""
-    host, candidate, where = situation.host, function.address, f"in IOMMU group {function.iommu_group}"
+    host, candidate = situation.host, function.address
+    where = "in no IOMMU group" if function.iommu_group is None else f"in IOMMU group {function.iommu_group}"
     if not bound_to_vfio(function, host.details.get(candidate)):
         return False, f"{where}, bound to {function.driver or 'no driver'}, not to a VFIO driver"
     if candidate in situation.listed:

@@ -247,7 +247,7 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
             yield NodeMissing(
                 f"the device node {node} is missing",
                 "The device plugin must hand it to this container; outside a pod: modprobe vfio-pci. "
-                "If the VM runs elsewhere: --no-node-check.",
+                "If the VM runs elsewhere: the policy `nodeCheck: never`.",
                 file=node,
             )
 

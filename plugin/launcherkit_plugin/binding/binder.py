@@ -292,7 +292,7 @@ class Binder:
             sysfs.set_power(address, entry.power)
             return
         raise _not_verified(
-            address, f"is bound to {present or 'no driver'} and should be bound to {entry.driver} again"
+            address, f"is bound to {present or 'no driver'} and should be bound to {entry.driver or 'no driver'} again"
         )
 
 

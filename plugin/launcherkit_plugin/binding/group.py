@@ -142,7 +142,7 @@ def _in_the_way(
             "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of their own, by "
             "another PCIe slot or ACS. --force binds it like any other."
         )
-        yield f"is part of this host's chipset, on driver {member.driver}", remedy
+        yield f"is part of this host's chipset, bound to {member.driver or 'no driver'}", remedy
     for use in uses:
         if use.by_guests:
             yield f"can't be taken from its driver: {use.text}", "Remove those first."

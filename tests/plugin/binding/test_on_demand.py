@@ -290,7 +290,7 @@ def test_a_group_that_could_never_be_bound_is_unhealthy_from_the_start(tmp_path:
     node.turn()
     assert node.problem is not None
     assert node.problem.reason == "not-viable"
-    assert "part of this host's chipset, on driver lpc_ich" in node.problem.text
+    assert "part of this host's chipset, bound to lpc_ich" in node.problem.text
 
 
 # Failed
