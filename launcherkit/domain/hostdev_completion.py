@@ -21,7 +21,7 @@ from launcherkit.domain.style import Style, indentation_of
 from launcherkit.domain.tags import Places, attribute_value
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import GuestPlace, PlannedFunction
-from launcherkit.model.request import kind_of
+from launcherkit.model.request import Kind, kind_of
 
 
 class Completion:
@@ -31,6 +31,11 @@ class Completion:
         self._places = places
         self._data = places.data
         self._style = style
+
+    def essentials(self, hostdev: etree._Element, kind: Kind) -> list[Edit]:
+        """Edits that add ``mode`` and ``type``: KubeVirt's own schema refuses a hostdev without them (Q3, X1)."""
+        wanted = {"mode": "subsystem", "type": kind}
+        return self._set(hostdev, {name: value for name, value in wanted.items() if not hostdev.get(name)})
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""

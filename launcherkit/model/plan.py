@@ -89,7 +89,7 @@ class Unit(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1)."""
+        """Whether it is a hostdev that nobody asked about and that gets no sibling: it stays, but for mode and type (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
         claim = self.primary.claim
@@ -155,7 +155,7 @@ class PlannedFunction(NamedTuple):
     kind="``pci``, ``mdev`` or ``usb``.",
     functions="The primary first.",
     stayed="Functions of its slot or group that are not attached.",
-    kept="Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1).",
+    kept="Whether it is a hostdev that nobody asked about and that gets no sibling: it stays, but for mode and type (X1).",
 )
 class PlannedDevice(NamedTuple):
     """A device of the plan: its hostdevs, the primary's first."""

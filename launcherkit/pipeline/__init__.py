@@ -10,7 +10,7 @@ from typing import Any
 
 from launcherkit.domain.document import Document, read_document
 from launcherkit.domain.reader import read_facts
-from launcherkit.domain.writer import write_plan
+from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -82,7 +82,7 @@ def translate(
     environment = Environment(env, policy.extra_prefixes)
     known = () if asked is None else asked.notes
     if asked is not None and not asked.requests:
-        return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
+        return Translation(with_essentials(document), EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
     resolved = resolve(domain, environment, asked, dra, host, policy, name)
     plan, notes = _plan(resolved, policy, document, libvirt)

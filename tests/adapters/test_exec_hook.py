@@ -57,7 +57,8 @@ def test_a_second_and_third_run_give_the_same_bytes(tree: HostTree) -> None:
 def test_a_vmi_that_asks_for_nothing_needs_no_host(tmp_path: Path) -> None:
     nothing = json.dumps({"spec": {"domain": {"devices": {}}}})
     result = hook("--vmi", nothing, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tmp_path / "absent")})
-    assert (result.returncode, result.stdout, result.stderr) == (0, DOMAIN.encode(), b"")
+    completed = DOMAIN.replace('managed="no">', 'managed="no" mode="subsystem">')
+    assert (result.returncode, result.stdout, result.stderr) == (0, completed.encode(), b"")
 
 
 def test_what_is_no_vmi_is_refused_with_nothing_on_stdout(tree: HostTree) -> None:
