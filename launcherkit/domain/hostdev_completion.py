@@ -62,6 +62,8 @@ class Completion:
                 edits += self._set(acpi, {"nodeset": cpuset_text(function.nodeset)})
         if function.rom is not None and hostdev.find("rom") is None:
             missing.append(elements.rom(function.rom))
+        if function.boot_order is not None and hostdev.find("boot") is None:
+            missing.append(elements.boot(function.boot_order))
         address = hostdev.find("address")
         if address is not None:
             edits += self._place(address, function.guest)

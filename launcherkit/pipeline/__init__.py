@@ -29,6 +29,10 @@ from launcherkit.sources.vmi import Vmi, read_vmi
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.model.network import NetworkStatus
+
 EMPTY_PLAN = Plan((), (), (), (), (), False)
 
 
@@ -53,6 +57,7 @@ def translate(
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
     dra: DraSource | None = None,
+    network_status: NetworkStatus | str | bytes | None = None,
     name: str = "the domain document",
     libvirt: tuple[int, ...] | None = None,
 ) -> Translation:
@@ -65,12 +70,14 @@ def translate(
         vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
         policy: the integrator's decisions; None for the defaults.
         dra: the metadata files of DRA claims; None for those of this container (E5).
+        network_status: the pod's annotation ``k8s.v1.cni.cncf.io/network-status`` or ``kubevirt.io/network-info``:
+            which function each SR-IOV network has; None if it isn't known (Q5).
         name: what messages call the domain document, its file for example.
         libvirt: the version that will define the domain, if known: an older one gets no ``<maxphysaddr>`` (P5).
 
     Returns:
         The document to define, the plan behind it, and notes for the operator. If the VMI asks for nothing, the
-        document is returned unchanged, byte for byte (Q3).
+        document is returned as it came, but for ``mode`` and ``type`` of hostdevs that lack them (Q3).
 
     Raises:
         LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. If several
@@ -84,7 +91,9 @@ def translate(
     if asked is not None and not asked.requests:
         return Translation(with_essentials(document), EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
-    resolved = resolve(domain, environment, asked, dra, host, policy, name)
+    if isinstance(network_status, str | bytes):
+        network_status = rare.read_network_status(network_status)
+    resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
     return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
 
