@@ -10,7 +10,15 @@ import pytest
 from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Translation, translate
-from launcherkit.errors import BadNetworkStatus, BadPciAddress, BadVmi, SeveralErrors, VariableClash, VariableMissing
+from launcherkit.errors import (
+    BadNetworkStatus,
+    BadPciAddress,
+    BadVmi,
+    SeveralErrors,
+    StaleHostdev,
+    VariableClash,
+    VariableMissing,
+)
 from launcherkit.sources.network_status import read_network_status
 from launcherkit.sources.vmi import read_vmi
 from tests.support.domains import domain, pci_hostdev
@@ -20,7 +28,7 @@ NIC, OTHER = "PCIDEVICE_EXAMPLE_COM_NIC", "PCIDEVICE_EXAMPLE_COM_OTHER"
 
 
 def vmi(*names: str, namespace: str | None = "default", of: Mapping[str, str] = {}, **more: Any) -> dict[str, Any]:
-    """A VMI with SR-IOV interfaces, each of the NetworkAttachmentDefinition with its name unless ``of`` says another."""
+    """A VMI with SR-IOV interfaces, each of the NetworkAttachmentDefinition of its name or of ``of``."""
     interfaces = [{"name": name, "sriov": {}, **more} for name in names]
     networks = [{"name": name, "multus": {"networkName": of.get(name, name)}} for name in names]
     metadata = {} if namespace is None else {"namespace": namespace}
@@ -70,7 +78,7 @@ def test_a_variable_that_lists_nothing_leaves_the_only_other_one() -> None:
 def test_resources_of_one_variable_are_refused() -> None:
     """E2."""
     names = {"KUBEVIRT_RESOURCE_NAME_a": "example.com/nic", "KUBEVIRT_RESOURCE_NAME_b": "example/com.nic"}
-    with pytest.raises(VariableClash, match="example.com/nic and .* of example/com.nic, which have one variable"):
+    with pytest.raises(VariableClash, match=r"example.com/nic and .* of example/com.nic, which have one variable"):
         run(vmi("a", "b"), {NIC: f"{VF[2]},{VF[3]}", **names})
 
 
@@ -84,12 +92,23 @@ def test_errors_of_networks_and_of_other_requests_are_told_together() -> None:
         run(vmi("a"), {NIC: "nonsense"})
 
 
-def test_a_network_gets_its_device_while_the_document_has_the_gpu_already() -> None:
-    """Q2, Q5: nothing here answers the GPU, whose hostdev is there."""
+def test_where_a_network_was_allocated_its_device_the_gpu_must_have_been_too() -> None:
+    """X2: this is no sidecar, so the hostdev of the GPU is of another pod."""
     document = vmi("a")
     document["spec"]["domain"]["devices"]["gpus"] = [{"name": "gpu", "deviceName": "example.com/GPU"}]
-    written = run(document, {NIC: VF[2]}, inside=pci_hostdev("0000:e1:00.0", alias="ua-gpu-gpu"))
-    assert sources(written) == {"ua-gpu-gpu": "0000:e1:00.0", "ua-sriov-a": VF[2]}
+    with pytest.raises(SeveralErrors) as failure:
+        run(document, {NIC: VF[2]}, inside=pci_hostdev("0000:e1:00.0", alias="ua-gpu-gpu"))
+    assert [type(error) for error in failure.value.leaves()] == [VariableMissing, StaleHostdev]
+
+
+def test_a_hostdev_of_another_function_gets_the_one_that_was_allocated() -> None:
+    """X2: among several networks by the status, whatever the document has them on."""
+    there = pci_hostdev(VF[2], alias="ua-sriov-red") + pci_hostdev(VF[3], alias="ua-sriov-blue")
+    status = [attached("default/red", "net1", VF[3]), attached("default/blue", "net2", VF[2])]
+    written = run(vmi("red", "blue"), {NIC: f"{VF[2]},{VF[3]}"}, status, there)
+    assert sources(written) == {"ua-sriov-red": VF[3], "ua-sriov-blue": VF[2]}
+    unmoved = run(vmi("red", "blue"), {NIC: f"{VF[3]},{VF[2]}"}, inside=there)
+    assert sources(unmoved) == {"ua-sriov-red": VF[2], "ua-sriov-blue": VF[3]}
 
 
 def test_a_hostdev_that_somebody_else_made_is_completed_and_not_doubled() -> None:
@@ -114,7 +133,7 @@ def test_a_hostdev_without_boot_order_and_place_gets_those_of_its_interface() ->
 
 
 def test_interfaces_at_one_place_are_refused() -> None:
-    with pytest.raises(LauncherkitError, match="interfaces 'b': its pciAddress 0000:07:00.0 is in use"):
+    with pytest.raises(LauncherkitError, match=r"interfaces 'b': its pciAddress 0000:07:00.0 is in use"):
         run(vmi("a", "b", pciAddress="0000:07:00.0"), {NIC: f"{VF[2]},{VF[3]}"})
 
 
@@ -170,8 +189,9 @@ def test_what_the_document_uses_otherwise_is_not_replaced_by_another_function() 
     taken = (
         "<interface type='hostdev'><source><address type='pci' bus='0x3b' slot='0' function='2'/></source></interface>"
     )
-    with pytest.raises(LauncherkitError, match="an <interface> or a <disk> of the domain has it|has 0 device"):
+    with pytest.raises(LauncherkitError, match="has 0 device") as failure:
         run(vmi("red"), {NIC: f"{VF[2]},{VF[3]}"}, [attached("default/red", "net1", VF[2])], taken)
+    assert "an <interface> or <disk> of the domain has it" in str(failure.value)
 
 
 def test_the_vmis_own_annotation_is_the_tenants_and_not_read() -> None:

@@ -44,7 +44,7 @@ def answer_networks(
         requests: all of a VMI.
         environment: the container's.
         status: which function the CNI gave to which network, from the pod's annotation; None if it isn't known.
-        aliases: those of the document's hostdevs. If nothing was allocated here, somebody else made those of interfaces.
+        aliases: those of the document's hostdevs; if nothing was allocated here, interfaces have theirs already.
     """
     of_networks = environment.of_networks()
     listed = [*requests]

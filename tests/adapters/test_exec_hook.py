@@ -63,7 +63,9 @@ def test_a_vmi_that_asks_for_nothing_needs_no_host(tmp_path: Path) -> None:
 
 def test_the_hostdevs_of_sriov_interfaces_are_kubevirts_and_only_get_what_they_lack(tmp_path: Path) -> None:
     """Q3, Q5: one that isn't there yet is plugged in later, and on the target of a migration none is."""
-    interfaces = [{"name": name, "sriov": {}, "pciAddress": "KubeVirt's to check"} for name in ("net1", "later")]
+    interfaces: list[object] = [
+        {"name": name, "sriov": {}, "pciAddress": "KubeVirt's to check"} for name in ("net1", "later")
+    ]
     vmi = json.dumps({"spec": {"domain": {"devices": {"interfaces": interfaces}}}})
     document = DOMAIN.replace("ua-gpu-gpu1", "ua-sriov-net1")
     env = {"LAUNCHERKIT_HOST": str(tmp_path / "absent")}
