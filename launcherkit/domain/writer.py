@@ -16,12 +16,13 @@ from launcherkit.errors import DomainTooLarge
 from launcherkit.model.plan import Plan
 
 
-def write_plan(document: Document, plan: Plan) -> bytes:
+def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
     """The document with the plan's hostdevs and controllers; all other bytes stay as they are (X4).
 
     Args:
         document: from `read_document`.
         plan: from the pipeline, for this document.
+        hook: as for `translate`.
 
     Raises:
         DomainTooLarge: the result would be larger than `read_document` accepts (X5).
@@ -37,6 +38,8 @@ def write_plan(document: Document, plan: Plan) -> bytes:
         for function in device.functions:
             if function.attachment.hostdev is None:
                 added.append(elements.hostdev(function, style))
+            elif device.kept and not hook:
+                continue
             elif device.kept:
                 edits += completion.essentials(hostdevs[function.attachment.hostdev], device.kind)
             else:
@@ -68,10 +71,14 @@ def write_plan(document: Document, plan: Plan) -> bytes:
     return apply_edits(document.data, edits)
 
 
-def with_essentials(document: Document) -> bytes:
-    """The document of a VM that asks for nothing: as it came, but for hostdevs without ``mode`` or ``type`` (Q3)."""
+def with_essentials(document: Document, *, hook: bool = False) -> bytes:
+    """The document of a VM that asks for nothing: as it came, but for hostdevs without ``mode`` or ``type`` (Q3).
+
+    Only PCI functions get them, as those are what KubeVirt writes without; in a hook, every hostdev.
+    """
     there = [(each, kind_of_element(each, each.find("source"))) for each in hostdev_elements(document.root)]
-    lacking = [(each, kind) for each, kind in there if kind and not (each.get("mode") and each.get("type"))]
+    asked = [(each, kind) for each, kind in there if kind == "pci" or (kind and hook)]
+    lacking = [(each, kind) for each, kind in asked if not (each.get("mode") and each.get("type"))]
     if not lacking:
         return document.data
     places = Places(document)

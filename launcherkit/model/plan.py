@@ -91,7 +91,7 @@ class Unit(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether nobody asked about the hostdev, and it gets no sibling: it stays, but for mode and type (X1)."""
+        """Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
         claim = self.primary.claim
@@ -163,7 +163,7 @@ class PlannedFunction(NamedTuple):
     kind="``pci``, ``mdev`` or ``usb``.",
     functions="The primary first.",
     stayed="Functions of its slot or group that are not attached.",
-    kept="Whether nobody asked about the hostdev, and it gets no sibling: it stays, but for mode and type (X1).",
+    kept="Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).",
 )
 class PlannedDevice(NamedTuple):
     """A device of the plan: its hostdevs, the primary's first."""
